@@ -1,27 +1,15 @@
-"""The events of a run as frozen structs, and their JSON: the vocabulary of observers, state, screens and `--json`.
+"""The events of a run as frozen structs: the vocabulary of observers, state, screens and `--json`.
 
 Every event carries `at`, seconds since the epoch. Events from `server.log` take it from the log's own
 stamps, so that a replay gives the same values as watching did; the others are recorded in `samples.jsonl`.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
-from itertools import pairwise
 from typing import Annotated
 
 import msgspec
 
-from dflash_tui.common import untrusted_json
-
-# No server counts further, and sums, differences and quotients of such numbers are still numbers.
-MOST = 1e15
-MOST_POSITIONS = 64
-# Of a histogram; those of vLLM have some 20.
-MOST_BUCKETS = 256
-# What is read from a file, which anybody may have written, must lie within these.
-Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
-Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+from dflash_tui.readings import Amount, Counters, GpuLoad, Histogram, Whole, measure_acceptance_length
 
 
 class Step(StrEnum):
@@ -31,18 +19,21 @@ class Step(StrEnum):
     CHECK = "check"
     MODELS = "models"
     PATCHES = "patches"
+    INSPECT = "inspect"
 
 
 class Phase(StrEnum):
     """The phases of a start, in the usual order; compiling, profiling and warming up may alternate.
 
     A phase lasts until the next one starts. `import` starts at the launch, `up` is when the log says that the server
-    serves, which is no proof that it can generate. `unattributed` is time of which the log does not say what it was.
+    serves, which is no proof that it can generate. `ranks` is waiting for the ranks on a server's other hosts.
+    `unattributed` is time of which the log does not say what it was.
     """
 
     IMPORT = "import"
     RESOLVE = "resolve"
     ENGINE = "engine"
+    RANKS = "ranks"
     WEIGHTS = "weights"
     DRAFTER = "drafter"
     COMPILE = "compile"
@@ -65,76 +56,6 @@ class Health(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
-class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reading of the server's counters and gauges, summed over engines.
-
-    The three speculation counters are None when the server does not speculate, `per_position` is then empty.
-    `steps` counts drafts: one per sequence and verification step. `finished` counts requests, `finished_tokens` what
-    they generated and `decode_seconds` how long that took from their first token on. The prefix cache is asked for
-    `prefix_queries` tokens and has `prefix_hits` of them.
-    """
-
-    generated: Amount
-    prompt: Amount = 0.0
-    steps: Amount | None = None
-    proposed: Amount | None = None
-    accepted: Amount | None = None
-    per_position: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_POSITIONS)] = ()
-    running: Whole = 0
-    waiting: Whole = 0
-    kv_usage: Amount | None = None
-    preemptions: Amount = 0.0
-    prefix_queries: Amount = 0.0
-    prefix_hits: Amount = 0.0
-    finished: Amount = 0.0
-    finished_tokens: Amount = 0.0
-    decode_seconds: Amount = 0.0
-
-
-class Histogram(msgspec.Struct, frozen=True):
-    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all.
-
-    Raises:
-        ValueError: the bounds do not rise, or there is not one count more than there are bounds.
-    """
-
-    bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
-    counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
-    total: Amount = 0.0
-
-    def __post_init__(self) -> None:
-        if len(self.counts) != len(self.bounds) + 1 or any(low >= high for low, high in pairwise(self.bounds)):
-            raise ValueError("these counts are no histogram")
-
-
-class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU of a server at work: watts, MHz, degrees Celsius, bytes; None where the driver does not say.
-
-    `throttle` is what keeps the clocks down. `foreign` are processes that are not the server's, None when the driver
-    shows none of the server's own, so that nobody can tell whose they are.
-    """
-
-    index: int
-    power_w: Amount | None = None
-    power_limit_w: Amount | None = None
-    clock_mhz: Whole | None = None
-    clock_max_mhz: Whole | None = None
-    temperature_c: Annotated[int, msgspec.Meta(ge=-300, le=10_000)] | None = None
-    utilisation: Amount | None = None
-    memory_used: Whole | None = None
-    memory_total: Whole | None = None
-    throttle: tuple[str, ...] | None = None
-    foreign: tuple[Foreign, ...] | None = None
-
-
-class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that is not the server's on one of its GPUs, and the bytes that it uses there, None when unknown."""
-
-    pid: int
-    name: str = ""
-    memory: Whole | None = None
-
-
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
     """Something that happened `at` a time (seconds since the epoch)."""
 
@@ -148,12 +69,15 @@ class Preparing(Event, frozen=True, tag="preparing"):
     text: str
     fraction: float | None = None
     done: bool = False
+    host: str = ""
+    """Where it moves, as ssh calls it; empty on this machine."""
 
 
 class Launched(Event, frozen=True, tag="launched"):
     """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
 
-    `num_speculative_tokens` is what was asked for: 0 without speculation, None when that is not known.
+    `num_speculative_tokens` is what was asked for, 0 without speculation and None when that is not known, and `method`
+    how they are drafted, or empty.
     """
 
     run: str
@@ -163,6 +87,11 @@ class Launched(Event, frozen=True, tag="launched"):
     mode: str
     synthetic: str = ""
     num_speculative_tokens: int | None = None
+    method: str = ""
+
+
+# What an observer has to say itself stands among the lines of the log, as if from this file.
+OBSERVER_SOURCE = "dflash-tui"
 
 
 class LogLine(Event, frozen=True, tag="log", gc=False):
@@ -200,6 +129,28 @@ class Stated(Event, frozen=True, tag="stated"):
     unit: str
 
 
+class EngineInitialized(Event, frozen=True, tag="initialized"):
+    """The engine is ready: profiling, making the KV cache and warming up took `seconds`.
+
+    `compilation` is how much of that was compiling; None where the log does not say.
+    """
+
+    seconds: float
+    compilation: float | None = None
+
+
+class SpeculationLogged(Event, frozen=True, tag="speculation"):
+    """What the log says of ten seconds of speculation; None where nothing was drafted.
+
+    `acceptance_length` counts the bonus token, `accepted` and `drafted` are tokens, `per_position` shares of drafts.
+    """
+
+    acceptance_length: float | None
+    accepted: Whole
+    drafted: Whole
+    per_position: tuple[float, ...] = ()
+
+
 class Noted(Event, frozen=True, tag="fact"):
     """A fact that the server logs about itself, e.g. `attention` FLASH_ATTN."""
 
@@ -220,10 +171,16 @@ class Compiled(Event, frozen=True, tag="compiled"):
 
 
 class Problem(Event, frozen=True, tag="problem"):
-    """A line that may explain a failure; `kind` names the known failure or is empty."""
+    """An error that may explain a failure; `kind` names the known failure or is empty.
+
+    A message of several lines is told again with each line that is added. `process` is who logged it, as vLLM calls
+    it, `frames` are the last lines of its traceback that say where, the innermost last.
+    """
 
     text: str
     kind: str = ""
+    process: str = ""
+    frames: tuple[str, ...] = ()
 
 
 class HealthChanged(Event, frozen=True, tag="health"):
@@ -231,6 +188,8 @@ class HealthChanged(Event, frozen=True, tag="health"):
 
     health: Health
     detail: str = ""
+    slower: int = 1
+    """How many times more seldom it is asked, because its answers cost much processor time."""
 
 
 class Sampled(Event, frozen=True, tag="counters"):
@@ -264,10 +223,51 @@ class GpusSampled(Event, frozen=True, tag="gpus"):
     gpus: tuple[GpuLoad, ...]
 
 
+class ProcessorsSampled(Event, frozen=True, tag="processors"):
+    """The processors that a server without a GPU keeps busy.
+
+    `busy` is how many, the mean of some seconds, of `total` that its processes may run on; `threads` are those of all.
+    """
+
+    busy: Amount
+    total: Whole
+    threads: Whole
+
+
 class Suspended(Event, frozen=True, tag="suspended"):
     """Which processes of the server are stopped by a signal, as by SIGSTOP; empty once none is any more."""
 
     pids: tuple[int, ...]
+
+
+class RankState(StrEnum):
+    """What is known of a rank on another host."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+    ENDED = "ended"
+    STOPPED = "stopped"
+    LEFT = "left"
+
+
+class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
+    """How a rank on another host is, as its keeper knows: each change at once, and else every few seconds."""
+
+    rank: Annotated[int, msgspec.Meta(ge=1, le=63)]
+    host: str
+    """How ssh calls its host."""
+    state: RankState
+    since: Amount
+    """Since when it is in this state."""
+    why: str = ""
+    resident: Whole = 0
+    """Bytes of the host's memory that its processes use."""
+    available: Whole | None = None
+    """Bytes of its host's memory that are left."""
+    total: Whole | None = None
+    """All of them."""
+    gpus: Annotated[tuple[GpuLoad, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class ClockSet(Event, frozen=True, tag="clock set"):
@@ -291,9 +291,6 @@ class Activity(Event, frozen=True, tag="activity"):
     log: Whole
 
 
-_LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
-
-
 class RequestDone(Event, frozen=True, tag="request"):
     """One measured request: the kind of its prompt, its tokens and seconds, and why the server ended or refused it."""
 
@@ -304,7 +301,7 @@ class RequestDone(Event, frozen=True, tag="request"):
     """Seconds to the first token."""
     total: Amount = 0.0
     decode_tok_s: Amount | None = None
-    """(N - 1) / (t_last - t_first) with N from `usage`; None when one chunk had it all, or all were read at once."""
+    """Tokens after those of the first arrival / (t_last - t_first); None when all arrived, or were read, at once."""
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
@@ -316,7 +313,9 @@ class RequestDone(Event, frozen=True, tag="request"):
     chunk_p95: Amount | None = None
     """95th percentile of the same."""
     streams: Whole = 1
-    """How many requests were under way at a time."""
+    """How many requests were under way at a time; 0 where they came by a rate."""
+    rate: Amount = 0.0
+    """The requests per second that were to arrive; 0 where so many were under way, and in recordings of before."""
     round: Whole = 0
     """Which of the requests with the same prompt it is."""
     digests: tuple[str, ...] = ()
@@ -326,16 +325,30 @@ class RequestDone(Event, frozen=True, tag="request"):
 
     @property
     def acceptance_length(self) -> float | None:
-        """1 + accepted / steps, the bonus token counted; None when its steps are not known."""
-        if self.steps is None or self.accepted is None or self.steps < _LEAST_STEPS:
-            return None
-        return 1 + self.accepted / self.steps
+        """The tokens of its answer per verification step, the bonus token counted; None without its steps."""
+        return measure_acceptance_length(self.steps, self.accepted, self.tokens)
 
     @property
     def steps_s(self) -> float | None:
         """Verification steps per second while decoding: tok/s = steps/s x AL, which holds for each stream."""
         length = self.acceptance_length
         return None if length is None or self.decode_tok_s is None else self.decode_tok_s / length
+
+
+class AnswerHeld(Event, frozen=True, tag="first answer", omit_defaults=True):
+    """What the first greedy answer of a server over several hosts says of its weights.
+
+    `is_like_before` is None where these models never answered before; then `noise` may say what shows rubbish.
+    """
+
+    text: str
+    is_like_before: bool | None = None
+    before: str = ""
+    run: str = ""
+    """The run that answered `before`."""
+    noise: str = ""
+    record: str = ""
+    """The file that holds what it was held against."""
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
@@ -364,39 +377,17 @@ class Autopsy(Event, frozen=True, tag="autopsy"):
 
 
 Recorded = (
-    Sampled
-    | LatenciesSampled
-    | MemorySampled
-    | Activity
-    | GpusSampled
-    | Suspended
-    | ClockSet
-    | HealthChanged
-    | RequestDone
-    | Stopping
-    | Exited
-    | Autopsy
-)
-AnyEvent = Preparing | Launched | LogLine | PhaseStarted | Progressed | Stated | Noted | Compiled | Problem | Recorded
+    Sampled | LatenciesSampled | MemorySampled | Activity | GpusSampled | ProcessorsSampled | Suspended | RankSampled
+    | ClockSet | HealthChanged | RequestDone | AnswerHeld | Stopping | Exited | Autopsy
+)  # fmt: skip
+AnyEvent = (
+    Preparing | Launched | LogLine | PhaseStarted | Progressed | Stated | EngineInitialized | SpeculationLogged
+    | Noted | Compiled | Problem | Recorded
+)  # fmt: skip
 
-# Requests of the recorder are no measurements: one shows that a server can generate, the other that it still can.
-WARM_UP, PROBE = "warm-up", "probe"
-OURS = frozenset({WARM_UP, PROBE})
-
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
-YEAR_2100 = 4_102_444_800.0
-
-
-def encode(event: Event) -> bytes:
-    """Return the event as one line of JSON, without the line end."""
-    return _encoder.encode(event)
-
-
-def decode_recorded(line: bytes) -> Recorded | None:
-    """Return the event of a line of `samples.jsonl`, or None for what is none: half-written, older, impossible."""
-    try:
-        event = untrusted_json.decode_untrusted(line, _decoder, one_line=True)
-    except msgspec.MsgspecError:
-        return None
-    return event if 0 <= event.at < YEAR_2100 else None
+# Requests of the recorder are no measurements: one shows that a server can generate, another that it still can. The
+# greedy one before the first compiles what a client's first greedy request would.
+WARM_UP, GREEDY_WARM_UP, PROBE, FILLER = "warm-up", "greedy warm-up", "probe", "filler"
+OURS = frozenset({WARM_UP, GREEDY_WARM_UP, PROBE, FILLER})
+# How a filler ended that was not waited for; vLLM counts no such request as finished.
+BROKEN_OFF = "abort"

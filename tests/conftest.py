@@ -1,6 +1,7 @@
 """Folders of their own for every test, and the demo engine, which is built once and kept outside the checkout."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,17 +11,31 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from hypothesis import HealthCheck, settings
+from textual.pilot import Pilot
 
-from dflash_tui.common import own_secrets
+from dflash_tui.common.secrets import own_secrets
 from dflash_tui.engines import environments
 from dflash_tui.experiments import controller, store
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_nvml, fake_runs
 from tests.support.pty_terminal import Terminal
 
+# Textual gives a screen 30 s to settle, which a busy machine may not. What hangs is ended by pytest's own limit.
+Pilot._wait_for_screen.__defaults__ = (300.0,)
+
+# Nor is an example of hypothesis too slow.
+_UNJUDGED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=_UNJUDGED)
+settings.load_profile("any machine")
+
 pytest_plugins = ["tests.support.fixtures"]
+
+# Two threads of an engine wait for each other at every layer, in vain while a core is taken: 35 tok/s instead of 600.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 # Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-plans", action="store_true", help="write tests/data/plans anew")
 
 
+# What is begun first, each by one worker: with the real engine one after the other, beside them those that mostly wait,
+# then what is slow to make.
+_FIRST = ("engine", "engine that waits", "simulation", "resolve", "releases", "sources")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let tests with the real engine take turns: they share its port, its files and the cores."""
     if group := _group(item):
@@ -40,15 +60,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    items.sort(key=lambda item: ["engine", "releases", "sources", ""].index(_group(item)))
+    """Begin with what takes longest; what needs the engine for itself comes last, when little else runs."""
+    items.sort(key=lambda item: (_place(item), item.get_closest_marker("alone") is not None))
+
+
+def _place(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("xdist_group")
+    group = marker.args[0] if marker else ""
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
 
 
 def _group(item: pytest.Item) -> str:
     """Return the name of those that are run by one worker: with the real engine, or with what is slow to make."""
     fixtures = getattr(item, "fixturenames", ())
     if "demo_engine" in fixtures and {"vllm", "server"} & set(item.path.parts):
-        return "engine"
+        return "engine that waits" if item.get_closest_marker("waits") else "engine"
     return next((name for name in ("releases", "sources") if name in fixtures), "")
 
 
@@ -120,14 +146,24 @@ def demo_engine(engine_data) -> environments.Engine:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
         spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
-        return asyncio.run(environments.install_engine(spec, plan.engine_folder_for(spec), lambda _event: None))
+        return asyncio.run(environments.install_engine(spec, engine_folder_for(spec), lambda _event: None))
 
 
 @pytest.fixture
-def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
+def engine_turn(request, demo_engine, engine_data) -> Iterator[None]:
+    """Use the kept engine beside others, or alone by its marker: its files change, or its processors are measured."""
+    with (engine_data / "turn.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture
+def with_engine(folders, engine_turn, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
     """Use the kept engine and its caches; end whatever server the test leaves."""
     monkeypatch.setenv("XDG_DATA_HOME", str(engine_data))
     monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
+    for name, value in ONE_THREAD.items():
+        monkeypatch.setenv(name, value)
     yield folders
     _end_servers()
 

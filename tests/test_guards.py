@@ -14,6 +14,7 @@ import pytest
 
 import dflash_tui
 from dflash_tui import tui
+from tests.support.source_trees import parse_file, parse_source
 
 EVERYTHING_BUT_THE_PANEL = (
     "import importlib, pkgutil, sys, dflash_tui\n"
@@ -28,33 +29,104 @@ QUICK_HELP = "`--version` and `--help` import nothing heavy"
 NO_TEXTUAL = "Textual takes 300 ms, which a command without a screen is spared"
 NO_HTTPX = "httpx takes 60 ms (200 on a cold disk), which is spared the first paint and who reads files only"
 NO_NVML = "pynvml takes 15 to 30 ms (80 on a cold disk), which is spared the first paint and who reads files only"
+NO_PSUTIL = "psutil takes 10 ms, which is spared where no server runs"
+NO_LOG = "what reads logs takes 30 ms, which is spared where no server runs"
+FIRST_PAINT = "the first paint is spared it; `tui.later_imports` imports it soon after"
+FEW_INSTALL = "few install anything on another host, and what builds a wheel takes 10 ms"
+NO_YAML = "PyYAML takes 12 ms, which is spared who reads no YAML"
 DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
-    ("cli.main", "cli.commands.panel"): QUICK_HELP,
+    ("cli.command_parser", "difflib"): "only a mistake needs it",
+    ("cli.command_parser", "planning.recipes.recipe_loader"): QUICK_HELP,
+    (
+        "cli.commands.configuration.completion",
+        "argparse_manpage.manpage",
+    ): "an extra, as it is published as source only",
+    ("cli.main", "cli.console"): QUICK_HELP,
+    ("tui.host_surveys", "peers.program_install"): FEW_INSTALL,
+    ("tui.host_surveys", "tui.dialogs.program"): FEW_INSTALL,
+    ("cli.main", "cli.commands.server.panel"): QUICK_HELP,
+    ("cli.commands.measurement.ab_play", "tui.playback_export"): NO_TEXTUAL,
+    ("cli.commands.measurement.ab_play", "tui.screens.playback"): NO_TEXTUAL,
     ("cli.main", "json"): QUICK_HELP,
+    ("cli.options", "planning.field_types"): QUICK_HELP,
+    ("engines.environments", "machine.processes"): "only an install that is ended looks for processes",
+    ("common.formatting", "difflib"): "only a mistake needs it",
+    ("cli.options", "planning.methods"): QUICK_HELP,
+    (
+        "cli.commands.server.servers",
+        "monitoring.run_reader",
+    ): NO_LOG,
+    ("common.yaml_loader", "common.yaml_values"): NO_YAML,
+    ("presentation.clients.client_wiring", "yaml"): NO_YAML,
+    (
+        "planning.recipes.recipe_loader",
+        "planning.recipes.recipe_checks",
+    ): "its checks take 10 ms, which a list is spared",
+    ("cli.commands.server.servers", "machine.processes"): NO_PSUTIL,
+    ("runs.registry", "machine.processes"): NO_PSUTIL,
+    ("runs.server_process", "machine.processes"): NO_PSUTIL,
+    ("machine.nvml", "psutil"): "psutil takes 10 ms, which is spared who has no GPU",
     ("cli.main", "logging"): QUICK_HELP,
-    ("cli.commands.panel", "tui.app"): NO_TEXTUAL,
-    ("cli.commands.replay", "cli.event_lines"): NO_HTTPX,
-    ("cli.commands.replay", "cli.commands.why"): NO_HTTPX,
-    ("cli.commands.replay", "diagnosis.postmortem"): NO_HTTPX,
-    ("cli.commands.report", "tui.svg_export"): NO_TEXTUAL,
-    ("cli.commands.servers", "launch.restart_policy"): NO_NVML,
-    ("cli.commands.servers", "launch.shutdown"): NO_NVML,
+    ("cli.commands.server.chat", "readline"): "a Python may lack it, and it acts on the terminal",
+    ("cli.commands.server.panel", "tui.app"): NO_TEXTUAL,
+    ("cli.commands.configuration.recipes", "cli.commands.configuration.recipe_actions"): NO_YAML,
+    ("cli.commands.configuration.recipe_actions", "cli.commands.configuration.catalogue"): NO_NVML,
+    ("cli.commands.configuration.recipe_actions", "cli.commands.configuration.shared_recipes"): NO_HTTPX,
+    ("cli.commands.configuration.recipe_actions", "cli.derived_recipe"): NO_HTTPX,
+    ("cli.requests", "cli.derived_recipe"): NO_HTTPX,
+    ("cli.commands.measurement.replay", "cli.event_lines"): NO_HTTPX,
+    ("cli.commands.measurement.replay", "cli.commands.server.why"): NO_HTTPX,
+    ("cli.commands.measurement.replay", "diagnosis.postmortem"): NO_HTTPX,
+    ("cli.commands.measurement.report", "tui.svg_export"): NO_TEXTUAL,
     ("launch.planner", "engines.hub.model_lookup"): NO_HTTPX,
     ("launch.planner", "machine.nvml"): NO_NVML,
     ("monitoring.observer", "monitoring.recorder"): NO_HTTPX,
-    ("tui.app", "launch.admission"): NO_HTTPX,
-    ("tui.app", "launch.preparation"): NO_HTTPX,
-    ("tui.app", "launch.shutdown"): NO_NVML,
+    ("tui.server_app", "launch.admission"): NO_HTTPX,
+    ("tui.server_app", "launch.fork_fallback"): NO_NVML,
+    ("tui.server_app", "peers.cluster_launch"): NO_HTTPX,
+    ("tui.server_app", "peers.keeper"): NO_HTTPX,
+    ("tui.server_app", "peers.pairing"): NO_HTTPX,
+    ("tui.server_app", "launch.shutdown"): NO_NVML,
+    ("tui.app", "tui.screens.chat"): NO_HTTPX,
     ("tui.app", "tui.screens.foreign"): NO_HTTPX,
-    ("tui.dialogs.doctor", "launch.preflight.runner"): NO_HTTPX,
+    ("tui.dialogs.doctor", "peers.pairing"): NO_HTTPX,
+    ("tui.host_surveys", "peers.pairing"): NO_HTTPX,
     ("tui.dialogs.new_experiment", "experiments.builder"): NO_HTTPX,
     ("tui.dialogs.new_experiment", "experiments.controller"): NO_HTTPX,
-    ("tui.dialogs.new_experiment", "launch.preparation"): NO_HTTPX,
+    ("tui.dialogs.new_tune", "experiments.controller"): NO_HTTPX,
+    ("tui.dialogs.new_tune", "experiments.tuning.tune_builder"): NO_HTTPX,
     ("tui.screens.experiment", "experiments.controller"): NO_HTTPX,
-    ("tui.screens.launch", "engines.hub.model_lookup"): NO_HTTPX,
+    ("tui.screens.experiment", "experiments.tuning.tuner"): NO_HTTPX,
+    ("tui.model_lookups", "engines.hub.model_lookup"): NO_HTTPX,
+    ("tui.own_recipes", "launch.derived_recipes"): NO_HTTPX,
+    ("tui.dialogs.drafters", "engines.hub.client"): NO_HTTPX,
+    ("tui.dialogs.drafters", "engines.hub.model_tree"): NO_HTTPX,
+    ("tui.own_recipes", "tui.dialogs.drafters"): FIRST_PAINT,
     ("tui.screens.run", "benchmark.client"): NO_HTTPX,
     ("tui.screens.run", "diagnosis.bug_report"): NO_NVML,
+    ("tui.app", "tui.dialogs.experiments"): FIRST_PAINT,
+    ("tui.app", "tui.dialogs.runs"): FIRST_PAINT,
+    ("tui.app", "tui.farewell"): FIRST_PAINT,
+    ("tui.app", "tui.palette"): FIRST_PAINT,
+    ("tui.app", "tui.screens.experiment"): FIRST_PAINT,
+    ("tui.app", "tui.screens.replay"): FIRST_PAINT,
+    ("tui.app", "tui.screens.verdict"): FIRST_PAINT,
+    ("tui.app", "experiments.store"): FIRST_PAINT,
+    ("tui.app", "monitoring.recording"): FIRST_PAINT,
+    ("tui.host_surveys", "tui.dialogs.peers"): FIRST_PAINT,
+    ("tui.screens.launch", "tui.dialogs.doctor"): FIRST_PAINT,
+    ("tui.screens.launch", "tui.dialogs.new_experiment"): FIRST_PAINT,
+    ("tui.screens.launch", "tui.dialogs.new_tune"): FIRST_PAINT,
+    ("tui.screens.launch", "tui.dialogs.options"): FIRST_PAINT,
+    ("tui.screens.launch", "tui.dialogs.patches"): FIRST_PAINT,
+    ("tui.server_app", "monitoring.observer"): FIRST_PAINT,
+    ("tui.server_app", "tui.dialogs.remedies"): FIRST_PAINT,
+    ("tui.server_app", "tui.dialogs.trust"): FIRST_PAINT,
+    ("tui.server_app", "tui.screens.run"): FIRST_PAINT,
+    ("monitoring.startup_history", "run_state.eta"): NO_LOG,
+    ("monitoring.startup_history", "run_state.state"): NO_LOG,
+    ("monitoring.startup_history", "vllm_output.log_reader"): NO_LOG,
 }
 
 
@@ -112,7 +184,7 @@ def test_without_a_terminal_it_shows_help():
         (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 0 to 64"),
         (("bench", "--scale", "nan"), "from 0.001 to 100, not 'nan'"),
         (("bench", "--temperature", "inf"), "from 0 to 2"),
-        (("fly",), "invalid choice: 'fly'"),
+        (("fly",), "'fly' is not a valid command"),
     ],
 )
 def test_a_wrong_word_ends_with_a_sentence_and_2(words, expected):
@@ -210,7 +282,7 @@ def test_no_word_passes_a_shell_and_no_file_makes_objects():
     never |= {"asyncio.create_subprocess_shell", "yaml.unsafe_load", "yaml.full_load", "tempfile.mktemp"}
     seen = 0
     for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
                 assert not names & {"pickle", "shelve", "marshal", "dill"}, path
@@ -226,7 +298,7 @@ def test_every_process_is_given_its_variables_and_its_folder():
     starts = {"subprocess.run", "subprocess.Popen", "asyncio.create_subprocess_exec"}
     forgotten, seen = [], 0
     for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in starts:
                 seen += 1
                 if not {"env", "cwd"} <= {word.arg for word in node.keywords}:
@@ -242,9 +314,7 @@ def test_deferred_imports_are_those_that_are_listed():
         importer = ".".join(path.relative_to(package).with_suffix("").parts)
         if importer.startswith("in_engine."):  # scripts of another Python
             continue
-        functions = [
-            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
+        functions = [n for n in ast.walk(parse_file(path)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         for node in (inner for function in functions for inner in ast.walk(function)):
             if isinstance(node, ast.Import):
                 deferred |= {(importer, alias.name) for alias in node.names}
@@ -255,6 +325,15 @@ def test_deferred_imports_are_those_that_are_listed():
                     (importer, f"{origin}.{alias.name}" if folder.is_dir() else origin) for alias in node.names
                 }
     assert (deferred - set(DEFERRED_IMPORTS), set(DEFERRED_IMPORTS) - deferred) == (set(), set())
+
+
+def test_what_the_first_paint_is_spared_is_imported_soon_after():
+    """A key press waits for no import, and an upgrade below a running panel changes nothing of it."""
+    spared = {f"dflash_tui.{name}" for (_, name), why in DEFERRED_IMPORTS.items() if why is FIRST_PAINT}
+    code = "import sys, dflash_tui.tui.app\n{}print(*sys.modules)"
+    assert spared & modules(code.format("")) == set()
+    later = "from dflash_tui.tui.later_imports import import_later\nimport_later(lambda: False)\n"
+    assert spared - modules(code.format(later)) == set()
 
 
 def test_the_tests_that_a_promise_names_are_there():
@@ -329,14 +408,14 @@ def asserted(tree: ast.Module) -> Iterator[tuple[int, str]]:
     ],
 )
 def test_what_is_counted_as_a_sentence(source, most):
-    assert max((count_words(text) for _, text in asserted(ast.parse(source))), default=0) == most
+    assert max((count_words(text) for _, text in asserted(parse_source(source))), default=0) == most
 
 
 def test_asserts_hold_values_and_snapshots_the_sentences():
     """A sentence that is worded anew changes a snapshot (docs/contributing.md), and no test that is about something."""
     root, seen, sentences = Path(__file__).parent, 0, []
     for path in sorted(root.rglob("*.py")):
-        for line, text in asserted(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, text in asserted(parse_file(path)):
             seen += 1
             if count_words(text) > MOST_WORDS:
                 sentences.append(f"{path.relative_to(root)}:{line}: {text}")

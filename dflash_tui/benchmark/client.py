@@ -7,43 +7,47 @@ import contextlib
 import hashlib
 import random
 import uuid
-from collections.abc import AsyncGenerator
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from itertools import count, islice
+from typing import Any
 
 import httpx
 import msgspec
 
 from dflash_tui.benchmark import scraper
+from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
+from dflash_tui.benchmark.prompts import Prompt, Suite
+from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
-from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
+from dflash_tui.events import GREEDY_WARM_UP, PROBE, WARM_UP, RequestDone
+from dflash_tui.readings import Counters
+from dflash_tui.vllm_output.metrics import subtract
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 # Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
 # needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
+# Of an answer whose length is left to the server, for the two.
+_MOST_TOKENS = 1 << 15
 # The same for its processor time here: a token in a chunk of its own takes some 0.0001.
 _WORK, _WORK_PER_TOKEN = 10.0, 0.02
+# Seconds for an answer that has said that it is complete to end, so that its connection can be used again.
+_ENDING = 1.0
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 # Some 250 bytes come with a token; of an error the first words are shown.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
 _HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it was launched with"}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
-
-
-class Sampling(NamedTuple):
-    """How a server is to answer prompts: how long, and by which choice of tokens."""
-
-    scale: float = 1.0
-    """How many times their usual length answers have."""
-    seed: int = 0
-    """Sent with each request; a suite is shuffled by it, too."""
-    temperature: float | None = 0.0
-    """None leaves it to the server (the model's generation_config)."""
-    fixed: bool = True
-    """Whether answers go on past the model's own end, so that all have the length that was asked for."""
+# Each chunk says how many tokens there are by then, so that those without a text are timed, too.
+_STREAMED: dict[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
 
 
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
@@ -51,13 +55,16 @@ def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[P
 
     Each round sends every prompt as often as it is to be repeated, shuffled anew unless the suite's order counts.
     """
-    shuffler, sent = random.Random(seed), list[tuple[Prompt, int]]()  # noqa: S311 - nothing secret
-    for round_ in range(rounds):
+    return list(islice(_iterate_requests(suite, seed), rounds * suite.requests))
+
+
+def _iterate_requests(suite: Suite, seed: int) -> Iterator[tuple[Prompt, int]]:
+    shuffler = random.Random(seed)  # noqa: S311 - nothing secret
+    for round_ in count():
         part = [(prompt, round_ * prompt.repeat + n) for prompt in suite.prompts for n in range(prompt.repeat)]
         if not suite.in_order:
             shuffler.shuffle(part)
-        sent += part
-    return sent
+        yield from part
 
 
 async def send_suite(
@@ -69,6 +76,8 @@ async def send_suite(
     rounds: int = 1,
     streams: int = 1,
     key: str = "",
+    keep: AnswerSink | None = None,
+    record: LoadRecord | None = None,
 ) -> AsyncGenerator[RequestDone, None]:
     """Send the prompts of a suite and yield each request as it ends; whatever fails is in the request's `error`.
 
@@ -78,29 +87,24 @@ async def send_suite(
         suite: the prompts.
         sampling: how they are to be answered.
         rounds: how often all of them are sent.
-        streams: how many requests are under way at a time.
+        streams: how many requests are under way at a time; fewer at the end.
         key: the API key that the server requires, or empty.
+        keep: takes each answer that is complete and when it came, before its request is yielded.
+        record: takes down what is under way. Then its load is what counts, not `streams`, and the fillers that keep it
+            up are yielded, too, as prompts of the kind `FILLER`.
     """
-    waiting = iter(order_requests(suite, rounds, sampling.seed))
-    under_way: set[asyncio.Task[RequestDone]] = set()
+    record = record or LoadRecord(Load(streams, refill=False))
+    requests = _iterate_requests(suite, sampling.seed)
+    counted = list(islice(requests, rounds * suite.requests))
     async with _client(url, key) as client:
-        try:
-            while True:
-                for prompt, number in waiting:
-                    body = _build_measured_body(model, prompt, number, sampling)
-                    sending = _send_measured(client, body, prompt.kind, number, streams)
-                    under_way.add(asyncio.create_task(sending))
-                    if len(under_way) == streams:
-                        break
-                if not under_way:
-                    return
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+
+        async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
+            body = _build_measured_body(model, prompt, number, sampling)
+            return await _send_measured(client, body, stream, keep if counts else None)
+
+        async with aclosing(keep_under_way(record, counted, requests, send, sampling.seed)) as done:
+            async for request in done:
+                yield request
 
 
 async def send_prompt(
@@ -118,13 +122,39 @@ async def send_prompt(
     """
     body = _build_measured_body(model, prompt, number, sampling)
     async with _client(url, key) as client:
-        return await _send_measured(client, body, prompt.kind, number, 1)
+        return await _send_measured(client, body, CompletionStream(prompt.kind, number))
 
 
 async def send_first_request(url: str, model: str, *, key: str = "") -> RequestDone:
-    """Send the short request that shows whether a server that says it is ready can generate."""
+    """Send the short request that shows whether a server that says it is ready can generate.
+
+    How it chooses tokens is left to the server, as most clients do.
+    """
     async with _client(url, key) as client:
         return await _send(client, _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
+
+
+async def send_greedy_warm_up(url: str, model: str, *, key: str = "") -> tuple[RequestDone, Answer]:
+    """Send the same request at temperature 0, where drafts are verified by another kernel; return its answer, too."""
+    body = _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens) | {"temperature": 0.0, "return_token_ids": True}
+    stream = CompletionStream(GREEDY_WARM_UP)
+    async with _client(url, key) as client:
+        return await _send(client, body, stream), stream.build_answer()
+
+
+async def send_conversation(
+    url: str, body: Mapping[str, Any], stream: CompletionStream, *, key: str = ""
+) -> RequestDone:
+    """Send a conversation, whose answer `stream` takes as it comes; whatever fails is in the request's `error`.
+
+    Args:
+        url: where the server listens.
+        body: the model, the messages and what else goes with them.
+        stream: takes the answer.
+        key: the API key that the server requires, or empty.
+    """
+    async with _client(url, key) as client:
+        return await _send_measured(client, {**body, **_STREAMED}, stream)
 
 
 async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
@@ -142,8 +172,7 @@ async def send_probe(url: str, model: str, patience: float, *, key: str = "") ->
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
-    headers = bounded_http.PLAIN | ({"Authorization": f"Bearer {key}"} if key else {})
-    return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers)
+    return bounded_http.open_client(url, timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else None)
 
 
 def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
@@ -151,26 +180,33 @@ def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
         "model": model,
         "messages": [{"role": "user", "content": text}],
         "max_tokens": max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **_STREAMED,
     }
 
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
-    """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same."""
+    """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same.
+
+    One that is not salted is sent as it is.
+    """
+    if not prompt.salted:
+        return prompt.text
     tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
     return f"[{tag}] {prompt.text}"
 
 
 def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
-    """Return a request that no prefix cache can answer.
+    """Return a request that no prefix cache can answer, unless the prompt is to be repeated as it is.
 
     Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
     each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
     """
     text = make_prompt_unique(prompt, number, sampling.seed)
     body = _build_body(model, text, answer_length(prompt, sampling.scale))
-    body |= {"seed": sampling.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": sampling.fixed}
+    body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
+    body |= {"seed": sampling.seed} if sampling.seeded else {}
+    body |= {"return_token_ids": True} if sampling.tokens else {}
+    body |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
     return body if sampling.temperature is None else body | {"temperature": sampling.temperature}
 
 
@@ -180,11 +216,13 @@ def answer_length(prompt: Prompt, scale: float) -> int:
 
 
 async def _send_measured(
-    client: httpx.AsyncClient, body: dict[str, Any], kind: str, number: int, streams: int
+    client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, keep: AnswerSink | None = None
 ) -> RequestDone:
     """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
-    before = await _read_counters(client) if streams == 1 else None
-    done = await _send(client, body, CompletionStream(kind, number, streams))
+    before = await _read_counters(client) if stream.streams == 1 else None
+    done = await _send(client, body, stream)
+    if keep and not done.error:
+        keep(done, stream.build_answer(), stream.list_marks())
     return done if done.steps is not None or before is None else _with_steps(done, before, await _read_counters(client))
 
 
@@ -198,7 +236,7 @@ def _with_steps(done: RequestDone, before: Counters, after: Counters | None) -> 
     """Return the request with what the server's counters say of it."""
     if before.steps is None or after is None or after.steps is None or after.steps < before.steps:
         return done
-    accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
+    accepted = subtract(after.accepted, before.accepted)
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
@@ -214,13 +252,15 @@ async def _send(
 
     It is given up after `patience` seconds, by default after those that its number of tokens allows.
     """
-    patience = compute_deadline(body["max_tokens"]) if patience is None else patience
+    longest = body.get("max_tokens", _MOST_TOKENS)
+    patience = compute_deadline(longest) if patience is None else patience
     try:
         async with asyncio.timeout(patience):
-            work = _WORK + _WORK_PER_TOKEN * body["max_tokens"]
+            work = _WORK + _WORK_PER_TOKEN * longest
+            stream.begin()  # the counters may have been read since it was made
             await bounded_http.limit_work(_stream(client, body, stream), work, "the answer")
     except TimeoutError:
-        stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={body['max_tokens']}"
+        stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
         stream.error = str(error)
     except httpx.HTTPError as error:
@@ -232,13 +272,26 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
     """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
-            async for line in _read_lines(response):
-                stream.take(line)
+            async with contextlib.aclosing(_read_lines(response)) as lines:
+                async for line in lines:
+                    stream.take(line)
+                    if stream.is_complete:
+                        await _await_end(lines)
+                        break
         else:
             stream.status = response.status_code
             text = (await _read_beginning(response)).decode(errors="replace")
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
+
+
+async def _await_end(lines: AsyncIterator[str]) -> None:
+    """Wait a moment for an answer that is complete to end; what more it says is no part of it."""
+    with contextlib.suppress(TimeoutError, bounded_http.BadResponse, httpx.HTTPError):
+        async with asyncio.timeout(_ENDING):
+            async for line in lines:
+                if line:
+                    return
 
 
 async def _read_beginning(response: httpx.Response) -> bytes:
@@ -268,4 +321,4 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
         if size > _LONGEST_ANSWER:
             raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
         await asyncio.sleep(0)  # thousands of pieces may be here already, which would be read without a pause
-    yield buffer.rest.decode(errors="replace")
+    yield buffer.unfinished_line.decode(errors="replace")

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from dflash_tui.common.redaction import redact_secrets
+from dflash_tui.benchmark.answer import MOST_MARKS, Answer, AnswerBuffer, ArrivalMark
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import MOST, RequestDone
+from dflash_tui.events import RequestDone
+from dflash_tui.readings import MOST
 
 _SAID_LIMIT = 300
+_DONE = "data: [DONE]"
 # Of an answer, whose beginnings are compared.
 _BEGINNINGS = (40, 200)
 # Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
 # kept from its processor, and their times say nothing of the server.
 _LEAST_GAP = 5e-4
+_TEXTS = ("content", "reasoning_content", "reasoning")
 
 
 class _Choice(msgspec.Struct):
     delta: dict[str, Any] | None = None
     finish_reason: str | None = None
+    token_ids: Any = None
 
 
 class _Speculation(msgspec.Struct):
@@ -54,22 +61,100 @@ class _Chunk(msgspec.Struct):
 register_type(_Chunk)
 
 
+class Arrivals:
+    """When the tokens of an answer arrived, and how many there were by then.
+
+    A token may have no text: a special one, or the first bytes of a character. So a server is asked to count in every
+    chunk (`continuous_usage_stats`), and tokens arrived when its count grew. Where it does not count, some arrived with
+    each chunk that has a text or an empty one.
+    """
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.counts: list[int] = []
+        """How many there were at each time; empty where the server does not count in every chunk."""
+        self._counting: bool | None = None
+
+    def take(self, count: object, *, carries: bool) -> None:
+        """Take a chunk: what the server says is its count until then, and whether the chunk looks as if it had some."""
+        if self._counting is None:
+            self._counting = type(count) is int
+        if not self._counting:
+            self.times += [time.perf_counter()] if carries else []
+        elif (tokens := _count(count)) > (self.counts[-1] if self.counts else 0):
+            self.times.append(time.perf_counter())
+            self.counts.append(tokens)
+
+    @property
+    def gaps(self) -> list[float]:
+        """The seconds between two arrivals."""
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
+    def count(self, since: float, until: float, tokens: int) -> int:
+        """Return how many tokens arrived in a time.
+
+        Args:
+            since: its beginning.
+            until: its end.
+            tokens: how many the answer has, which a server that does not count sends evenly; 0 where nobody knows yet.
+        """
+        counts = self.counts
+        if not counts:
+            all_ = max(tokens, len(self.times))
+            counts = [round(all_ * place / len(self.times)) for place in range(1, len(self.times) + 1)]
+        by_end, before = bisect_right(self.times, until), bisect_left(self.times, since)
+        return (counts[by_end - 1] if by_end else 0) - (counts[before - 1] if before else 0)
+
+    def list_marks(self, began: float) -> tuple[ArrivalMark, ...]:
+        """Return when how many tokens had arrived, `MOST_MARKS` places at most; none where nobody counted."""
+        marks = tuple(
+            (max(0, round(1000 * (at - began))), count) for at, count in zip(self.times, self.counts, strict=False)
+        )
+        step = -(-len(marks) // MOST_MARKS) or 1
+        return marks if step == 1 else (*marks[:-1:step], marks[-1])
+
+    def measure_speed(self, tokens: int) -> float | None:
+        """Return the tokens per second after the first arrival; None where that was all, or all were read at once.
+
+        Args:
+            tokens: how many the answer has, for a server that does not count in every chunk.
+        """
+        if not self.times:
+            return None
+        first, last = (self.counts[0], self.counts[-1]) if self.counts else (1, tokens)
+        span = self.times[-1] - self.times[0]
+        return (last - first) / span if last > first and span > _LEAST_GAP * (len(self.times) - 1) else None
+
+
 class CompletionStream:
     """Adds up the server-sent events of one completion, which is asked for now: the prompt `kind`, its `number`-th."""
 
-    def __init__(self, kind: str, number: int = 0, streams: int = 1) -> None:
-        self._kind, self._number, self._streams = kind, number, streams
+    def __init__(self, kind: str, number: int = 0, streams: int = 1, rate: float = 0.0) -> None:
+        self.kind, self._number, self.streams, self._rate = kind, number, streams, rate
         self._began = time.perf_counter()
-        self._chunks: list[float] = []
+        self.arrivals = Arrivals()
         self._usage: dict[str, Any] = {}
         self._speculation: _Speculation | None = None
         self._finish = ""
         self._beginning, self._whole = "", hashlib.sha256()
+        self._ended = 0.0
+        self._buffer = AnswerBuffer()
         self.error = ""
         self.status: int | None = None
 
+    def begin(self) -> None:
+        """Start the clock: the request is sent now."""
+        self._began = time.perf_counter()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the server has said that nothing follows."""
+        return self._ended > 0
+
     def take(self, line: str) -> None:
         """Take one line of the response."""
+        if line == _DONE:
+            self._ended = time.perf_counter()
         if not line.startswith("data: {"):
             return
         try:
@@ -82,49 +167,76 @@ class CompletionStream:
         self._usage = chunk.usage or self._usage
         self._speculation = _speculation(chunk.metrics) or self._speculation
         for choice in chunk.choices or ():
-            self._add(choice.delta or {})
+            self._add(choice.delta or {}, choice.token_ids)
             self._finish = choice.finish_reason or self._finish
+        if chunk.choices:
+            carries = any(_carries_token(choice) for choice in chunk.choices)
+            self.arrivals.take((chunk.usage or {}).get("completion_tokens"), carries=carries)
 
-    def _add(self, delta: dict[str, Any]) -> None:
-        pieces = [delta.get(name) for name in ("content", "reasoning_content", "reasoning")]
-        if not any(pieces):
-            return
-        self._chunks.append(time.perf_counter())
-        text = "".join(piece for piece in pieces if isinstance(piece, str))
+    def _add(self, delta: dict[str, Any], tokens: object) -> None:
+        self.read_delta(delta)
+        text = "".join(piece for piece in map(delta.get, _TEXTS) if isinstance(piece, str))
+        self._buffer.add(text, tokens)
         self._whole.update(text.encode(errors="replace"))
         self._beginning += text[: max(_BEGINNINGS) - len(self._beginning)]
+
+    def read_delta(self, delta: dict[str, Any]) -> None:
+        """Take one piece of the answer as the server has it; what only measures does not read it."""
 
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
         tokens = _count(self._usage.get("completion_tokens"))
-        chunks, speculation = self._chunks, self._speculation
-        span = chunks[-1] - chunks[0] if chunks else 0.0
-        gaps = [later - earlier for earlier, later in pairwise(chunks)]
+        arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
         if not self.error and not tokens:
             self.error = "the answer holds no token"
         return RequestDone(
             at=time.time(),
-            kind=self._kind,
+            kind=self.kind,
             tokens=tokens,
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
-            ttft=chunks[0] - self._began if chunks else None,
-            total=time.perf_counter() - self._began,
-            decode_tok_s=(tokens - 1) / span if tokens > 1 and span > _LEAST_GAP * len(gaps) else None,
+            ttft=arrivals.times[0] - self._began if arrivals.times else None,
+            total=(self._ended or time.perf_counter()) - self._began,
+            decode_tok_s=arrivals.measure_speed(tokens),
             finish=quote_server_text(self._finish),
             error=self.error,
             steps=_count(speculation.num_spec_steps) if speculation else None,
             accepted=_count(speculation.num_accepted_draft_tokens) if speculation else None,
             chunk_p50=statistics.median(gaps) if gaps else None,
             chunk_p95=_p95(gaps) if gaps else None,
-            streams=self._streams,
+            streams=self.streams,
+            rate=self._rate,
             round=self._number,
-            digests=self._digests() if chunks else (),
+            digests=self._digests() if self._beginning else (),
             status=self.status,
         )
+
+    def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
+        """Return how many tokens arrived in a time, on the clock of `time.perf_counter`."""
+        return self.arrivals.count(since, until, _count(self._usage.get("completion_tokens")))
+
+    def build_answer(self) -> Answer:
+        """Return the answer itself, as it may be kept."""
+        return self._buffer.to_answer(_count(self._usage.get("completion_tokens")))
+
+    def list_marks(self) -> tuple[ArrivalMark, ...]:
+        """Return when how many tokens of the answer had arrived, since it was asked for."""
+        return self.arrivals.list_marks(self._began)
 
     def _digests(self) -> tuple[str, ...]:
         beginnings = (self._beginning[:length].encode(errors="replace") for length in _BEGINNINGS)
         return (*(hashlib.sha256(beginning).hexdigest() for beginning in beginnings), self._whole.hexdigest())
+
+
+def _carries_token(choice: _Choice) -> bool:
+    """Return whether a chunk looks as if tokens came with it: a text or a tool call, or an empty text and no role."""
+    delta = choice.delta or {}
+    pieces = [delta.get(name) for name in _TEXTS]
+    return (
+        any(pieces)
+        or bool(delta.get("tool_calls"))
+        or bool(choice.token_ids)
+        or ("role" not in delta and any(piece == "" for piece in pieces))
+    )
 
 
 def quote_server_text(text: str) -> str:

@@ -2,16 +2,16 @@
 
 The logarithm of a request's measure is taken as prompt + arm + boot + prompt x arm + noise. Prompts differ far more
 than arms do, so that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides:
-what a boot got (its mean differs from that of the next boot of the same arm) and which prompts were asked (an arm does
-better on some than on others). Their variances are added; the noise of single requests, which is in both, is counted
-once, as for any two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than nothing. Levels of
-concurrency ask the same prompts, so a prompt's levels are one.
+what a boot got (its mean differs from that of the next boot of the same arm, `boot_spread`) and which prompts were
+asked (an arm does better on some than on others). Their variances are added; the noise of single requests, which is in
+both, is counted once, as for any two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than
+nothing. Levels of concurrency ask the same prompts, so a prompt's levels are one.
 
-An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom that the two variances have
-together (Satterthwaite 1946), never more than those of the boots. With two to four boots neither the normal quantile
+An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom that the variances have
+together (after Satterthwaite 1946, see `_combine`). With two to four boots neither the normal quantile
 nor a percentile bootstrap holds its rate: resampling two boots yields three means. What a bootstrap over prompts knows
 beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993, chapter 5), which is used instead.
-`tests/unit/experiments/test_simulation.py` shows the rates.
+`tests/benchmarks/verdicts.py` has the rates of all this, `tests/unit/experiments/test_simulation.py` a part of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from dflash_tui.benchmark.boot_spread import (
+    BootMean,
+    BootSpread,
+    VariancePart,
+    bounded_exp,
+    coefficient_of_variation,
+    combine_parts,
+    measure_spread,
+)
+from dflash_tui.benchmark.earlier_spread import LEAST_REACH, EarlierSpread, inform_spread
+
 LEVEL = 0.95
 
 # The same requests to the same server on a GB10, Math of the five categories: 148.8 and 125.4 tok/s (forum report of
@@ -33,20 +44,26 @@ SWING = math.log(148.8 / 125.4)
 ONE_TEXT = SWING / NormalDist().inv_cdf(0.975)
 # Boots of one server lie within ±5 %, so that much may be between two of them: what one boot each cannot tell apart.
 UNSEEN = math.log(1.05 / 0.95)
-# Of so few prompts nobody knows how far an arm does better on some: the noise of requests is left in that.
+# Of so few prompts nobody knows how far an arm does better on some: the noise of requests is left in that, and where
+# they happen to agree, twice their degrees of freedom are the most that is believed.
 _FEW_PROMPTS = 3
+# Of the degrees of freedom that both arms have beyond those of the arm with fewest, so much is believed around a line.
+_BELIEVED = 0.6
 # So many degrees of freedom leave Student's t within 1 % of the normal distribution.
 _AS_GOOD_AS_KNOWN = 200
-# Two boots may come out alike by chance. Nothing below a standard deviation of 1 % between boots is believed, which
-# keeps intervals from two boots each at their rate even where boots are spread evenly instead of normally.
-CLOSEST = 0.01
+# Beyond these Student's t is the normal distribution to six digits.
+_MOST_DF = 1e6
+# Of the continued fraction of the incomplete beta function; twice as many change no digit that is used.
+_TERMS = 40
+# Of Newton; seven are taken on average.
+_MOST_STEPS = 60
 # Less than a thousandth is no difference to anybody, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times as much arm b has as arm a, with the interval that holds the truth at `LEVEL`."""
+    """How many times as much arm b has as arm a, with the interval that holds the truth at the level asked for."""
 
     ratio: float
     low: float
@@ -65,55 +82,91 @@ class PromptCell(NamedTuple):
     streams: int = 1
 
 
-# Logarithms of one boot's requests.
-Logs = Mapping[PromptCell, Sequence[float]]
+class BootLogs(NamedTuple):
+    """The logarithms of one boot's requests by prompt, and its place in the order of all boots, None without one.
+
+    What is measured once per boot has one cell with one logarithm.
+    """
+
+    by_prompt: Mapping[PromptCell, Sequence[float]]
+    place: int | None = None
+
+    def only(self, cell: PromptCell) -> BootLogs:
+        """Return those of one prompt."""
+        return self._replace(by_prompt={cell: self.by_prompt[cell]})
 
 
 class ArmDifference(NamedTuple):
     """The logarithm of a ratio, its standard error and degrees of freedom.
 
-    `df` None stands for a normal distribution. `cv` is the larger coefficient of variation of the two arms between
-    boots, within the boot when there is one each, None when nothing was repeated. `least` is what the logarithm has to
-    exceed however sure it is.
+    `df` None stands for a normal distribution. `cvs` are the coefficients of variation of both arms between their
+    boots, within the boot when there is one each, None where an arm repeated nothing; `cv` is the larger one, that of
+    the other arms where both have one boot. `least` is what the logarithm has to exceed however sure it is. `level` is
+    that of the interval, above `LEVEL` where it is one of several. `drift` is by how much the logarithm changed from
+    the first boot to the last, which was taken out; None without a line over their order. `informed` says whether the
+    spread of earlier experiments is in the error.
     """
 
     log: float
     error: float
-    df: int | None
+    df: float | None
     cv: float | None
     least: float
+    cvs: tuple[float | None, float | None] = (None, None)
+    level: float = LEVEL
+    drift: float | None = None
+    informed: bool = False
 
-    def ratio(self, level: float = LEVEL) -> Ratio:
-        """Return the ratio with the interval that holds the truth at `level`."""
-        reach = student_t_quantile((1 + level) / 2, self.df) * self.error
-        return Ratio(math.exp(self.log), math.exp(self.log - reach), math.exp(self.log + reach))
+    def ratio(self, level: float | None = None) -> Ratio:
+        """Return the ratio with the interval that holds the truth at `level`, None for that of the comparison."""
+        reach = student_t_quantile((1 + (level or self.level)) / 2, self.df) * self.error
+        return Ratio(math.exp(self.log), bounded_exp(self.log - reach), bounded_exp(self.log + reach))
 
     @property
     def is_shown(self) -> bool:
-        """Whether the arms differ: the interval excludes 1 and the difference exceeds twice the larger variation."""
+        """Whether the arms differ: the interval excludes 1, and the difference is more than the least that counts."""
         return self.ratio().excludes_one and abs(self.log) > self.least
+
+    @property
+    def t(self) -> float:
+        """The difference in standard errors."""
+        return self.log / self.error if self.error else math.copysign(math.inf, self.log)
+
+    @property
+    def critical_t(self) -> float:
+        """What `t` has to exceed for the interval to exclude 1."""
+        return student_t_quantile((1 + self.level) / 2, self.df)
 
     @property
     def detectable(self) -> float:
         """The relative difference that is shown in four of five such experiments (Bloom 1995, as 0.09 for 9 %)."""
-        needed = max(student_t_quantile((1 + LEVEL) / 2, self.df) * self.error, self.least)
-        return math.expm1(needed + student_t_quantile(_POWER, self.df) * self.error)
+        needed = max(self.critical_t * self.error, self.least)
+        return bounded_exp(needed + student_t_quantile(_POWER, self.df) * self.error) - 1
 
 
 def compare_arms(
-    arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = CLOSEST, text: float = 0.0
+    arms: Sequence[Sequence[BootLogs]],
+    a: int,
+    b: int,
+    *,
+    closest: float | None = None,
+    text: float = 0.0,
+    comparisons: int = 1,
+    levels: bool = False,
+    earlier: Sequence[EarlierSpread | None] = (),
 ) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
-
-    The spread between boots is taken from all arms, as in an analysis of variance: it is a property of the machine, and
-    two boots alone tell little of it.
 
     Args:
         arms: the boots of each arm.
         a: the arm that is compared with.
         b: the arm that is judged.
-        closest: the least standard deviation between boots that is believed.
+        closest: the least standard deviation between boots that is believed; None has it by the number of boots.
         text: the standard error that texts make in what is measured, for arms of a single one.
+        comparisons: how many there are, so that all of them hold at `LEVEL` together (Bonferroni's).
+        levels: whether the prompts are levels of one thing. Then the mean is that of these, and how differently arms do
+            on them is no chance; what the text of each does is.
+        earlier: how far boots of `a` and `b` spread in earlier experiments; None where nobody knows.
     """
     shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
     if not shared:
@@ -121,30 +174,56 @@ def compare_arms(
     rounds = _rounds_of([*arms[a], *arms[b]], shared)
     ours, theirs = _table(arms[a], shared, rounds), _table(arms[b], shared, rounds)
     by_prompt = [fmean(y) - fmean(x) for x, y in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)]
-    few = min(len(ours), len(theirs)) == 1
-    boots = _between([ours, theirs, *(_table(arm, _cells(arm)) for i, arm in enumerate(arms) if i not in {a, b})])
-    log = fmean(by_prompt)
-    if boots is None:
-        error, df, cv = _within(arms, a, b, shared, by_prompt)
-    else:
-        variance, freedom = boots
-        part = max(variance, closest**2) * (1 / len(ours) + 1 / len(theirs))
-        prompts = text**2 if len(by_prompt) == 1 else _prompts(ours, theirs, by_prompt)
-        error, df = _sum((part, freedom), (prompts, len(by_prompt) - 1 or None))
-        df = freedom if df is None else min(df, freedom)
-        cvs = [coefficient_of_variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1]
-        cv = max(cvs, default=_variation(variance, 1))  # with one boot each it is that of the other arms
-    least = UNSEEN if few else _NOTHING
-    return ArmDifference(log, error, df, cv, max(least, math.log1p(2 * (cv or 0.0))))
+    least = UNSEEN if min(len(ours), len(theirs)) == 1 else _NOTHING
+    level = 1 - (1 - LEVEL) / comparisons
+    others = [(arm, _table(arm, _cells(arm))) for place, arm in enumerate(arms) if place not in {a, b}]
+    means = [_means(arm, table) for arm, table in ((arms[a], ours), (arms[b], theirs), *others)]
+    spread = measure_spread(means, closest)
+    if spread is None:
+        error, df, cv, cvs = _within(arms, a, b, shared, by_prompt)
+        return ArmDifference(fmean(by_prompt), error, df, cv, least, cvs, level)
+    count = 1 if levels else len(by_prompt)  # of prompts that are a sample
+    prompts = text**2 / len(by_prompt) if count == 1 else _prompts(ours, theirs, by_prompt)
+    most = 2 * (count - 1) if 1 < count <= _FEW_PROMPTS else math.inf
+    prompt_part = VariancePart(prompts, count - 1 or None)
+    variance, df = _combine(spread, prompt_part, most)
+    ours_cv, theirs_cv = (None if own is None else coefficient_of_variation(own) for own in spread.own)
+    cvs = ours_cv, theirs_cv
+    cv = coefficient_of_variation(spread.pooled.variance) if cvs == (None, None) else _larger(cvs)
+    log = fmean(by_prompt) + spread.shift
+    own = ArmDifference(log, math.sqrt(variance), df, cv, least, cvs, level, spread.drift)
+    informed = inform_spread(spread, (len(ours), len(theirs)), earlier)
+    return own if informed is None else _inform(own, *_combine(informed, prompt_part, most))
 
 
-def coefficient_of_variation(logs: Sequence[float]) -> float:
-    """Return the coefficient of variation of values with these logarithms: √(exp(s²) - 1), as a log-normal has it."""
-    return _variation(_squares(logs), len(logs) - 1)
+def _inform(own: ArmDifference, variance: float, df: float | None) -> ArmDifference:
+    """Return a difference with the error of an informed spread; two boots each have `LEAST_REACH` or their own."""
+    informed = own._replace(error=math.sqrt(variance), df=df, informed=True)
+    reach = informed.critical_t * informed.error
+    least = min(own.critical_t * own.error, LEAST_REACH)
+    return informed._replace(error=informed.error * max(1.0, least / reach))
 
 
-def _variation(squares: float, df: int) -> float:
-    return math.sqrt(math.expm1(squares / df))
+def _larger(cvs: tuple[float | None, float | None]) -> float | None:
+    return max((cv for cv in cvs if cv is not None), default=None)
+
+
+def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> VariancePart:
+    """Return the variance of boots and prompts together, and its degrees of freedom, None where it is as good as known.
+
+    Satterthwaite's are estimated from the same boots, and too many where an arm's spread came out small. In simulations
+    `_BELIEVED` of the way to them, from those of the arm that has fewest, keeps arms of unlike spread at their rate
+    around a line; of two boots `CLOSEST_OF_TWO` sees to that. What a text may do is assumed and not estimated here,
+    so that it adds none.
+    """
+    boots = combine_parts(spread.parts)
+    boots_df = min(boots.df or math.inf, spread.pooled.df or math.inf)
+    if spread.drift is not None:
+        fewest = min(part.df or math.inf for part in spread.parts)
+        boots_df = fewest + _BELIEVED * max(0.0, boots_df - fewest)
+    whole = combine_parts([VariancePart(boots.variance, boots_df), prompts])
+    df = min(whole.df or math.inf, most, math.inf if prompts.df else boots_df)
+    return VariancePart(whole.variance, None if df >= _AS_GOOD_AS_KNOWN else max(1.0, df))
 
 
 def _squares(values: Sequence[float]) -> float:
@@ -153,31 +232,36 @@ def _squares(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
-def _cells(boots: Sequence[Logs]) -> list[PromptCell]:
+def _means(arm: Sequence[BootLogs], table: Sequence[Sequence[float]]) -> list[BootMean]:
+    """Return what each boot of an arm measured over all its prompts; an arm without a common prompt has none."""
+    return [BootMean(fmean(row), boot.place) for boot, row in zip(arm, table, strict=True)] if table else []
+
+
+def average_boots(boots: Sequence[BootLogs]) -> list[float]:
+    """Return what each boot of an arm measured over the prompts that all of them have."""
+    return [mean.log for mean in _means(boots, _table(boots, _cells(boots)))]
+
+
+def _cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
     """Return what every boot of an arm has requests of, in the first one's order."""
-    return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
+    return [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
 
 
-def _rounds_of(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> int:
+def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
     """Return how many requests each boot has of a prompt that is the only one; their texts differ. Else 1."""
-    counts = {len(boot[cell]) for boot in boots for cell in cells}
+    counts = {len(boot.by_prompt[cell]) for boot in boots for cell in cells}
     return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
 
 
-def _table(boots: Sequence[Logs], cells: Sequence[PromptCell], rounds: int = 1) -> list[list[float]]:
+def _table(boots: Sequence[BootLogs], cells: Sequence[PromptCell], rounds: int = 1) -> list[list[float]]:
     """Return a row for each boot with the mean of each prompt over its levels, or of each round of the only prompt."""
     if rounds > 1:
-        return [[fmean(boot[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
+        return [[fmean(boot.by_prompt[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
     kinds = dict.fromkeys(cell.kind for cell in cells)
-    rows = [[fmean(fmean(boot[cell]) for cell in cells if cell.kind == kind) for kind in kinds] for boot in boots]
+    rows = [
+        [fmean(fmean(boot.by_prompt[cell]) for cell in cells if cell.kind == kind) for kind in kinds] for boot in boots
+    ]
     return rows if kinds else []
-
-
-def _between(tables: Sequence[list[list[float]]]) -> tuple[float, int] | None:
-    """Return the variance of boots' means around their arm's and its degrees of freedom, None without a second boot."""
-    means = [[fmean(row) for row in table] for table in tables if len(table) > 1]
-    df = sum(len(arm) - 1 for arm in means)
-    return (sum(map(_squares, means)) / df, df) if df else None
 
 
 def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float]) -> float:
@@ -194,65 +278,67 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
     return max(0.0, _squares(by_prompt) / (count - 1) - noise) / count
 
 
-def _sum(*parts: tuple[float, int | None]) -> tuple[float, int | None]:
-    """Return the standard error of variances and degrees of freedom (None: known), and their own (Satterthwaite)."""
-    whole = sum(variance for variance, _ in parts)
-    doubt = sum(variance**2 / df for variance, df in parts if df)
-    df = whole**2 / doubt if doubt else math.inf
-    return math.sqrt(whole), max(1, int(df)) if df < _AS_GOOD_AS_KNOWN else None
-
-
 def _within(
-    arms: Sequence[Sequence[Logs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
-) -> tuple[float, int | None, float | None]:
-    """Return standard error, degrees of freedom and variation of one boot each, which say nothing of the next boot.
+    arms: Sequence[Sequence[BootLogs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
+) -> tuple[float, float | None, float | None, tuple[float | None, float | None]]:
+    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each.
 
-    With several prompts they are paired; with a single one its repetitions are all there is.
+    They say nothing of the next boot. With several prompts they are paired; with a single one its repetitions are all
+    there is.
     """
     spreads = [_repeated(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
-    cvs = [_variation(squares, df) for squares, df in (spreads[a], spreads[b]) if df]
+    ours, theirs = (coefficient_of_variation(spreads[arm][0] / spreads[arm][1]) if spreads[arm][1] else None
+                    for arm in (a, b))  # fmt: skip
     if len({cell.kind for cell in shared}) > 1:
         count, squares = len(by_prompt), _squares(by_prompt)
         # Each of the two requests has half the variance of their difference.
-        cv = max(cvs, default=_variation(squares, 2 * (count - 1)))
-        return math.sqrt(squares / (count - 1) / count), count - 1, cv
-    if not cvs:
-        return ONE_TEXT, None, None
+        cv = _larger((ours, theirs)) or coefficient_of_variation(squares / (2 * (count - 1)))
+        return math.sqrt(squares / (count - 1) / count), count - 1, cv, (ours, theirs)
+    if ours is None and theirs is None:
+        return ONE_TEXT, None, None, (None, None)
     df = sum(df for _, df in spreads)
     variance = sum(squares for squares, _ in spreads) / df
-    counts = [sum(len(arms[arm][0][cell]) for cell in shared) for arm in (a, b)]
-    return math.sqrt(variance * sum(1 / count for count in counts)), df, max(cvs)
+    counts = [sum(len(arms[arm][0].by_prompt[cell]) for cell in shared) for arm in (a, b)]
+    return math.sqrt(variance * sum(1 / count for count in counts)), df, _larger((ours, theirs)), (ours, theirs)
 
 
-def _repeated(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> tuple[float, int]:
+def _repeated(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> tuple[float, int]:
     """Return the squares of requests around the mean of their prompt and boot, and their degrees of freedom."""
-    repeated = [boot[cell] for boot in boots for cell in cells if len(boot[cell]) > 1]
+    repeated = [boot.by_prompt[cell] for boot in boots for cell in cells if len(boot.by_prompt[cell]) > 1]
     return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)
 
 
 @lru_cache(maxsize=1024)
-def student_t_quantile(level: float, df: int | None) -> float:
+def student_t_quantile(level: float, df: float | None) -> float:
     """Return the quantile of Student's t with `df` degrees of freedom, of the normal distribution for None.
 
-    The distribution function is the finite sum for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4),
-    which is inverted by halving; no more is needed of a statistics library.
+    Degrees of freedom need not be whole, and `level` is at least 0.5. The distribution function is an incomplete beta
+    function (Abramowitz & Stegun 26.7.1). It is concave above zero, so that Newton's steps from the normal quantile,
+    which is below, reach it without passing it; no more is needed of a statistics library.
     """
-    if df is None:
-        return NormalDist().inv_cdf(level)
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, df) < 2 * level - 1 else (low, middle)
-    return math.sqrt(df) * math.tan(low)
+    normal = NormalDist().inv_cdf(level)
+    if df is None or df > _MOST_DF:
+        return normal
+    density_at_zero = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi * df)
+    t = max(0.0, normal)
+    for _ in range(_MOST_STEPS):
+        share = df / (df + t * t)
+        outside = _incomplete_beta(share, df / 2, 0.5)  # of ±t
+        step = (outside / 2 - (1 - level)) / (density_at_zero * math.pow(share, (df + 1) / 2))
+        t += step
+        if step <= 1e-10 * t:
+            break
+    return t
 
 
-def _inside(angle: float, df: int) -> float:
-    """Return how much of Student's t lies within ±√df tan(angle)."""
-    odd, cos2 = df % 2, math.cos(angle) ** 2
-    term = total = math.cos(angle) if odd else 1.0
-    for index in range(2 + odd, df, 2):
-        term *= cos2 * (index - 1) / index
-        total += term
-    if not odd:
-        return math.sin(angle) * total
-    return 2 / math.pi * (angle + (math.sin(angle) * total if df > 1 else 0.0))
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """Return the regularized incomplete beta function, by its continued fraction (Abramowitz & Stegun 26.5.8)."""
+    if x > (a + 1) / (a + b + 2):  # where it converges slowly, its complement does not
+        return 1 - _incomplete_beta(1 - x, b, a)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) * math.pow(x, a) * math.pow(1 - x, b) / a
+    value = 1.0
+    for m in range(_TERMS, 0, -1):
+        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        value = 1 + odd / (1 + even / value)
+    return front / value

@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from dflash_tui.common import paths, private_files, yaml_loader
-from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.benchmark import datasets, question_files
+from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import PROBE, WARM_UP
-from dflash_tui.planning.recipe import PLAIN_TEXT
+from dflash_tui.events import OURS
+from dflash_tui.planning.field_types import PLAIN_TEXT
 
-_CONTEXT_LIMIT = 8 << 20
-MT_BENCH = "mt-bench"
-_KIND_LIMIT = 24
-_Kind = Annotated[str, Meta(min_length=1, max_length=_KIND_LIMIT, pattern=PLAIN_TEXT)]
+# A file of some kilobytes may ask for many long contexts.
+_CONTEXT_LIMIT, _ALL_CONTEXTS_LIMIT = 8 << 20, 64 << 20
+_Kind = Annotated[str, Meta(min_length=1, max_length=question_files.KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, pattern=r"\S")]
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it."""
-
-    kind: str
-    text: str
-    max_tokens: int
-    repeat: int = 1
-
-
-class Suite(msgspec.Struct, frozen=True):
-    """Prompts that are sent together, each kind once; `digest` is the SHA-256 of all but the name.
-
-    `in_order` says that the order is part of it and is never shuffled.
-    """
-
-    name: str
-    prompts: tuple[Prompt, ...]
-    digest: str
-    in_order: bool = False
-
-    @property
-    def requests(self) -> int:
-        """How many requests a round sends."""
-        return sum(prompt.repeat for prompt in self.prompts)
-
-    def rounds(self, least: int, streams: int) -> int:
-        """Return how many rounds are sent with so many requests under way: enough to keep its streams busy twice."""
-        return max(least, math.ceil(2 * streams / self.requests)) if streams > 1 else least
 
 
 class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,41 +44,92 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: _Prose
     prompts: Annotated[tuple[_Entry, ...], Meta(min_length=1, max_length=1000)]
     in_order: bool = False
+    levels: bool = False
 
 
 register_type(_File)
 
 
-def load_suite(name_or_path: str) -> Suite:
-    """Return the suite called so, or the one in the file when that is a path (ends in .yaml or .jsonl, or has a slash).
+def load_suite(words: str) -> Suite:
+    """Return the suite called so: of a file, a data set, or made up.
 
-    The questions of mt-bench are not shipped; they are read where their users have put them.
+    * a path (it ends in .yaml, .jsonl, .jsonl.gz or .json, or has a slash)
+    * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for so many of its prompts
+    * `contexts:1k-128k`, `random:IN,OUT[,N]`, and `repeat[:SUITE]`, whose texts are sent without a salt
 
     Raises:
-        UsageError: there is no such suite; the message names the nearest one.
+        UsageError: there is no such suite, or a data set is not on this machine; the message says what to do.
         RecipeError: the file is not valid: `file:line: key: what was expected`.
     """
-    path = _find_suite_file(name_or_path)
-    if path.suffix == ".jsonl":
-        return build_suite(clean_line(path.stem), tuple(_read_jsonl(path)), in_order=False)
+    if is_path(words) and not words.startswith(f"{datasets.REPEAT}:"):
+        return _load_file(Path(words), None)
+    name, _, count_text = words.partition(":")
+    if name == datasets.REPEAT:
+        inner = datasets.parse_repeated(words)
+        return datasets.repeat_suite(load_suite(inner) if inner else _load_repeated(), words)
+    if name == datasets.RANDOM:
+        return datasets.build_random_suite(words)
+    if name == datasets.CONTEXTS and count_text:
+        return _build_contexts(words)
+    count = datasets.parse_count(words, count_text)
+    if name in datasets.DATASETS:
+        path = datasets.find_dataset_file(name)
+        if path is None:
+            raise datasets.build_missing_error(name)
+        return _load_file(path, count or datasets.DEFAULT_COUNT)
+    return _load_file(_find_suite_file(name), count)
+
+
+def is_path(words: str) -> bool:
+    """Whether a suite is named by its file."""
+    return words.endswith((".yaml", ".yml", *question_files.SUFFIXES)) or "/" in words
+
+
+def make_absolute(words: str) -> str:
+    """Return the name of a suite by which it is found from every folder."""
+    prefix = f"{datasets.REPEAT}:" if words.startswith(f"{datasets.REPEAT}:") else ""
+    name = words.removeprefix(prefix)
+    return prefix + (str(Path(name).absolute()) if is_path(name) else name)
+
+
+def _load_file(path: Path, count: int | None) -> Suite:
+    if path.name.endswith(question_files.SUFFIXES):
+        questions = tuple(question_files.read_questions(path))
+        return build_suite(clean_line(path.name.partition(".json")[0]), datasets.choose_prompts(questions, count))
     file = yaml_loader.load_yaml(path, _File)
-    kinds = {WARM_UP, PROBE}
+    kinds, size = {*OURS}, 0
     for index, entry in enumerate(file.prompts):
         if entry.kind in kinds:
-            what = "is reserved" if entry.kind in {WARM_UP, PROBE} else "given twice"
+            what = "is reserved" if entry.kind in OURS else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         kinds.add(entry.kind)
-        if _exceeds_context_limit(entry):
-            what = f"may be larger than {_CONTEXT_LIMIT >> 20} MiB"
+        context_size = _bound_context(entry)
+        size += context_size
+        if context_size > _CONTEXT_LIMIT or size > _ALL_CONTEXTS_LIMIT:
+            most = f"{_CONTEXT_LIMIT >> 20} MiB, or with those before it than {_ALL_CONTEXTS_LIMIT >> 20} MiB"
+            what = f"may be larger than {most}"
             raise yaml_loader.build_file_error(path, ["prompts", index, "context"], what)
     prompts = tuple(Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
-    return build_suite(clean_line(path.stem), prompts, in_order=file.in_order)
+    chosen = datasets.choose_prompts(prompts, count)
+    return build_suite(clean_line(path.stem), chosen, in_order=file.in_order, levels=file.levels)
 
 
-def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False) -> Suite:
-    """Return a suite of `prompts` with its digest."""
-    content = msgspec.json.encode((prompts, in_order))
-    return Suite(name, prompts, hashlib.sha256(content).hexdigest(), in_order)
+def _build_contexts(words: str) -> Suite:
+    """Return the shipped question after contexts of the lengths that are asked for."""
+    file = yaml_loader.load_yaml(paths.suites_folder() / f"{datasets.CONTEXTS}.yaml", _File)
+    entry = file.prompts[0]
+    assert entry.context is not None  # noqa: S101 - the file is ours
+    prompts = []
+    for level in datasets.parse_context_levels(words):
+        context = replace(entry.context, count=datasets.count_sentences(level))
+        prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
+    return build_suite(words, tuple(prompts), levels=True)
+
+
+def _load_repeated() -> Suite:
+    """Return the prompt that is repeated where none is named: a context of 8 thousand tokens, a short answer."""
+    suite = _build_contexts(f"{datasets.CONTEXTS}:8k")
+    return replace(suite, prompts=tuple(replace(prompt, max_tokens=128) for prompt in suite.prompts), levels=False)
 
 
 def list_suite_files() -> dict[str, Path]:
@@ -117,70 +137,20 @@ def list_suite_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in (paths.suites_folder(), paths.user_suites_folder()):
         files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
-    if _mt_bench_file().is_file():
-        files.setdefault(MT_BENCH, _mt_bench_file())
+    for name in datasets.DATASETS:
+        if (path := datasets.find_dataset_file(name)) is not None:
+            files.setdefault(name, path)
     return dict(sorted(files.items()))
 
 
-def _mt_bench_file() -> Path:
-    return paths.user_suites_folder() / f"{MT_BENCH}.jsonl"
-
-
-class _Line(msgspec.Struct):
-    """A question of mt-bench or Spec-Bench, of which the first turn is asked, or a line of vLLM's custom data set."""
-
-    turns: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
-    prompt: _Prose | None = None
-    output_tokens: Annotated[int, Meta(ge=1, le=65_536)] = 2048
-    category: _Kind = "prompt"
-    question_id: int | None = None
-
-
-register_type(_Line)
-
-
-def _read_jsonl(path: Path) -> Iterator[Prompt]:
-    """Yield the prompts of a file of JSON lines, each of a kind of its own.
-
-    Raises:
-        RecipeError: with `file:line: what was expected`.
-    """
-    try:
-        text = private_files.read_file(path, _CONTEXT_LIMIT, follow=True).splitlines()
-    except OSError as error:
-        raise RecipeError(f"{path}: {error.strerror or error}") from None
-    kinds: set[str] = set()
-    for number, line in enumerate(text, 1):
-        if not line.strip():
-            continue
-        try:
-            entry = msgspec.json.decode(line, type=_Line)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise RecipeError(f"{path}:{number}: {clean_line(str(error))}") from None
-        kind = f"{entry.category[:16]} {number if entry.question_id is None else entry.question_id}"[:_KIND_LIMIT]
-        if kind in kinds:
-            raise RecipeError(f"{path}:{number}: question_id: {kind} is given twice")
-        kinds.add(kind)
-        question = entry.turns[0] if entry.turns else entry.prompt
-        if question is None:
-            raise RecipeError(f"{path}:{number}: expected `turns` or `prompt`")
-        yield Prompt(kind, question, entry.output_tokens)
-    if not kinds:
-        raise RecipeError(f"{path}: holds no prompt")
-
-
 def _find_suite_file(name: str) -> Path:
-    if name.endswith((".yaml", ".yml", ".jsonl")) or "/" in name:
-        return Path(name)
-    known = list_suite_files()
-    if name not in known and name == MT_BENCH:
-        do = "put its question.jsonl (FastChat, fastchat/llm_judge/data/mt_bench) there, or give its path: --suite FILE"
-        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench_file()), hint=do)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}; or give a file"
+    files = list_suite_files()
+    if name not in files:
+        synthetic = f"{datasets.RANDOM}:IN,OUT, {datasets.REPEAT}"
+        near = suggest_nearest(name, [*files, *datasets.DATASETS])
+        hint = near or f"there are: {', '.join(files)}, {synthetic}; or give a file"
         raise UsageError(f"no suite of prompts called '{name}'", hint=hint)
-    return known[name]
+    return files[name]
 
 
 def _build_text(entry: _Entry) -> str:
@@ -191,6 +161,7 @@ def _build_text(entry: _Entry) -> str:
     return "\n".join((*lines, "", entry.text))
 
 
-def _exceeds_context_limit(entry: _Entry) -> bool:
+def _bound_context(entry: _Entry) -> int:
+    """Return how many characters the context of a prompt may have, without its numbers."""
     context = entry.context
-    return context is not None and context.count * max(map(len, context.sentences)) > _CONTEXT_LIMIT
+    return context.count * max(map(len, context.sentences)) if context else 0

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dflash_tui.benchmark.suites import Suite
-from dflash_tui.events import Counters, Event, RequestDone
+from dflash_tui.benchmark import latency
+from dflash_tui.benchmark.latency import Goodput, Latency
+from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
+from dflash_tui.benchmark.prompts import Suite
+from dflash_tui.events import Event, RequestDone
+from dflash_tui.readings import Counters, measure_acceptance_length
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
@@ -28,13 +32,13 @@ class Spread(msgspec.Struct, frozen=True):
     @classmethod
     def from_values(cls, values: Iterable[float | None]) -> Spread | None:
         """Return the spread of the values that are known; None without any."""
-        known = sorted(value for value in values if value is not None)
-        if not known:
+        numbers = sorted(value for value in values if value is not None)
+        if not numbers:
             return None
-        if len(known) < _PERCENTILES_FROM:
-            return cls(statistics.median(known), known[0], known[-1], len(known))
-        parts = statistics.quantiles(known, n=20, method="inclusive")
-        return cls(statistics.median(known), parts[0], parts[-1], len(known))
+        if len(numbers) < _PERCENTILES_FROM:
+            return cls(statistics.median(numbers), numbers[0], numbers[-1], len(numbers))
+        parts = statistics.quantiles(numbers, n=20, method="inclusive")
+        return cls(statistics.median(numbers), parts[0], parts[-1], len(numbers))
 
     @property
     def percentiles(self) -> bool:
@@ -76,6 +80,9 @@ class RequestFigures(msgspec.Struct, frozen=True):
 class LevelSummary(Event, frozen=True, tag="measured"):
     """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
 
+    `window` is the time in which requests counted: where several were under way, `seconds` and `tok_s` are of it, with
+    the tokens of whichever request. `latency` is by kind of prompt, and of all under an empty name.
+    `fixed` is whether answers went on past the model's own end, `sampler` what drew their tokens.
     `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time. The steps
     and what follows from them are the server's counters' over the level.
     """
@@ -91,16 +98,36 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     steps: float | None
     acceptance: float | None
     acceptance_length: float | None
-    per_position: tuple[float, ...] = ()
+    per_position: tuple[float | None, ...] = ()
     streams: int = 1
     suite: str = ""
     digest: str = ""
     figures: RequestFigures | None = None
     kinds: dict[str, RequestFigures] = msgspec.field(default_factory=dict)
+    fixed: bool = False
+    sampler: str = ""
+    window: MeasuredWindow | None = None
+    latency: dict[str, Latency] = msgspec.field(default_factory=dict)
+    goodput: Goodput | None = None
+    counted_length: float | None = None
+    """The acceptance length as vLLM counts it, with what the last step of an answer accepts beyond its end."""
+
+    @property
+    def completed_per_second(self) -> float | None:
+        """How many requests ended per second, those that do not count included; None where nothing was measured."""
+        completed = self.window.completed if self.window else self.requests
+        return completed / self.seconds if self.seconds else None
 
     @classmethod
     def from_requests(
-        cls, run: Run, done: Sequence[RequestDone], before: Counters | None, after: Counters | None, suite: Suite
+        cls,
+        run: Run,
+        done: Sequence[RequestDone],
+        before: Counters | None,
+        after: Counters | None,
+        suite: Suite,
+        *,
+        record: LoadRecord | None = None,
     ) -> LevelSummary:
         """Return the sum of a level.
 
@@ -110,10 +137,14 @@ class LevelSummary(Event, frozen=True, tag="measured"):
             before: the server's counters before them; None when it could not be asked.
             after: the counters after them, from which acceptance follows.
             suite: the prompts that were sent.
+            record: what was under way meanwhile; without it nothing but these requests.
         """
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
-        rates = metrics.compute_rates(before, after, max(seconds, 1e-3)) if before and after else None
         tokens = sum(request.tokens for request in good)
+        window = record.measure_window() if record else None
+        busy = window is not None and window.streams != 1
+        seconds, output = (window.seconds, window.tokens) if window and busy else (seconds, tokens)
+        rates = metrics.compute_rates(before, after, max(seconds, 1e-3)) if before and after else None
         by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
         return cls(
             at=time.time(),
@@ -123,18 +154,29 @@ class LevelSummary(Event, frozen=True, tag="measured"):
             failed=len(done) - len(good),
             tokens=tokens,
             seconds=seconds,
-            tok_s=tokens / seconds if seconds else 0.0,
+            tok_s=output / seconds if seconds else 0.0,
             decode_tok_s=tuple(request.decode_tok_s for request in good if request.decode_tok_s is not None),
             steps=rates.steps if rates else None,
             acceptance=rates.acceptance if rates else None,
-            acceptance_length=rates.acceptance_length if rates else None,
+            acceptance_length=_measure_acceptance_length(before, after, window.answers if window else len(good)),
             per_position=rates.per_position if rates else (),
-            streams=max((request.streams for request in done), default=1),
+            streams=window.streams if window else max((request.streams for request in done), default=1),
             suite=suite.name,
             digest=suite.digest,
             figures=RequestFigures.from_requests(done),
             kinds={kind: RequestFigures.from_requests(requests) for kind, requests in by_kind.items()},
+            window=window,
+            counted_length=rates.acceptance_length if rates else None,
+            latency=latency.group_latencies(done, record.gaps if record else {}),
         )
+
+
+def _measure_acceptance_length(before: Counters | None, after: Counters | None, answers: int) -> float | None:
+    """Return the acceptance length between two readings of the counters, in which so many answers began and ended."""
+    if before is None or after is None or after.steps is None or after.accepted is None:
+        return None
+    steps, accepted = after.steps - (before.steps or 0.0), after.accepted - (before.accepted or 0.0)
+    return measure_acceptance_length(steps, accepted, after.generated - before.generated, answers)
 
 
 def busy_seconds(done: Iterable[RequestDone]) -> float:

@@ -15,12 +15,13 @@ import msgspec
 
 from dflash_tui.benchmark import imported_results, stats
 from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.benchmark.stats import PromptCell, Ratio
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.stats import BootLogs, PromptCell, Ratio
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.own_secrets import own_secrets
 from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import Event
 from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 from dflash_tui.runs.run import Run
@@ -55,16 +56,19 @@ class VllmBenchCompared(Event, frozen=True, tag="compared"):
         cls, run: Run, ours: Sequence[LevelSummary], theirs: Sequence[ImportedResult]
     ) -> VllmBenchCompared:
         """Return the turns of both, paired in their order."""
-        turns = zip((one.tok_s for one in ours), (one.measured[0].tok_s for one in theirs), strict=True)
+        turns = zip((result.tok_s for result in ours), (result.measured[0].tok_s for result in theirs), strict=True)
         both = [(mine, other) for mine, other in turns if mine and other]
-        arms = [{PromptCell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)} for side in (1, 0)]
-        apart = stats.compare_arms([[arm] for arm in arms], 0, 1) if len(both) > 1 else None
+        arms = [
+            [BootLogs({PromptCell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)})]
+            for side in (1, 0)
+        ]
+        apart = stats.compare_arms(arms, 0, 1) if len(both) > 1 else None
         ratio = apart.ratio() if apart else None
         return cls(time.time(), run.id, run.plan.synthetic, ours[0].streams, tuple(theirs), ratio)
 
 
 async def run_vllm_bench(
-    run: Run, asks: Iterable[BenchPrompt], *, seed: int, temperature: float | None, streams: int, patience: float
+    run: Run, asks: Iterable[BenchPrompt], sampling: Sampling, *, streams: int, patience: float
 ) -> ImportedResult:
     """Send requests in order with `vllm bench serve` and return its result; its files stay in the run's folder.
 
@@ -73,8 +77,7 @@ async def run_vllm_bench(
     Args:
         run: the server that answers.
         asks: the requests.
-        seed: of sampling.
-        temperature: of sampling; None leaves it to the server.
+        sampling: its seed and temperature are theirs, too.
         streams: how many requests are under way at a time.
         patience: how many seconds the requests may take.
 
@@ -89,10 +92,11 @@ async def run_vllm_bench(
         private_files.write_private_file(log, b"")
     except OSError as error:
         raise DflashError(f"{run.folder} cannot be written", evidence=clean_line(str(error))) from None
-    sampling = [] if temperature is None else ["--temperature", str(temperature)]
-    extra = {"seed": seed, "cache_salt": uuid.uuid4().hex}
+    heat = [] if sampling.temperature is None else ["--temperature", str(sampling.temperature)]
+    extra: dict[str, object] = {"cache_salt": uuid.uuid4().hex} | ({"seed": sampling.seed} if sampling.seeded else {})
+    extra |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
     argv = [
-        *_build_command(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
+        *_build_command(run, prompts, result), *heat, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
     ]  # fmt: skip
     # Its tokenizer may be one that the hub gives to its users only.

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import msgspec
 
-from dflash_tui.common.own_secrets import hide_own_secrets
+from dflash_tui.common.formatting import fit_table, fold_line
 from dflash_tui.common.sanitizer import escape_control_characters
+from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+
+# What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
+_MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
+_COMMAND = re.compile(
+    r"\s*(?:→\s+)?(?:[\w ]{1,12}:\s+)?"
+    r"(?:(?:dflash-tui|curl|systemctl|loginctl|sudo|ssh|rm|uv|pip|docker) |\S*/vllm serve |--?\w)|.*\\$"
+)
 
 
 def print_data(line: str) -> None:
     """Write a line of data to stdout at once."""
     _write(sys.stdout, line)
+
+
+def terminal_width(stream: TextIO | None = None) -> int:
+    """Return how many columns the terminal has that a stream, or else data, goes to; 0 for a file or a program."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else 0
+
+
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
+) -> None:
+    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` fall away first."""
+    print_data(fit_table(header, rows, right, width=terminal_width(), drop=drop))
+
+
+def print_piece(text: str, *, data: bool) -> None:
+    """Write a piece of a line to stdout or, where it is no data, to stderr, at once."""
+    _write(sys.stdout if data else sys.stderr, text, end="")
 
 
 def print_json(value: Any) -> None:
@@ -22,10 +50,29 @@ def print_json(value: Any) -> None:
 
 
 def print_status(line: str) -> None:
-    """Write a line of status to stderr at once."""
-    _write(sys.stderr, line)
+    """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
+    _write(sys.stderr, fold_status(line, terminal_width(sys.stderr)))
 
 
-def _write(stream: TextIO, line: str) -> None:
-    stream.write(f"{escape_control_characters(hide_own_secrets(line))}\n")
+def fold_status(text: str, width: int) -> str:
+    """Return the lines of a text, each folded to a terminal's width under the first word after its mark.
+
+    One that is a command or a part of one stays whole: a shell would take a folded one for two.
+    """
+    return "\n".join(_fold(line, width) for line in text.split("\n"))
+
+
+def _fold(line: str, width: int) -> str:
+    mark = _MARK.match(line)
+    return line if _COMMAND.match(line) else fold_line(line, width, mark.end() if mark else 0)
+
+
+def ask_yes(question: str) -> bool:
+    """Ask on the terminal, and return whether the answer is yes; anything else is no."""
+    _write(sys.stderr, f"{question} [y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _write(stream: TextIO, text: str, end: str = "\n") -> None:
+    stream.write(f"{escape_control_characters(hide_own_secrets(text))}{end}")
     stream.flush()

@@ -9,18 +9,22 @@ from typing import ClassVar
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
+from dflash_tui.event_json import encode
 from dflash_tui.events import (
+    GREEDY_WARM_UP,
+    OBSERVER_SOURCE,
     WARM_UP,
+    AnswerHeld,
     AnyEvent,
     Event,
     Health,
     HealthChanged,
     Launched,
+    LogLine,
     Phase,
     PhaseStarted,
     Preparing,
     RequestDone,
-    encode,
 )
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
@@ -52,7 +56,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
     steps_s: float | None
     acceptance: float | None
     acceptance_length: float | None
-    per_position: tuple[float, ...]
+    per_position: tuple[float | None, ...]
     memory: int | None
     running: int | None
     waiting: int | None
@@ -107,7 +111,8 @@ class PreparingLines:
 def format_preparing(event: Preparing) -> str:
     """Return a step before the launch as a line."""
     share = f" ({event.fraction:.0%})" if event.fraction is not None and not event.done else ""
-    return f"{'✓' if event.done else '·'} {event.step.value:<8} {event.text}{share}"
+    host = f"{event.host}: " if event.host else ""
+    return f"{'✓' if event.done else '·'} {event.step.value:<8} {host}{event.text}{share}"
 
 
 class EventLines:
@@ -116,6 +121,11 @@ class EventLines:
     def __init__(self, state: RunState, *, as_json: bool) -> None:
         self._state, self._json = state, as_json
         self._phase: PhaseStarted | None = None
+
+    @property
+    def as_json(self) -> bool:
+        """Whether a program reads them."""
+        return self._json
 
     def show(self, event: AnyEvent) -> None:
         """Take one event, which the state has already taken."""
@@ -128,17 +138,23 @@ class EventLines:
                 print_status(f"({synthetic}: figures say nothing about a real model)")
             case PhaseStarted():
                 self._print_phase(event)
-            case HealthChanged(health=health, detail=detail):
+            case HealthChanged(health=health, detail=detail, slower=slower):
                 ready = (
                     f", ready after {format_duration(self._state.time_to_ready)}"
-                    if health is Health.WARM and not detail
+                    if health is Health.WARM and not detail and slower == 1
                     else ""
                 )
-                print_status(f"● {health.value}{': ' + detail if detail else ''}{ready}")
-            case RequestDone(kind=kind, error=error) if kind == WARM_UP:
+                seldom = f", polled {slower} times less often" if slower > 1 else ""
+                print_status(f"● {health.value}{': ' + detail if detail else ''}{ready or seldom}")
+            case RequestDone(kind=kind, error=error) if kind in {WARM_UP, GREEDY_WARM_UP}:
+                which = "first greedy" if kind == GREEDY_WARM_UP else "first"
                 print_status(
-                    f"  first request {'failed: ' + error if error else 'took ' + format_number(event.total, 1, 's')}"
+                    f"  {which} request {'failed: ' + error if error else 'took ' + format_number(event.total, 1, 's')}"
                 )
+            case AnswerHeld(is_like_before=True, run=run):
+                print_status(f"  its first answer begins as that of {run}")
+            case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:
+                print_status(f"! {text}")
             case _:
                 pass
 
@@ -175,10 +191,7 @@ class Alarmed(Event, frozen=True, tag="alarm"):
 
 async def print_alarms(state: RunState, *, as_json: bool) -> None:
     """Print the alarms of `state` as they come and go, for ever."""
-    lines = AlarmLines(state, as_json=as_json)
-    while True:
-        lines.refresh(time.time())
-        await asyncio.sleep(ALARM_INTERVAL)
+    await AlarmLines(state, as_json=as_json).print_for_ever()
 
 
 class AlarmLines:
@@ -186,15 +199,21 @@ class AlarmLines:
 
     def __init__(self, state: RunState, *, as_json: bool) -> None:
         self._state, self._json = state, as_json
-        self._known: dict[str, Alarm] = {}
+        self._active: dict[str, Alarm] = {}
+
+    async def print_for_ever(self) -> None:
+        """Print the alarms as they come and go."""
+        while True:
+            self.refresh(time.time())
+            await asyncio.sleep(ALARM_INTERVAL)
 
     def refresh(self, now: float) -> None:
         """Print what is new at `now`; an alarm that had its say is not repeated."""
         there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
-        for kind, alarm in {**self._known, **there}.items():
-            if (kind in self._known) is not (kind in there):
-                _print_alarm(alarm, now, over=kind in self._known, as_json=self._json)
-        self._known = there
+        for kind, alarm in {**self._active, **there}.items():
+            if (kind in self._active) is not (kind in there):
+                _print_alarm(alarm, now, over=kind in self._active, as_json=self._json)
+        self._active = there
 
 
 def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.console import print_data, print_status, print_table
 from dflash_tui.common import private_files
-from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import encode
+from dflash_tui.event_json import encode
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Design, Happened
-from dflash_tui.presentation import experiment_text
+from dflash_tui.experiments.progress import Progress, extend_design
+from dflash_tui.experiments.tuning import outcome
+from dflash_tui.presentation import experiment_text, tune_text
 
 _INTERVAL = 0.2
 _LARGEST_LOG = 64 << 20
@@ -26,18 +28,22 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
 
     Raises:
         ServerFailed: an arm did not come up.
-        DflashError: the experiment ended early.
+        OutputDiffers: it was to show whether its arms answer alike, and they do not.
+        DflashError: the experiment ended early, or did not show that.
     """
     folder = store.experiment_folder(design.id)
     try:
         for event in _watch_events(folder):
+            design = extend_design(design, event)
             if as_json:
                 print_data(encode(event).decode())
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
     except KeyboardInterrupt:
         print_status("\ndetached; the experiment continues in the background")
-        print_status(experiment_text.describe_experiment_commands(design.id))
+        if design.tuning:
+            print_status(_describe_best(folder))
+        print_status(experiment_text.describe_experiment_commands(design))
         raise
     return _report_end(folder, design, as_json=as_json)
 
@@ -65,23 +71,62 @@ def _watch_events(folder: Path) -> Iterator[Happened]:
 def _report_end(folder: Path, design: Design, *, as_json: bool) -> int:
     progress, report = store.read_progress(folder), store.read_report(folder)
     if progress.finished and report:
-        _print_report(report, as_json=as_json)
-        if progress.without:
-            failed = [boot for boot in progress.boots if boot.error]
-            names = ", ".join(map(clean_line, progress.without))
-            raise ServerFailed(
-                f"{names} did not start", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
-            )
+        _print_report(progress, report, as_json=as_json)
+        if progress.design.tuning and not any(not boot.error for boot in progress.boots):
+            raise _build_start_error(progress, design.arms[0].name)
+        if progress.without and not progress.design.tuning:
+            raise _build_start_error(progress, ", ".join(progress.without))
+        if design.checks_output:
+            raise_unless_alike(report)
         return 0
+    if progress.design.tuning:
+        print_status(_describe_best(folder))
     why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
-    raise DflashError(f"{design.id} ended early", evidence=clean_line(why), hint=f"dflash-tui ab resume {design.id}")
+    raise DflashError(
+        f"{design.id} ended early",
+        evidence=clean_line(why),
+        hint=f"dflash-tui {design.command_word} resume {design.id}",
+    )
 
 
-def _print_report(report: ExperimentReport, *, as_json: bool) -> None:
+def _build_start_error(progress: Progress, names: str) -> ServerFailed:
+    failed = [boot for boot in progress.boots if boot.error]
+    what = f"{clean_line(names)} did not start"
+    return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
+
+
+def raise_unless_alike(report: ExperimentReport) -> None:
+    """Raise what the exit code comes from, unless the answers are alike.
+
+    Raises:
+        OutputDiffers: they differ beyond what boots of one arm differ by.
+        DflashError: that cannot be known.
+    """
+    outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
+    outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
+    if outputs.verdict is OutputVerdict.DIFFERENT:
+        do = "the panel shows all answers (3, then a); where a patch is applied, try --set patches.NAME=false"
+        raise OutputDiffers(f"{report.design.recipe} answers differently with speculation", hint=do)
+    if outputs.verdict is OutputVerdict.UNKNOWN:
+        raise DflashError("it is not known whether the answers are the same", evidence=outputs.why)
+
+
+def _describe_best(folder: Path) -> str:
+    progress = store.read_progress(folder)
+    return "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
+
+
+def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool) -> None:
     if as_json:
         print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return
-    print_data(experiment_text.format_report(report))
+    if report.tune:
+        print_data("\n".join(tune_text.list_outcome_lines(report.design, report.boots, report.tune)))
+        print_data("")
+        print_table(tune_text.HEADER, tune_text.tabulate_candidates(progress), right=(2, 3, 4))
+        return
+    form = experiment_text.format_output_check if report.design.checks_output else experiment_text.format_report
+    print_data(form(report))
 
 
 def _last_log_line(folder: Path) -> str:

@@ -3,51 +3,68 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
-from dflash_tui.cli.parser import build_parser
+from dflash_tui.cli.command_parser import order_words
+from dflash_tui.cli.parser import COMMANDS, build_parser
 from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
-from dflash_tui.common.own_secrets import read_own_secrets
 from dflash_tui.common.private_files import tighten_umask
+from dflash_tui.common.secrets.own_secrets import read_own_secrets
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
-    "up": ("up", "up"),
-    "attach": ("up", "attach"),
-    "bench": ("bench", "bench"),
-    "ab": ("ab", "run_ab"),
-    "replay": ("replay", "replay"),
-    "export": ("replay", "export"),
-    "ps": ("servers", "ps"),
-    "logs": ("servers", "logs"),
-    "stop": ("servers", "stop"),
-    "orphans": ("orphans", "orphans"),
-    "why": ("why", "why"),
-    "report": ("report", "report"),
-    "history": ("history", "history"),
-    "service": ("service", "service"),
-    "gpus": ("gpus", "gpus"),
-    "plan": ("plan", "plan"),
-    "doctor": ("plan", "doctor"),
-    "recipes": ("recipes", "recipes"),
-    "engine": ("engine", "engine"),
-    "patch": ("patch", "patch"),
+    "up": ("server.up", "up"),
+    "attach": ("server.up", "attach"),
+    "bench": ("measurement.bench", "bench"),
+    "ab": ("measurement.ab", "run_ab"),
+    "verify": ("measurement.verify", "verify"),
+    "verify-output": ("measurement.verify_output", "verify_output"),
+    "tune": ("measurement.tune", "tune"),
+    "replay": ("measurement.replay", "replay"),
+    "export": ("measurement.replay", "export"),
+    "ps": ("server.servers", "ps"),
+    "logs": ("server.server_log", "logs"),
+    "stop": ("server.stop", "stop"),
+    "chat": ("server.chat", "chat"),
+    "agent": ("server.agent", "agent"),
+    "client": ("server.client", "client"),
+    "runs": ("server.runs", "runs"),
+    "orphans": ("server.orphans", "orphans"),
+    "why": ("server.why", "why"),
+    "report": ("measurement.report", "report"),
+    "history": ("measurement.history", "history"),
+    "service": ("server.service", "service"),
+    "disk": ("configuration.disk", "disk"),
+    "completion": ("configuration.completion", "completion"),
+    "schema": ("configuration.schema", "schema"),
+    "gpus": ("configuration.gpus", "gpus"),
+    "plan": ("configuration.plan", "plan"),
+    "doctor": ("configuration.plan", "doctor"),
+    "recipes": ("configuration.recipes", "recipes"),
+    "engine": ("configuration.engine", "engine"),
+    "patch": ("configuration.patch", "patch"),
 }
+# What these have begun (a file, a program of an engine's) is taken back when they are told to end, as by Ctrl-C.
+_CLEANING = frozenset({"export", "doctor", "engine", "patch"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _make_streams_safe()
     tighten_umask()
-    parser = build_parser()
-    args = parser.parse_args(argv)
     read_own_secrets()
+    words = order_words(sys.argv[1:] if argv is None else argv, COMMANDS)
+    parser = build_parser(words[0] if words else "")
+    args = parser.parse_args(words)
     try:
-        return _dispatch(parser, args)
+        return _dispatch(args)
     except DflashError as error:
         return _report_error(error, as_json=args.json)
     except KeyboardInterrupt:
@@ -65,6 +82,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A full disk, a folder that is not ours or may only be read.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=args.json)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and a lost connection unwind what the block has begun, unless they are ignored, as by nohup."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _silence_asyncio() -> None:
@@ -90,20 +124,25 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
 
         fields = {"what": error.what, "evidence": error.evidence, "do": error.hint, "exit_code": error.exit_code}
         print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
-    print(f"dflash-tui: error: {error}", file=sys.stderr)  # noqa: T201
+    from dflash_tui.cli.console import fold_status, terminal_width
+
+    text = fold_status(f"dflash-tui: error: {error}", terminal_width(sys.stderr))
+    print(text, file=sys.stderr)  # noqa: T201
     return error.exit_code
 
 
-def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def _dispatch(args: argparse.Namespace) -> int:
     if args.command is not None:
         module, function = _HANDLERS[args.command]
         handler: Callable[[argparse.Namespace], int] = getattr(
             import_module(f"dflash_tui.cli.commands.{module}"), function
         )
-        return handler(args)
+        gc.enable()
+        with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
+            return handler(args)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        parser.print_help(sys.stderr)
+        build_parser().print_help(sys.stderr)
         return 2
-    from dflash_tui.cli.commands import panel
+    from dflash_tui.cli.commands.server import panel
 
     return panel.panel()

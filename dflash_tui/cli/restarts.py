@@ -8,9 +8,10 @@ import time
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.events import Event, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import Event
 from dflash_tui.launch import restart_policy, shutdown
-from dflash_tui.planning.recipe import RestartPolicy
+from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run

@@ -1,43 +1,56 @@
-"""The question before a recipe that is not ours does more than serve a model, for every command that leads there."""
+"""The question before what is not ours does more than serve a model, for every command that leads there."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from dflash_tui.cli.console import print_status
+from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.common.errors import UsageError
+from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
-from dflash_tui.planning.recipe import Recipe
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.powers.plan_powers import list_patch_powers
+from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.recipes.recipe import Recipe
 
 
-def confirm_trust_of_setups(setups: Sequence[ResolvedRecipe], args: argparse.Namespace) -> None:
-    """Return when the recipe of these setups may be run.
-
-    Raises:
-        UsageError: the user said no, or cannot be asked.
-    """
-    confirm_trust(setups[0].recipe, [setup.engine.vllm for setup in setups], args)
-
-
-def confirm_trust(recipe: Recipe, releases: Sequence[str], args: argparse.Namespace) -> None:
-    """Return when a recipe may be run: it is ours, may do nothing else, or the user says yes, now or by --trust.
+def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
+    """Return when these plans may be launched: all is ours, or does nothing else, or the user says yes to it.
 
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
-    powers = recipe_trust.list_untrusted_powers(recipe, releases)
-    if not powers:
-        return
-    if not args.trust:
-        if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise recipe_trust.build_untrusted_error(recipe, powers)
-        print_status(f"The recipe {recipe.name} is not one of ours, and may do more than serve a model:")
-        print_status("\n".join(f"  {power}" for power in powers))
-        sys.stderr.write("Run it? You are asked again only when it changes. [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            raise UsageError(f"you did not say yes to {recipe.name}; nothing was started")
-    recipe_trust.trust_recipe(recipe)
+    if powers := recipe_trust.list_untrusted_powers(recipe, plans):
+        if not args.trust:
+            _ask(recipe.name, powers, recipe_trust.build_untrusted_error(recipe, powers), args)
+        recipe_trust.trust_recipe(recipe, plans)
+
+
+def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
+    """Return when patches may be brought into an engine: they are ours, or the user says yes to them.
+
+    Raises:
+        UsageError: the user said no, or cannot be asked.
+    """
+    if untrusted := recipe_trust.list_untrusted_patches(patches, engine):
+        if not args.trust:
+            error = recipe_trust.build_untrusted_patch_error(untrusted)
+            _ask(f"vLLM in {engine.folder}", list_patch_powers(untrusted), error, args)
+        recipe_trust.trust_patches(untrusted)
+
+
+def _ask(name: str, powers: Sequence[Power], error: UsageError, args: argparse.Namespace) -> None:
+    """Ask about powers of what `name` says.
+
+    Raises:
+        UsageError: `error` when nobody can be asked, or the answer is no.
+    """
+    if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise error
+    print_status(f"{name} is not shipped with dflash-tui and may do more than serve a model:")
+    print_status("\n".join(f"  {power}" for power in powers))
+    if not ask_yes("Run it? You are asked again only when it changes."):
+        raise UsageError(f"you did not say yes to {name}; nothing was started")

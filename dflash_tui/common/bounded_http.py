@@ -7,7 +7,8 @@ import functools
 import math
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
 import httpx
@@ -20,9 +21,13 @@ BODY_LIMIT = 4 << 20
 # packets as small as a network's comes in 3000.
 PIECES_LIMIT = 4096
 WHOLE = 10.0
-# Seconds of processor time for a whole request. An answer of BODY_LIMIT takes a fifth of it; a server may send other
-# things than a body without end, as interim responses (RFC 9110, 15.2).
+# Seconds of processor time for a whole request, what is made of its body included. An answer of BODY_LIMIT takes a
+# fifth of it, that of a real server a hundredth; a server may send other things than a body without end, as interim
+# responses (RFC 9110, 15.2).
 WORK = 0.5
+# The share of a core that answers may take while a server is watched, and how many times more seldom it is asked at
+# most when they take more: eight seconds between two readings are no hole in a chart yet.
+SHARE, _SLOWEST = 0.1, 8
 # Nothing packed: a small answer could unpack to a large one.
 PLAIN = {"Accept-Encoding": "identity"}
 FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
@@ -34,6 +39,23 @@ class BadResponse(Exception):
     def __init__(self, what: str, status: int = 200) -> None:
         super().__init__(what)
         self.status = status
+
+
+def open_client(
+    base_url: str = "", *, timeout: float | httpx.Timeout, headers: Mapping[str, str] | None = None
+) -> httpx.AsyncClient:
+    """Return a client that asks no proxy, goes nowhere else, and keeps nothing of what a server says.
+
+    A jar of cookies would grow with each answer, and be sent back.
+
+    Args:
+        base_url: what paths are added to.
+        timeout: seconds for each part of a request.
+        headers: are sent with each request.
+    """
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    plain = PLAIN | dict(headers or {})
+    return httpx.AsyncClient(base_url=base_url, timeout=timeout, trust_env=False, headers=plain, cookies=no_cookies)
 
 
 async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> bytes:
@@ -76,8 +98,7 @@ async def _feed(client: httpx.AsyncClient, url: str, take: Callable[[bytes], obj
             await asyncio.sleep(0)  # several pieces may be here already, which would be read without a pause
 
 
-@types.coroutine
-def limit_work(work: Coroutine[Any, Any, T], seconds: float, name: str) -> Generator[Any, Any, T]:
+async def limit_work(work: Coroutine[Any, Any, T], seconds: float, name: str) -> T:
     """Await `work` and return its result, as long as that takes at most so many seconds of processor time.
 
     Time in which it waits does not count, nor what other tasks do meanwhile.
@@ -85,7 +106,49 @@ def limit_work(work: Coroutine[Any, Any, T], seconds: float, name: str) -> Gener
     Raises:
         BadResponse: it took more; `name` is what the error calls it.
     """
-    spent, proceed = 0.0, functools.partial(work.send, None)
+    left = seconds
+
+    def count(spent: float) -> Exception | None:
+        nonlocal left
+        left -= spent
+        if left >= 0:
+            return None
+        left = math.inf  # to clean up takes what it takes
+        return BadResponse(f"{name}: more than {seconds:g} s of processor time")
+
+    return await _drive(work, count)
+
+
+class Pace:
+    """How often a server is asked while it is watched: less often when its answers cost too much processor time."""
+
+    def __init__(self) -> None:
+        self._usual = 0.0
+
+    async def measure(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await one look at the server and return its result; what it costs counts for the next ones."""
+        cost = 0.0
+
+        def count(spent: float) -> None:
+            nonlocal cost
+            cost += spent
+
+        try:
+            return await _drive(work, count)
+        finally:
+            self._usual += (cost - self._usual) / 4  # a single one that costs much, as the first, is no habit
+
+    @property
+    def slower(self) -> int:
+        """How many times more seldom than usual to ask: 1, 2, 4 or 8."""
+        return next((times for times in (1, 2, 4) if self._usual <= SHARE * times), _SLOWEST)
+
+
+@types.coroutine
+def _drive(work: Coroutine[Any, Any, T], count: Callable[[float], Exception | None]) -> Generator[Any, Any, T]:
+    """Await `work` and give `count` the processor time of each of its parts; what that returns is raised in it."""
+    problem: BaseException | None = None
+    proceed = functools.partial(work.send, None)
     while True:
         began = time.thread_time()
         try:
@@ -93,12 +156,12 @@ def limit_work(work: Coroutine[Any, Any, T], seconds: float, name: str) -> Gener
         except StopIteration as end:
             result: T = end.value
             return result
-        spent += time.thread_time() - began
+        finally:
+            problem = count(time.thread_time() - began) or problem
         try:
             proceed = functools.partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - as a cancellation, which `work` raises again
             proceed = functools.partial(work.throw, error)
         else:
-            if spent > seconds:
-                too_much = BadResponse(f"{name}: more than {seconds:g} s of processor time")
-                proceed, spent = functools.partial(work.throw, too_much), -math.inf  # to clean up takes what it takes
+            if problem:
+                proceed, problem = functools.partial(work.throw, problem), None

@@ -28,9 +28,14 @@ def load_each(files: Mapping[str, Path], load: Callable[[Path], T]) -> tuple[dic
 
 
 def find_in_folders(root: Path, name: str) -> dict[str, Path]:
-    """Return what is called `name` in the folders of `root`, by the folder's name; it may be no file."""
+    """Return what is called `name` in the folders of `root`, by the folder's name; it may be no file.
+
+    A `root` that is there and cannot be read stands for all of them, as `.`: whoever loads what is in it is told why.
+    """
     try:
         folders = sorted(root.iterdir())
-    except OSError:
+    except FileNotFoundError:
         return {}
+    except OSError:
+        return {".": root / name}
     return {folder.name: folder / name for folder in folders if os.path.lexists(folder / name)}

@@ -7,6 +7,7 @@
   + PreflightFailed      4  it would not start: it does not fit, or something is missing
   + PatchError           5  a patch neither applies nor is applied
   + ServerFailed         6  the server exited before it was ready, or failed while serving
+  + OutputDiffers        7  answers differ with speculation, beyond what boots differ by
 
 Watching that ends with Ctrl-C exits with 130.
 """
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 
-from dflash_tui.common.redaction import redact_secrets
-from dflash_tui.common.sanitizer import clean_lines
+from dflash_tui.common.sanitizer import clean_line, clean_lines
+from dflash_tui.common.secrets.redaction import redact_secrets
 
 
 class DflashError(Exception):
@@ -80,10 +82,16 @@ class ServerFailed(DflashError):
     exit_code = 6
 
 
+class OutputDiffers(DflashError):
+    """A server answers differently with speculation than without, beyond what two boots differ by."""
+
+    exit_code = 7
+
+
 def explain_resource_limit(error: BaseException | None) -> DflashError | None:
     """Return an error for one by which the system refused another thread or process; None for any other."""
     if isinstance(error, BaseExceptionGroup):
-        errors = [explain_resource_limit(each) for each in error.exceptions]
+        errors = [explain_resource_limit(member) for member in error.exceptions]
         return errors[0] if all(errors) else None
     # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
@@ -98,6 +106,8 @@ def suggest_write_fix(error: OSError) -> str:
     """Return what to do about a file or folder of ours that could not be written."""
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
+    if error.errno == errno.EINVAL and error.filename:  # no file, by which `private_files` refuses to open it
+        return "see what lies there with ls -l, move it away, and run the command again"
     return "free space or fix permissions, and run the command again"
 
 
@@ -110,4 +120,20 @@ exit codes:
   4    it would not start: it does not fit, or something is missing; nothing was started
   5    a patch neither applies nor is applied
   6    the server exited before it was ready, or failed while serving
-  130  watching ended with Ctrl-C; the server goes on"""
+  7    answers differ with speculation, beyond what boots differ by
+  130  watching ended with Ctrl-C; the server keeps running"""
+
+
+class YamlError(Exception):
+    """Text is not the YAML that is read here: under which key and why, with the `line`."""
+
+    def __init__(self, line: int, what: str, steps: Sequence[str | int] = ()) -> None:
+        key = format_yaml_key(steps)
+        self.line = line
+        super().__init__(f"{key}: {what}" if key else what)
+
+
+def format_yaml_key(steps: Sequence[str | int]) -> str:
+    """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
+    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    return clean_line(key.encode(errors="backslashreplace").decode())

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 UNKNOWN = "—"
 GIB = 1 << 30
+_GAP = "  "
+# Columns of a folded cell beside its row, and how far below its row it is indented.
+_LEAST_FOLDED, _BELOW = 20, 4
 
 
 def format_duration(seconds: float | None) -> str:
@@ -89,8 +95,31 @@ def truncate_middle(text: str, width: int) -> str:
     """Return `text` in at most `width` characters, cut in the middle: names of models differ at both ends."""
     if len(text) <= width:
         return text
-    kept = max(0, width - 1)
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}" if width > 0 else ""
+    letters = max(0, width - 1)
+    return f"{text[: letters - letters // 2]}…{text[len(text) - letters // 2 :]}" if width > 0 else ""
+
+
+def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
+    """Return each name in at most `width` characters, those that are cut so that they still differ.
+
+    All are cut at one place, as near to the middle as it tells them apart. What no place tells apart begins with an
+    ellipsis, which stands for what these names have in common.
+    """
+    texts = {name: name for name in names}
+    long, letter_count = [name for name in texts if len(name) > width], width - 1
+    if letter_count < 1 or not long:
+        return {name: truncate(name, width) for name in texts}
+
+    def cut_all(head: int) -> dict[str, str]:
+        return {name: f"{name[:head]}…{name[len(name) - letter_count + head :]}" for name in long}
+
+    heads = sorted(range(letter_count + 1), key=lambda head: abs(2 * head - letter_count - 1))
+    cut = cut_all(max(heads, key=lambda head: len(set(cut_all(head).values()))))
+    for text in {text for text, times in Counter(cut.values()).items() if times > 1}:
+        alike = [name for name in long if cut[name] == text]
+        common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*alike, strict=False)))
+        cut |= {name: truncate(f"…{name[common:]}", width) for name in alike}
+    return texts | cut
 
 
 def format_host_and_port(host: str, port: int | None = None) -> str:
@@ -104,6 +133,76 @@ def describe_attach_and_stop(run: str) -> str:
     return f"  watch: dflash-tui attach {run}\n  log:   dflash-tui logs {run} -f\n  stop:  dflash-tui stop {run}"
 
 
+def fold_line(line: str, width: int, hang: int = 0) -> str:
+    """Return a line in lines of at most `width` characters, of which all but the first begin with `hang` blanks.
+
+    A word that has no room in a line of its own, such as a long path, stays whole. `width` 0 is without a limit.
+    """
+    if not width or len(line) <= width:
+        return line
+    room = max(width, hang + 1)
+    begin = line[: len(line) - len(line.lstrip())]
+    folded = textwrap.wrap(
+        line.strip(),
+        room,
+        initial_indent=begin,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(folded)
+
+
+def fit_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    *,
+    width: int,
+    drop: Sequence[str] = (),
+) -> str:
+    """Return rows in columns that a terminal has room for; `width` 0 is without a limit.
+
+    Where they are wider, the columns in `drop` fall away one after the other, the first one first; then the last
+    columns are folded. No cell is cut.
+    """
+    columns = list(range(len(header)))
+    for name in ("", *drop):
+        columns = [column for column in columns if header[column] != name or not name]
+        lines = [[line[column] for column in columns] for line in (header, *rows)]
+        if not width or _measure_columns(lines) <= width:
+            break
+    aligned = [columns.index(column) for column in right if column in columns]
+    if not width or _measure_columns(lines) <= width:
+        return format_table(lines[0], lines[1:], aligned)
+    return _fold_table(lines, aligned, width)
+
+
+def _measure_columns(lines: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + len(_GAP) for column in zip(*lines, strict=True)) - len(_GAP)
+
+
+def _fold_table(lines: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
+    """Return lines with the last column folded in its place or, where that is too narrow, in lines below its row.
+
+    There the columns before it follow, as many as have no room.
+    """
+    counts = range(len(lines[0]) - 1, 0, -1)
+    count = next((count for count in counts if _measure_columns([line[:count] for line in lines]) <= width), 1)
+    hang = _measure_columns([line[:count] for line in lines]) + len(_GAP)
+    widest = max(len(word) for line in lines for word in line[-1].split() or [""])
+    beside = count == len(lines[0]) - 1 and width - hang >= max(widest, _LEAST_FOLDED)
+    whole = []
+    heads = format_table(lines[0][:count], [line[:count] for line in lines[1:]], right).split("\n")
+    for head, line in zip(heads, lines, strict=True):
+        tail = _GAP.join(filter(None, line[count:]))
+        if beside:
+            whole.append(fold_line(f"{head:<{hang}}{tail}".rstrip(), width, hang))
+        else:
+            whole += [fold_line(head, width, _BELOW), fold_line(f"{'':{_BELOW}}{tail}".rstrip(), width, _BELOW)]
+    return "\n".join(filter(None, whole))
+
+
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return rows in columns, two blanks apart; the columns in `right` are aligned to the right."""
     lines = [list(header), *(list(row) for row in rows)]
@@ -114,5 +213,13 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Se
             cell.rjust(width) if column in right else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        text.append("  ".join(cells).rstrip())
+        text.append(_GAP.join(cells).rstrip())
     return "\n".join(text)
+
+
+def suggest_nearest(word: str, names: Iterable[str], form: str = "did you mean '{}'?") -> str:
+    """Return the question whether the one of `names` that is most like `word` was meant; empty where none is."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(names), 1)
+    return form.format(near[0]) if near else ""

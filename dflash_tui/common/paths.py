@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import platformdirs
@@ -10,11 +12,37 @@ import platformdirs
 from dflash_tui.common.errors import UsageError
 
 _APP = "dflash-tui"
+_DECIDING = ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 # The folder of this package, in a checkout or in site-packages; what is shipped lies in it.
 PACKAGE_ROOT = Path(__file__).parents[1]
 
 
+def expand_home(text: str) -> Path:
+    """Return the path that a user wrote, `~` for a home folder; `~NAME` of a user that there is not stays as it is."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
+
+
+def resolve_links(path: Path) -> Path:
+    """Return the absolute path that links lead to; links that lead in a circle stay in it."""
+    return Path(os.path.realpath(path))  # Path.resolve raises there before Python 3.13
+
+
+def find_existing(folder: Path) -> Path:
+    """Return `folder`, or the nearest one above it that exists."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
 def _own(place: Callable[[str], Path]) -> Path:
+    """Return a folder of ours, which is worked out anew only when the environment says another one.
+
+    Raises:
+        UsageError: there is no home folder, or its name is no text, as it seems to be in a locale without UTF-8.
+    """
+    return _find_own(place, tuple(os.environ.get(name) for name in _DECIDING))
+
+
+@lru_cache(maxsize=32)
+def _find_own(place: Callable[[str], Path], _environment: tuple[str | None, ...]) -> Path:
     """Return a folder of ours.
 
     Raises:
@@ -82,8 +110,13 @@ def experiments_folder() -> Path:
     return state_folder() / "experiments"
 
 
+def verifications_folder() -> Path:
+    """Return the folder with one file per recipe that was verified here (XDG state)."""
+    return state_folder() / "verifications"
+
+
 def trusted_recipes_file() -> Path:
-    """Return the file with the hashes of the recipes that the user trusts (XDG state)."""
+    """Return the file with the hashes of the recipes and patches that the user trusts (XDG state)."""
     return state_folder() / "trusted-recipes"
 
 
@@ -100,6 +133,11 @@ def engines_folder() -> Path:
 def models_folder() -> Path:
     """Return the folder of the models that recipes build themselves (XDG data)."""
     return data_folder() / "models"
+
+
+def derived_recipes_folder() -> Path:
+    """Return the folder of the recipes that were derived for pairs without one (XDG data)."""
+    return data_folder() / "derived-recipes"
 
 
 def cache_folder() -> Path:
@@ -125,6 +163,14 @@ def user_units_folder() -> Path:
 def user_patches_folder() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
     return config_folder() / "patches"
+
+
+def list_patch_files() -> dict[str, Path]:
+    """Return the files of all patches by name; the user's own win over the shipped ones."""
+    files: dict[str, Path] = {}
+    for folder in (bundled_folder("patches"), user_patches_folder()):
+        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+    return files
 
 
 def user_suites_folder() -> Path:

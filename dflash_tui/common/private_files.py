@@ -143,7 +143,7 @@ def replace_private_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = False) -> str:
+def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = False, named: bool = False) -> str:
     """Return why a file or folder is not trusted: others may have written it; empty when it is trusted or gone.
 
     Args:
@@ -151,9 +151,10 @@ def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = 
         top: The highest of the folders above it that are ours, too; who can write one of them can replace the rest.
         shareable: Whether a user may have it from the system, or write it together with a group; what only we
             write, nobody shares.
+        named: Whether the user named it by its path: it may belong to anybody then, but not be written by everybody.
     """
     for place in _list_places(path, top):
-        if problem := _describe_writers(place, shareable=shareable):
+        if problem := _describe_writers(place, shareable=shareable, named=named):
             return problem if place == path else f"is in {place}, which {problem}"
     return ""
 
@@ -162,11 +163,18 @@ def _list_places(path: Path, top: Path | None) -> list[Path]:
     return [path, *(place for place in path.parents if top and place.is_relative_to(top))]
 
 
-def _describe_writers(path: Path, *, shareable: bool) -> str:
+def _describe_writers(path: Path, *, shareable: bool, named: bool = False) -> str:
     try:
         status = path.stat()
     except OSError:
         return ""
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        return ""  # nobody opens it, and a link may lead to a device of the system, whose mode is not ours to advise on
+    if named:
+        is_sticky = (
+            stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        )  # nobody replaces a file of others there
+        return "can be written by everybody" if status.st_mode & stat.S_IWOTH and not is_sticky else ""
     if status.st_uid != os.geteuid() and not (shareable and status.st_uid == 0):
         return f"belongs to another user (uid {status.st_uid})"
     if status.st_mode & stat.S_IWOTH:

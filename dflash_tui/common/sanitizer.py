@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from dflash_tui.common.control_characters import UNSEEN, strip_control_characters
-from dflash_tui.common.own_secrets import own_secrets
+from dflash_tui.common.secrets.own_secrets import own_secrets
 
 LINE_LIMIT = 2000
 _TEXT_LIMIT = 1 << 16
@@ -47,8 +47,8 @@ def escape_control_characters(text: str) -> str:
     return ACTS.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be").hex()
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be").hex()
     return "".join(rf"\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 

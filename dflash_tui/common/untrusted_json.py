@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from dflash_tui.common import private_files
-from dflash_tui.common.own_secrets import own_secrets
 from dflash_tui.common.sanitizer import clean_json_value
+from dflash_tui.common.secrets.own_secrets import own_secrets
 
 T = TypeVar("T")
 _LARGEST = 64 << 20

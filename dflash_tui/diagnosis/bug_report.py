@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.redaction import redact_prompts, redact_secrets
+from dflash_tui.common.secrets.redaction import redact_prompts, redact_secrets
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import nvml
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning.server_command import format_command
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
@@ -27,9 +27,9 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
     parts = [
         f"# {title[:120]}",
-        f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
+        f"`vllm serve`{f' with {run.plan.method}' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
         "## Versions\n\n" + "\n".join(f"- {name}: {text}" for name, text in _list_versions(run)),
-        f"## Command\n\n{_code_block(plans.format_command(run.plan))}",
+        f"## Command\n\n{_code_block(format_command(run.plan))}",
         f"## What shows it\n\n{_code_block(*diagnosis.evidence)}",
         f"## The log around it\n\n{_code_block(*_log_around(state))}",
     ]

@@ -6,18 +6,29 @@ import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import islice, takewhile
+from typing import Literal
 
 import msgspec
 
-from dflash_tui.common.formatting import format_gib
-from dflash_tui.events import LogLine, MemorySampled, Problem
-from dflash_tui.planning.recipe import RecipeFailure
+from dflash_tui.common.formatting import format_gib, truncate_middle
+from dflash_tui.diagnosis.unknown_error import guess_area, list_telling_frames
+from dflash_tui.events import LogLine, MemorySampled, Phase, Problem
+from dflash_tui.planning.recipes.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.known_failures import SYMPTOMS, explain_failure, find_root_cause
+from dflash_tui.vllm_output import log_patterns
+from dflash_tui.vllm_output.known_failures import (
+    Circumstances,
+    FailureMatch,
+    Role,
+    explain_failure,
+    find_role,
+    find_root_cause,
+    recognize_failure,
+)
 
 UNKNOWN = "unknown"
 _LAST_LINES = 4
+_LONGEST_MESSAGE = 200  # as a part of a cause; it is shown in full as evidence
 # A sample of the memory that is older says nothing about the end.
 _MEMORY_FRESH = 30.0
 _NEARLY_FULL = 0.9
@@ -27,7 +38,14 @@ _KNOWN_WITHIN = 600.0
 # What follows from one trouble is logged within this many seconds.
 _ONE_TROUBLE = 60.0
 _ASKED_TO_END = re.compile(r"^\[shutdown\] API server: shutdown triggered|^Shutdown initiated \(timeout")
+_EAGER = re.compile(rf"{log_patterns.NOT_COMPILED}|\benforce_eager=True")
+_ENGINE_FAILED = frozenset({"engine_dead", "init_failed"})
+_OF_ENGINE = ("EngineCore", "Worker", "VllmWorker", "RayWorker", "rank")
 _ENGINE_GONE = re.compile(r"engine core exited unexpectedly|^Engine core proc \S+ died unexpectedly")
+_REPORT = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
+_SEARCH = (
+    "Read the log around the evidence, and search vLLM's issues for the message: github.com/vllm-project/vllm/issues"
+)
 _NOISE = re.compile(r"resource_tracker|warnings\.warn\(")
 _KILLED = "Launch again. The system also kills processes when it is out of memory: dmesg, journalctl -u earlyoom."
 _EXITS = {
@@ -37,6 +55,11 @@ _EXITS = {
     ),
     "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or reboot, then launch again."),
     "engine_killed": ("the engine process was killed from outside, and the server exited after it", _KILLED),
+    "engine_died": (
+        "the engine process exited, and the log does not say why: it was killed from outside, often because the "
+        "machine was out of memory, or it crashed in native code",
+        "See dmesg: the kernel logs what it kills when out of memory, crashes, and GPU faults (Xid). Launch again.",
+    ),
     "rebooted": (
         "the machine was rebooted, or its container restarted, while the server ran",
         "Launch again; `last -x | head` and `journalctl -b -1 -e` may say why it went down.",
@@ -48,9 +71,12 @@ _EXITS = {
     "killed": ("the server process was killed from outside (SIGKILL)", _KILLED),
     "crashed": (
         "it crashed in native code, without a Python traceback",
-        "Eager mode or another attention backend may avoid it; report it to vLLM.",
+        "Another attention backend may avoid it, or eager mode where it was another; report it to vLLM.",
     ),
 }
+
+
+Confidence = Literal["certain", "likely", "guess"]
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -72,19 +98,32 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Where more is known about it."""
     advice: str = ""
     """The recipe's own words on this failure; empty when it does not know it."""
+    confidence: Confidence = "certain"
+    """How sure the cause is."""
+    process: str = ""
+    """Which process of the server failed first, as vLLM calls it; empty when the log does not say."""
 
 
-def diagnose_run(state: RunState, known: Sequence[RecipeFailure] = ()) -> Diagnosis | None:
-    """Return why the run of `state` failed, or None while it did not; `known` are the failures its recipe lists."""
+def diagnose_run(
+    state: RunState, recipe_failures: Sequence[RecipeFailure] = (), circumstances: Circumstances | None = None
+) -> Diagnosis | None:
+    """Return why the run of `state` failed, or None while it did not.
+
+    Args:
+        state: the state of the run.
+        recipe_failures: the failures that its recipe lists.
+        circumstances: what ran where; None where only the log knows.
+    """
+    circumstances = _complete_circumstances(circumstances or Circumstances(), state)
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
         return None
     diagnosis = (
         _diagnose_by_kernel(state)
-        or _diagnose_by_log(state, known)
+        or _diagnose_by_log(state, recipe_failures, circumstances)
         or _diagnose_by_exit(state)
         or _diagnose_reboot(state)
-        or _diagnose_unknown(state)
+        or _diagnose_unknown(state, circumstances)
     )
     evidence = [*diagnosis.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
     return msgspec.structs.replace(diagnosis, what=_describe_failure(state), evidence=tuple(dict.fromkeys(evidence)))
@@ -98,22 +137,38 @@ def find_logged_cause(state: RunState) -> Problem | None:
     """
     if state.up_at is None:
         return find_root_cause(state.problems)
-    known = [problem for problem in _list_late_problems(state, _KNOWN_WITHIN) if problem.kind]
-    if known:
-        return next(problem for problem in known if problem.at >= known[-1].at - _ONE_TROUBLE)
-    return next(_list_late_problems(state, _UNKNOWN_WITHIN), None)
+    problems = [problem for problem in _list_late_problems(state, _KNOWN_WITHIN) if problem.kind]
+    unknown = [problem for problem in _list_late_problems(state, _UNKNOWN_WITHIN) if not problem.kind]
+    if not problems:
+        return find_root_cause(unknown)
+    cause = find_root_cause(problem for problem in problems if problem.at >= problems[-1].at - _ONE_TROUBLE)
+    if cause is not None and find_role(cause) is Role.CONSEQUENCE:  # a bad request is no cause of it
+        before = (problem for problem in unknown if problem.process.startswith(_OF_ENGINE) and problem.at <= cause.at)
+        return find_root_cause(before) or cause
+    return cause
 
 
 def _list_late_problems(state: RunState, seconds: float) -> Iterator[Problem]:
     """Yield the problems of the last `seconds` before the end, or before the server was seen to answer badly."""
     end = state.exit.at if state.exit else state.health_at
-    return (problem for problem in state.problems if problem.kind not in SYMPTOMS and problem.at >= end - seconds)
+    return (problem for problem in state.problems if problem.at >= end - seconds)
 
 
 def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
-    """Return the index of the line that tells of `problem`, or None when it is no longer kept."""
-    there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == problem.text)
+    """Return the index of the first line that tells of `problem`, or None when it is no longer kept."""
+    first = problem.text.partition("\n")[0]
+    there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == first)
     return next(there, None)
+
+
+def _complete_circumstances(circumstances: Circumstances, state: RunState) -> Circumstances:
+    """Return what is known of the server, with what its log says: its release, and when it failed."""
+    logged = state.startup.facts.get("vllm", ("",))[0]
+    phase = Phase.UP if state.up_at is not None else state.startup.phase
+    eager = circumstances.eager or any(_EAGER.search(line.text) for line in state.lines)
+    return circumstances._replace(
+        release=circumstances.release or logged, phase=circumstances.phase or phase, eager=eager
+    )
 
 
 def _describe_failure(state: RunState) -> str:
@@ -163,30 +218,51 @@ def _diagnose_by_kernel(state: RunState) -> Diagnosis | None:
     return None
 
 
-def _diagnose_by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None:
+def _diagnose_by_log(
+    state: RunState, recipe_failures: Sequence[RecipeFailure], circumstances: Circumstances
+) -> Diagnosis | None:
     problem = find_logged_cause(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
-    match = explain_failure(text)
-    listed = next((failure for failure in known if _matches_sign(failure.sign, text)), None)
+    match = explain_failure(text, problem.frames if problem else (), circumstances)
+    fitting = [
+        failure for failure in recipe_failures if circumstances.fits(failure.releases, failure.hardware, failure.phases)
+    ]
+    listed = next((failure for failure in fitting if _matches_sign(failure.sign, text)), None)
     if listed is None and match is None:  # the sign may be in a line that no table has
         rows = (
             (failure, line.text)
-            for failure in known
+            for failure in fitting
             for line in _list_error_lines(state)
             if _matches_sign(failure.sign, line.text)
         )
         listed, text = next(rows, (None, text))
-    if listed:
-        kind = match.kind if match else "recipe"
-        advice = " ".join(listed.fix.split())
-        fix = (f"the recipe says: {advice}", *([match.fix] if match else []))
-        values = match.log_values if match else {}
-        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, values, listed.link, advice)
-    if match is None or match.kind in SYMPTOMS:
+    if listed is None and (match is None or match.failure.role is Role.SYMPTOM):
         return None
-    memory = _format_memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
-    return Diagnosis(
-        "", match.kind, match.cause, tuple(filter(None, (match.quote, memory))), (match.fix,), match.log_values
+    diagnosis = _explain_match(match, circumstances) if match else Diagnosis("", "recipe", "", (), ())
+    memory = _format_memory(state) if diagnosis.kind in {"out_of_memory", "worker_died"} and listed is None else ""
+    diagnosis = msgspec.structs.replace(
+        diagnosis, evidence=tuple(filter(None, (*text.split("\n"), memory))), process=problem.process if problem else ""
+    )
+    return _put_recipe_first(listed, diagnosis) if listed else diagnosis
+
+
+def _explain_match(match: FailureMatch, circumstances: Circumstances) -> Diagnosis:
+    failure = match.failure
+    sure: Confidence = "likely" if failure.likely or failure.role is Role.CONSEQUENCE else "certain"
+    fix = [match.fix]
+    if failure.fixed_in and not circumstances.is_in(f">={failure.fixed_in}"):
+        fix.append(f"vLLM {failure.fixed_in} and newer do not fail like this.")
+    return Diagnosis("", match.kind, match.cause, (), tuple(fix), match.log_values, failure.link, "", sure)
+
+
+def _put_recipe_first(listed: RecipeFailure, diagnosis: Diagnosis) -> Diagnosis:
+    advice = " ".join(listed.fix.split())
+    return msgspec.structs.replace(
+        diagnosis,
+        cause=listed.cause.strip(),
+        fix=(f"the recipe says: {advice}", *diagnosis.fix),
+        link=listed.link or diagnosis.link,
+        advice=advice,
     )
 
 
@@ -194,47 +270,51 @@ def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
     """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
     if find_logged_cause(state) is not None or state.exit is None:
         return None
-    asked = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
+    stop_line = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
     gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
     number = _read_signal(state)
-    if asked or number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+    if stop_line or number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
         waits = next(
             (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
         )
-        return _explain_exit("terminated", asked, waits)
+        return _explain_exit("terminated", stop_line, waits)
+    dead = gone or next((line.text for line in _list_error_lines(state) if _tells_of_dead_engine(line.text)), "")
     kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""
-    if not kind:
+    if not kind and not dead:
         return None
+    if not kind:
+        return msgspec.structs.replace(_explain_exit("engine_died", dead, _format_memory(state)), confidence="likely")
     kills = state.autopsy.kills if state.autopsy else None
     counted = f"the kernel killed {kills} process{'es' * (kills > 1)} meanwhile: out of memory" if kills else ""
     diagnosis = _explain_exit(kind, gone, counted, _format_memory(state))
-    held = _find_peak_memory(state)
-    full = held is not None and held.used >= _NEARLY_FULL * held.total
+    memory = _find_peak_memory(state)
+    full = memory is not None and memory.used >= _NEARLY_FULL * memory.total
     if kind != "crashed" and (kills or full):
         likely = f"{diagnosis.cause}, most likely by the system because it was out of memory"
         return msgspec.structs.replace(diagnosis, cause=likely)
     return diagnosis
 
 
-def _diagnose_unknown(state: RunState) -> Diagnosis:
+def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosis:
     """Return what there is to read: the exception that explains it and where it was raised, or the end."""
-    fix = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
+    fix = _REPORT if circumstances.has_recipe else _SEARCH
     if problem := find_logged_cause(state):
-        evidence = (problem.text, *_find_traceback_frame(problem, list(state.lines)))
-        return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", evidence, (fix,))
+        message = problem.text.split("\n")
+        area = guess_area(problem.text, problem.frames)
+        where = f", probably in {area.name}" if area else ""
+        cause = f"an error that dflash-tui does not know{where}: {truncate_middle(message[0], _LONGEST_MESSAGE)}"
+        evidence = (*message, *list_telling_frames(problem.frames))
+        steps = (area.advice.format_map(circumstances.advice_values), fix) if area else (fix,)
+        return Diagnosis("", UNKNOWN, cause, evidence, steps, confidence="guess", process=problem.process)
     cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
     if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
         cause += ", so that it was probably killed, often by the system because it is out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
-    return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,))
+    return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
 
 
-def _find_traceback_frame(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
-    """Return the last frame of the traceback right above `problem`, if there is one."""
-    above = reversed(lines[: find_problem_line(problem, lines) or 0])
-    frames = (line.text.strip() for line in takewhile(lambda line: line.text.startswith("  "), above)
-              if line.text.startswith('  File "'))  # fmt: skip
-    return tuple(islice(frames, 1))
+def _tells_of_dead_engine(text: str) -> bool:
+    return recognize_failure(text.strip()) in _ENGINE_FAILED
 
 
 def _list_error_lines(state: RunState) -> Iterator[LogLine]:
@@ -260,6 +340,7 @@ def _find_peak_memory(state: RunState) -> MemorySampled | None:
 
 def _format_memory(state: RunState) -> str:
     """Return how much that was, as a line; empty when nobody looked."""
-    if (held := _find_peak_memory(state)) is None:
+    if (memory := _find_peak_memory(state)) is None:
         return ""
-    return f"{format_gib(held.used)} of {format_gib(held.total)} ({held.source}) held in the last {_MEMORY_FRESH:.0f} s"
+    share = f"{format_gib(memory.used)} of {format_gib(memory.total)}"
+    return f"{share} ({memory.source}) held in the last {_MEMORY_FRESH:.0f} s"

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gib, pluralize
 from dflash_tui.diagnosis import cause, remedies
 from dflash_tui.diagnosis.cause import Diagnosis
+from dflash_tui.diagnosis.far_ranks import RankLog, explain_by_ranks
 from dflash_tui.diagnosis.remedies import Remedy
+from dflash_tui.events import RankState
 from dflash_tui.machine import processes
 from dflash_tui.monitoring.recording import Recording
-from dflash_tui.planning import recipe_loader as recipes
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes import recipe_loader as recipes
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.runs.rank_records import read_kept
 from dflash_tui.runs.run import Run
+from dflash_tui.vllm_output.known_failures import Circumstances
+
+_MOST_READ = 8 << 20
 
 
 class Postmortem(msgspec.Struct, frozen=True):
@@ -41,15 +51,44 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
     A recording may come from another machine: only its cause is given.
     """
     recipe = _find_recipe(run)
-    diagnosis = cause.diagnose_run(state, recipe.failures if recipe else ())
+    ran = Circumstances(run.plan.vllm or "", run.plan.hardware, eager="--enforce-eager" in run.plan.argv)
+    diagnosis = cause.diagnose_run(state, recipe.failures if recipe else (), ran)
     if diagnosis is None:
         return None
     if isinstance(run, Recording):
         return Postmortem(run.id, diagnosis, (), (), "", run.source)
+    if run.far_ranks:
+        diagnosis = explain_by_ranks(diagnosis, _read_rank_logs(run), run.started_at, run.utc_offset)
     port = _find_other_port(run) if diagnosis.kind == "port_in_use" else None
     proposals = remedies.propose_remedies(diagnosis, run.plan, port)
     commands = tuple(_format_command(run, remedy) for remedy in proposals)
     return Postmortem(run.id, diagnosis, proposals, commands, _describe_leftovers(run), str(run.log))
+
+
+def _read_rank_logs(run: Run) -> list[RankLog]:
+    """Return the end of the log of each rank on another host, as far as it was copied, and what the keeper knew."""
+    record = read_kept(run)
+    statuses = {rank.rank: rank for rank in record.ranks} if record else {}
+    logs = []
+    for far in run.far_ranks:
+        status = statuses.get(far.rank)
+        has_ended = status is not None and status.state is RankState.ENDED
+        troubled = status if status and status.state in {RankState.ENDED, RankState.SUSPENDED, RankState.LOST} else None
+        reason = f" ({troubled.why})" if troubled and troubled.why else ""
+        words = f"{troubled.state.value}{reason}" if troubled else ""
+        logs.append(RankLog(far.rank, far.host, _read_end(run.folder / far.log_name), has_ended, words))
+    return logs
+
+
+def _read_end(log: Path) -> bytes:
+    try:
+        with private_files.open_file(log) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _MOST_READ))
+            data = file.read(_MOST_READ)
+            return data.partition(b"\n")[2] if size > _MOST_READ else data  # a line is not begun in its middle
+    except OSError:
+        return b""
 
 
 def _format_command(run: Run, helps: Remedy) -> str:

@@ -16,16 +16,16 @@ from packaging.version import Version
 from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis
 from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
-from dflash_tui.planning.recipe_loader import RESERVED_FLAGS as _SET_BY_US
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe_rules import RESERVED_FLAGS as _SET_BY_US
 from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.vllm_output.known_failures import find_fixing_release
 
 # What is free now may be less in a moment.
 _MARGIN = 0.98
 _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.05, 0.95, 0.05
 _PATCHED = {"attention_causal", "attention_images", "attention_dtype", "spec_target", "kernel", "device_fault"}
 _PINNED = {"architecture", "missing_module", "wrong_build", "driver_old", "spec_key", "arguments"}
-_SINCE = {"spec_method": "0.20.0", "spec_target": "0.24.0", "attention_causal": "0.24.0", "spec_window": "0.26.0"}
 _AGAIN = {"killed", "engine_killed", "worker_died", "terminated", "oom_killed", "hub_down", "gpu_fault", "open_files"}
 _TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "crashed"}
 
@@ -85,17 +85,19 @@ def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     """Yield what takes choices back that were made by hand, and what other releases and patches bring."""
     request = plan.relaunch_request
     chosen = tuple(name for name in ("engine", "vllm") if getattr(request, name))
-    if kind in _PINNED | set(_SINCE) and chosen:
+    fixed_in = find_fixing_release(kind)
+    if (kind in _PINNED or fixed_in) and chosen:
         yield Remedy("the engine that the recipe pins", LaunchChanges(removed=chosen))
     if kind in _PATCHED and (disabled := tuple(f"patches.{name}" for name in plan.disabled_patches)):
-        yield Remedy("with the patches that were left out by hand", LaunchChanges(removed_settings=disabled))
-    if (since := _SINCE.get(kind)) and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(since):
-        newer = min((v for v in releases.load_releases() if Version(v) >= Version(since)), key=Version, default=None)
+        yield Remedy("with the patches that --set disabled", LaunchChanges(removed_settings=disabled))
+    if fixed_in and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(fixed_in):
+        newer = min((v for v in releases.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None)
         if newer:
             yield Remedy(f"vLLM {newer}", LaunchChanges(vllm=newer, removed=("engine",)))
     models = tuple(name for name in ("target.model", "drafter.model") if name in request.settings)
     if kind in {"not_found", "hub_offline", "gated", "spec_width", "spec_mask", "architecture", "weights"} and models:
-        yield Remedy("the recipe's own models", LaunchChanges(removed_settings=models))
+        other_method = ("method",) if "drafter.model" in models and request.method else ()
+        yield Remedy("the recipe's own models", LaunchChanges(removed=other_method, removed_settings=models))
 
 
 def _setting(name: str, value: str) -> LaunchChanges:
@@ -185,8 +187,27 @@ def _gated(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
     yield Remedy("with a token that may read the model", needs="HF_TOKEN")
 
 
+def _token_budget(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    for flag, factor in (("max-num-batched-tokens", 2.0), ("max-num-seqs", 0.5)):
+        if (now := _number(_flag(plan, flag))) and now >= 2:
+            yield Remedy(f"{flag} {now * factor:.0f} instead of {now:.0f}", _setting(flag, f"{now * factor:.0f}"))
+
+
 def _timeout(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
     yield Remedy("ten minutes for a step", _setting("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600"))
+
+
+def _forked(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+    yield Remedy("with an engine process that is spawned", _setting("start.fork", "false"))
+
+
+def _with_variable(name: str, value: str, words: str) -> Callable[[Diagnosis, Plan], Iterator[Remedy]]:
+    """Return the rule that sets an environment variable."""
+
+    def rule(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+        yield Remedy(words, _setting(f"env.{name}", value))
+
+    return rule
 
 
 _BY_KIND: dict[str, Callable[[Diagnosis, Plan], Iterator[Remedy]]] = {
@@ -199,6 +220,11 @@ _BY_KIND: dict[str, Callable[[Diagnosis, Plan], Iterator[Remedy]]] = {
     "hub_offline": _offline,
     "gated": _gated,
     "timeout": _timeout,
+    "ready_timeout": _with_variable("VLLM_ENGINE_READY_TIMEOUT_S", "3600", "an hour until the engine is ready"),
+    "compile_cache": _with_variable("VLLM_DISABLE_COMPILE_CACHE", "1", "without the cache of torch.compile"),
+    "ray_memory": _with_variable("RAY_memory_monitor_refresh_ms", "0", "without Ray's monitor of the memory"),
+    "token_budget": _token_budget,
+    "forked": _forked,
     "attention_head": _take_away("attention-backend"),
     "attention_dtype": _take_away("kv-cache-dtype"),
     "attention": _take_away("attention-backend"),

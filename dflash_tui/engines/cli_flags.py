@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 
+from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines.inventory import ServeOptions
+from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.advice.flag_conflicts import find_conflicts
 from dflash_tui.planning.plan import Plan
 
+_MEANT = ", did you mean {}?"
 FIX = "correct the recipe, or drop a flag with --set NAME=null"
 
 
@@ -24,15 +27,16 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
         follows = index + 1 < len(words) and not words[index + 1].startswith("--")
         value = joined_value if joined else words[index + 1] if follows else None
         if name not in options.flags:
-            near = difflib.get_close_matches(name, options.flags, 1)
-            mistakes.append(f"vLLM {plan.vllm} has no flag {name}{f', did you mean {near[0]}?' if near else ''}")
+            mistakes.append(f"vLLM {plan.vllm} has no flag {name}{suggest_nearest(name, options.flags, _MEANT)}")
         elif (choices := options.flags[name]) and value is not None and not key and value not in choices:
-            near = difflib.get_close_matches(value, choices, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
+            hint = suggest_nearest(value, choices, "did you mean {}?") or f"it takes {', '.join(choices)}"
             mistakes.append(f"{name} {value} is not a choice of vLLM {plan.vllm}; {hint}")
         elif name == "--speculative-config" and value and not key:
             mistakes += _find_key_mistakes(value, options, plan.vllm)
-    return mistakes
+        elif not choices and not key:
+            values = () if value is None else (value,)
+            mistakes += filter(None, [release_values.explain_wrong_number(plan.vllm, name[2:], values)])
+    return mistakes or list(find_conflicts(release_values.read_flags(plan.vllm, words)))
 
 
 def _complete_flag(name: str, options: ServeOptions) -> str:
@@ -45,7 +49,6 @@ def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str
     mistakes = []
     for key in json.loads(value):
         if key not in options.speculation:
-            near = difflib.get_close_matches(key, options.speculation, 1)
-            hint = f", did you mean {near[0]}?" if near else ""
+            hint = suggest_nearest(key, options.speculation, _MEANT)
             mistakes.append(f"vLLM {vllm} has no key {key} in --speculative-config{hint}")
     return mistakes

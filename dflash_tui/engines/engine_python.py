@@ -6,7 +6,8 @@ import asyncio
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
@@ -34,12 +35,26 @@ class _ScriptRunner:
         self._cancelled = False
 
     def start(self, argv: list[str], env: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
-        with self._lock:
-            self.check()
+        def launch() -> subprocess.Popen[bytes]:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
             )
             return self._process
+
+        with self._lock:
+            self.check()
+            if threading.current_thread() is not threading.main_thread():
+                return launch()
+            try:
+                # Here Ctrl-C while the process is being started would leave it to nobody.
+                with ThreadPoolExecutor(1) as pool:
+                    return pool.submit(launch).result()
+            except RuntimeError:  # no more threads may be started
+                return launch()
+            except BaseException:
+                if self._process:
+                    _end(self._process)
+                raise
 
     def check(self) -> None:
         if self._cancelled:
@@ -81,7 +96,7 @@ def raise_if_cancelled() -> None:
         runner.check()
 
 
-def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
+def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapping[str, str] | None = None) -> bytes:
     """Run a script of `in_engine/` and return what it writes into the file that is its first argument.
 
     Args:
@@ -89,6 +104,7 @@ def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
         script: The script's file name.
         words: Its further arguments.
         timeout: How many seconds it may take.
+        env: Variables beside those of every helper.
 
     Raises:
         EngineError: it fails, or takes longer than `timeout` seconds.
@@ -98,10 +114,10 @@ def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
-        env = build_helper_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        quiet = {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
         argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
         try:
-            process = runner.start(argv, env, folder)
+            process = runner.start(argv, build_helper_environment() | quiet | dict(env or {}), folder)
         except OSError as error:
             limit = explain_resource_limit(error)
             raise _script_error(python, words, str(error), hint=limit.hint if limit else _HINT) from None
@@ -110,12 +126,16 @@ def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
         except subprocess.TimeoutExpired:
             raise _script_error(python, words, f"no answer within {timeout:.0f} s") from None
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
         runner.check()
         if process.returncode == 0:
             return answer.read_bytes()
         raise _script_error(python, words, "".join(stderr.decode(errors="replace").strip().splitlines()[-1:]))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:

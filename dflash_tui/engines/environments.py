@@ -1,7 +1,5 @@
 """vLLM environments: install them with uv, find them by their folders; vLLM itself is never imported."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil
@@ -12,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import uv
@@ -20,14 +19,17 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import package_lock
+from dflash_tui.engines import editable_install, package_lock
+from dflash_tui.engines.install_advice import advise_on_install_error
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 
 Report = Callable[[Preparing], None]
 MARKER = "dflash-engine.json"
 _PYTHON = re.compile(r"^version(?:_info)?\s*=\s*(3\.\d+)", re.MULTILINE)
+_LARGEST_CONFIG = 1 << 20
+_END_PATIENCE = 3.0  # seconds
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 _DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]iB)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
@@ -60,8 +62,18 @@ class Engine(msgspec.Struct, frozen=True):
 
     @property
     def site_packages(self) -> Path:
-        """The folder that holds the `vllm` package."""
+        """The folder that holds what is installed."""
         return find_site_packages(Path(self.folder))
+
+    @property
+    def vllm_package(self) -> Path:
+        """The folder of the `vllm` package, which an editable install has in its source tree."""
+        return editable_install.find_package(self.site_packages)
+
+    @property
+    def source_tree(self) -> Path | None:
+        """The source tree of an editable install of vLLM; None where its files are its wheel's."""
+        return editable_install.find_source_tree(self.site_packages)
 
 
 register_type(Engine)
@@ -78,7 +90,8 @@ def find_site_packages(folder: Path) -> Path:
     candidates = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(candidates) > 1:
         try:
-            version = _PYTHON.search((folder / "pyvenv.cfg").read_text(errors="replace"))
+            config = private_files.read_file(folder / "pyvenv.cfg", _LARGEST_CONFIG, follow=True)
+            version = _PYTHON.search(config.decode(errors="replace"))
         except OSError:
             version = None
         candidates = [place for place in candidates if version and place.parent.name == f"python{version[1]}"]
@@ -87,29 +100,73 @@ def find_site_packages(folder: Path) -> Path:
     return candidates[0]
 
 
+class UnusedEngine(NamedTuple):
+    """An engine that is there and not used: its folder, why as a clause, and what to do about it."""
+
+    folder: Path
+    why: str
+    hint: str
+
+    @property
+    def what(self) -> str:
+        """The whole sentence."""
+        return f"the engine in {self.folder} is not used: {self.why}"
+
+
 def find_engine(folder: Path) -> Engine | None:
     """Return the finished engine in `folder`, or None; an incomplete one has no marker and does not count.
 
-    Nor does one that others may have written.
+    Nor does one that others may have written, or that is broken.
     """
-    if explain_untrusted_engine(folder):
+    if find_untrusted_engine(folder):
         return None
     engine = untrusted_json.read_own_json(folder / MARKER, Engine)
+    return engine if engine and not _explain_broken_engine(engine, folder) else None
+
+
+def find_unused_engine(folder: Path) -> UnusedEngine | None:
+    """Return why the engine in `folder`, which has a marker, is not used: it is not trusted, or broken."""
+    if untrusted := find_untrusted_engine(folder):
+        return untrusted
+    engine = untrusted_json.read_own_json(folder / MARKER, Engine)
+    why = _explain_broken_engine(engine, folder) if engine else f"its {MARKER} cannot be read"
+    hint = f"launching its recipe installs it again, `dflash-tui engine remove {folder.name}` removes it"
+    return UnusedEngine(folder, why, hint) if why else None
+
+
+def _explain_broken_engine(engine: Engine, folder: Path) -> str:
     # An environment is tied to its path: a copy of the folder is not one.
-    return engine if engine and engine.folder == str(folder) and engine.python.exists() else None
+    if engine.folder != str(folder):
+        return f"it was installed in {engine.folder}, and does not work elsewhere"
+    if not engine.python.exists():
+        return f"its Python is gone ({engine.python})"
+    has_packages = any(folder.glob("lib/python3.*/site-packages"))
+    return "" if has_packages else f"its packages are gone ({folder / 'lib'})"
 
 
-def explain_untrusted_engine(folder: Path) -> str:
-    """Return why the engine in `folder` is not used, since others may have written what is in it; empty when it is.
+def find_untrusted_engine(folder: Path) -> UnusedEngine | None:
+    """Return why the engine in `folder` is not used, since others may have written what is in it; None when it is.
+
+    One that the user made elsewhere may belong to anybody.
+    """
+    ours = folder.is_relative_to(paths.engines_folder())
+    top = paths.data_folder() if ours else folder
+    if why := _explain_untrusted_engine(folder, top, named=not ours):
+        return UnusedEngine(folder, f"it {why}", private_files.suggest_ownership_fix(folder, top))
+    return None
+
+
+def _explain_untrusted_engine(folder: Path, top: Path, *, named: bool) -> str:
+    """Return why the engine in `folder` is not trusted; empty when it is.
 
     Of its many folders those are asked in which a file would be run; none when nobody else can enter the engine's.
     """
-    if why := private_files.ownership_problem(folder, paths.data_folder(), shareable=True):
+    if why := private_files.ownership_problem(folder, top, shareable=True, named=named):
         return why
     if not folder.is_dir() or not folder.stat().st_mode & 0o077:
         return ""
     inner = [folder / "bin", *folder.glob("lib/python3.*/site-packages"), *folder.glob("lib/python3.*/*/vllm")]
-    problems = (private_files.ownership_problem(place, folder, shareable=True) for place in inner)
+    problems = (private_files.ownership_problem(place, folder, shareable=True, named=named) for place in inner)
     return next(filter(None, problems), "")
 
 
@@ -123,9 +180,8 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
     private_files.ensure_private_folder(folder.parent)
-    if why := explain_untrusted_engine(folder):
-        hint = private_files.suggest_ownership_fix(folder, paths.data_folder())
-        raise EngineError(f"the engine in {folder} is not used: it {why}", hint=hint)
+    if untrusted := find_untrusted_engine(folder):
+        raise EngineError(untrusted.what, hint=untrusted.hint)
     async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find_engine(folder):
             return engine
@@ -251,7 +307,7 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
     except OSError as error:
         if limit := explain_resource_limit(error):
             raise limit from None
-        hint = "uv comes with dflash-tui: reinstall that; no incomplete engine was left"
+        hint = "reinstall dflash-tui, which brings uv; no incomplete engine was left"
         raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=hint) from None
     assert process.stdout is not None  # noqa: S101 - both are PIPE
     assert process.stderr is not None  # noqa: S101
@@ -268,8 +324,17 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
     finally:
         output.cancel()
         if process.returncode is None:
-            process.terminate()
-            await process.wait()
+            await _end_uv(process)
+
+
+async def _end_uv(process: asyncio.subprocess.Process) -> None:
+    """End uv and the processes in which it compiles, which would write a moment longer into a folder that goes."""
+    from dflash_tui.machine import processes
+
+    compiling = processes.list_descendants(process.pid)
+    process.terminate()
+    await process.wait()
+    processes.end_processes(compiling, _END_PATIENCE)
 
 
 def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
@@ -278,32 +343,8 @@ def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
     evidence = " ".join(" ".join(lines[first : first + 8]).split())
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
-    advice = _advice(evidence, recorded)
+    advice = advise_on_install_error(evidence, recorded)
     return EngineError(what, evidence=evidence[:1500], hint=f"no incomplete engine was left; {advice}")
-
-
-def _advice(evidence: str, recorded: Path) -> str:
-    """Return what to do about an error of uv."""
-    if re.search(
-        r"(?i)building (?:from source|source distributions).{0,80} is disabled|no usable wheels|must have a hash",
-        evidence,
-    ):
-        return "choose a version that has wheels, or let the recipe build it: `source_builds: true` in its `engine`"
-    if re.search(r"(?i)no space left|disk quota exceeded", evidence):
-        return (
-            "free some space where engines are (XDG_DATA_HOME) and in uv's cache (UV_CACHE_DIR, "
-            "`uv cache clean`), or put them elsewhere, and run the same command again"
-        )
-    if re.search(r"(?i)temporarily unavailable|os error 11\b", evidence):
-        return "uv may start no more threads: `ulimit -u` is the limit, `ps -u $USER` who runs"
-    if re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence):
-        return (
-            "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run "
-            "the same command again"
-        )
-    if recorded.exists():
-        return f"it is installed as the first time; to have its packages resolved anew: rm {recorded}"
-    return "correct the recipe's `engine` part or try again"
 
 
 def _environment() -> dict[str, str]:

@@ -1,8 +1,7 @@
 """The engines of this machine: list, inspect, adopt and remove them; an engine's own Python inspects its vLLM."""
 
-from __future__ import annotations
-
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import environments
+from dflash_tui.engines import editable_install, environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
-from dflash_tui.engines.environments import Engine
-from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
+from dflash_tui.engines.environments import Engine, UnusedEngine
+from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
 _INSTALLED_TIMEOUT = 30.0
@@ -73,7 +72,7 @@ def find_any_engine(folder: Path) -> Engine | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return folder.parent.resolve() == paths.engines_folder().resolve()
+    return paths.resolve_links(folder.parent) == paths.resolve_links(paths.engines_folder())
 
 
 def find_engine_by_name(name: str) -> Engine:
@@ -83,8 +82,8 @@ def find_engine_by_name(name: str) -> Engine:
         UsageError: there is none, or there are several.
     """
     engines = list_engines()
-    path = Path(name).expanduser()
-    if "/" in name and (engine := find_any_engine(path.absolute()) or find_any_engine(path.resolve())):
+    path = paths.expand_home(name)
+    if "/" in name and (engine := find_any_engine(path.absolute()) or find_any_engine(paths.resolve_links(path))):
         return engine
     matches = [engine for engine in engines if Path(engine.folder).name == name]
     matches = matches or [engine for engine in engines if name and Path(engine.folder).name.startswith(name)]
@@ -94,27 +93,32 @@ def find_engine_by_name(name: str) -> Engine:
         raise UsageError(
             f"'{name}' matches {len(matches)} engines", hint=", ".join(engine.folder for engine in matches)
         )
-    if untrusted := {folder: why for folder, why in list_untrusted_engines().items() if folder.name == name}:
-        [(folder, why)] = untrusted.items()
-        raise UsageError(
-            f"the engine in {folder} is not used: it {why}",
-            hint=private_files.suggest_ownership_fix(folder, paths.data_folder()),
-        )
+    if unused := find_unused_engine_by_name(name):
+        raise UsageError(unused.what, hint=unused.hint)
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", hint=adopt)
 
 
-def list_untrusted_engines() -> dict[Path, str]:
-    """Return the engines that are not used since others may have written what is in them, and why."""
-    folders = sorted(path for path in paths.engines_folder().glob("[!.]*") if (path / environments.MARKER).exists())
-    return {folder: why for folder in folders if (why := environments.explain_untrusted_engine(folder))}
+def list_unused_engines() -> list[UnusedEngine]:
+    """Return the engines that are there and not used, ours and adopted ones: others may have written them, or broken.
+
+    One that is being removed, or was never finished, is among the leftovers.
+    """
+    marked = [path for path in paths.engines_folder().glob("[!.]*") if os.path.lexists(path / environments.MARKER)]
+    ours = map(environments.find_unused_engine, sorted(marked))
+    return [unused for unused in (*ours, *map(_find_unused_record, sorted(_records().glob("*.json")))) if unused]
+
+
+def find_unused_engine_by_name(name: str) -> UnusedEngine | None:
+    """Return the engine of this name, or in this folder, that is there and not used."""
+    return next((unused for unused in list_unused_engines() if name in {unused.folder.name, str(unused.folder)}), None)
 
 
 def list_leftovers() -> list[Path]:
     """Return folders that a killed installation or removal left; installing the same engine again removes its own."""
     removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
     # An engine that was moved has its marker; what never was an environment is none of ours.
-    incomplete = (path for path in folders if _was_begun(path) and not (path / environments.MARKER).exists())
+    incomplete = (path for path in folders if _was_begun(path) and not os.path.lexists(path / environments.MARKER))
     return sorted([*removed, *incomplete])
 
 
@@ -132,12 +136,19 @@ def is_busy(folder: Path) -> bool:
         return True
 
 
+def list_broken_engines() -> list[Path]:
+    """Return the folders of our engines that are there and cannot be used, whoever may have written them."""
+    unused = (engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder())
+    return [folder for folder in unused if not environments.find_untrusted_engine(folder)]
+
+
 def clear_leftover(folder: Path) -> None:
-    """Delete what a killed installation or removal left in `folder`.
+    """Delete what a killed installation or removal left in `folder`, or an engine that is broken.
 
     Raises:
-        UsageError: it is being installed right now.
+        UsageError: it is being installed right now, or a server runs from it.
     """
+    _refuse_running_server(folder)
     with _hold_install_lock(folder):
         shutil.rmtree(folder)
 
@@ -146,7 +157,7 @@ def clear_leftover(folder: Path) -> None:
 def _hold_install_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
-    with lock.open() if lock.exists() else nullcontext() as file:
+    with private_files.open_file(lock) if lock.exists() else nullcontext() as file:
         if file and not try_lock(file.fileno()):
             raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it")
         yield
@@ -190,17 +201,18 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     Raises:
         UsageError: it is not an environment with a vLLM that has DFlash.
     """
-    folder = folder.expanduser().resolve()
+    folder = paths.resolve_links(paths.expand_home(str(folder)))
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
+    if untrusted := environments.find_untrusted_engine(folder):
+        raise UsageError(untrusted.what, hint=untrusted.hint)
     if _is_ours(folder):
         raise UsageError(f"{folder} is an engine that dflash-tui installed", hint=f"use it with --engine {folder.name}")
     contents = describe_environment(folder / "bin" / "python")
     if not contents.vllm or not contents.dflash:
         what = f"vLLM {contents.vllm} in {folder} has no DFlash" if contents.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
-    inside = [place for place in folder.glob("lib/python3.*/site-packages") if Path(contents.package).parent == place]
-    if patch and not ((folder / "pyvenv.cfg").is_file() and inside):
+    if patch and not ((folder / "pyvenv.cfg").is_file() and _holds_package(folder, Path(contents.package))):
         what = f"vLLM is not in a virtual environment in {folder}, so it cannot be patched"
         raise UsageError(what, evidence=contents.package, hint="adopt it without --patch")
     packages = tuple(f"{name}=={version}" for name, version in sorted(contents.packages.items()))
@@ -220,15 +232,20 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     return engine
 
 
+def _holds_package(folder: Path, package: Path) -> bool:
+    """Whether the `vllm` package that Python finds is the environment's own, or that of its editable install."""
+    sites = list(folder.glob("lib/python3.*/site-packages"))
+    trees = {editable_install.find_package(site): editable_install.find_source_tree(site) for site in sites}
+    return package.parent in sites or trees.get(package) is not None
+
+
 def remove_engine(engine: Engine) -> None:
     """Delete an engine that we installed; of an adopted one only our record.
 
     Raises:
         UsageError: a server runs from it.
     """
-    for run in registry.list_runs():
-        if run.plan.engine_folder == engine.folder and server_process.is_alive(run):
-            raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
+    _refuse_running_server(Path(engine.folder))
     _options_file(engine).unlink(missing_ok=True)
     if engine.adopted:
         _record(Path(engine.folder)).unlink(missing_ok=True)
@@ -241,6 +258,12 @@ def remove_engine(engine: Engine) -> None:
     shutil.rmtree(renamed)
 
 
+def _refuse_running_server(folder: Path) -> None:
+    for run in registry.list_runs():
+        if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
+            raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
+
+
 def measure_engine_size(engine: Engine) -> int:
     """Return the bytes of the engine's files; those that uv shares with its cache by hard links count in full."""
     files = (path for path in Path(engine.folder).rglob("*") if path.is_file() and not path.is_symlink())
@@ -248,10 +271,23 @@ def measure_engine_size(engine: Engine) -> int:
 
 
 def _read_adopted(record: Path) -> Engine | None:
-    if private_files.ownership_problem(record, paths.data_folder(), shareable=True):
-        return None
     engine = untrusted_json.read_own_json(record, Engine)
-    return engine if engine and engine.python.exists() and _record(Path(engine.folder)) == record else None
+    return None if _find_unused_record(record) else engine
+
+
+def _find_unused_record(record: Path) -> UnusedEngine | None:
+    """Return why the adopted engine of a record is not used; of one that cannot be read, the record is the folder."""
+    if why := private_files.ownership_problem(record, paths.data_folder(), shareable=True):
+        return UnusedEngine(record, f"it {why}", private_files.suggest_ownership_fix(record, paths.data_folder()))
+    engine = untrusted_json.read_own_json(record, Engine)
+    if engine is None or _record(Path(engine.folder)) != record:
+        return UnusedEngine(
+            record, "it is not a record of an adopted engine", f"rm {record}, and adopt the engine again"
+        )
+    if not engine.python.exists():
+        hint = f"when it is back it is used again; rm {record} forgets it"
+        return UnusedEngine(Path(engine.folder), f"its Python is gone ({engine.python})", hint)
+    return environments.find_untrusted_engine(Path(engine.folder))
 
 
 def _options_file(engine: Engine) -> Path:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 
 FOLDER = "locked"
-_MISMATCH = re.compile(r"Hash mismatch for `([^`]+)`\s+Expected:\s+(.+?)\s+Computed:\s+((?:\w+:\w+\s*)+)", re.DOTALL)
+_MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:")
+_COMPUTED = "Computed:"
+_HASH = re.compile(r"\w+:\w+")
 _MOST_HASHES = 3
 
 
@@ -61,16 +64,30 @@ def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
         stderr: What uv says.
         recorded: The engine's lock, which is there when the engine was installed before.
     """
-    match = _MISMATCH.search(stderr)
-    if match is None:
+    mismatch = _read_mismatch(stderr)
+    if mismatch is None:
         return None
-    package, expected, computed = match[1], match[2].split(), match[3].split()
+    package, expected, computed = mismatch
     more = f" or {len(expected) - _MOST_HASHES} others" if len(expected) > _MOST_HASHES else ""
     evidence = f"expected {' or '.join(expected[:_MOST_HASHES])}{more}, got {' '.join(computed)}"
     if recorded.exists():
-        what = f"{package} is another file than the one that was installed the first time, so nothing was installed"
+        what = f"{package} differs from the file that was installed the first time, so nothing was installed"
         hint = f"find out who changed it; if you did: rm {recorded}, and run the same command again"
     else:
-        what = f"{package} is another file than the package index says, so nothing was installed"
-        hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it stays so, tell who runs the index"
+        what = f"{package} does not match the hash of the package index, so nothing was installed"
+        hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it persists, tell who runs the index"
     return EngineError(what, evidence=evidence, hint=hint)
+
+
+def _read_mismatch(stderr: str) -> tuple[str, list[str], list[str]] | None:
+    """Return the package, and the hashes that were expected and computed; None where uv says nothing of them.
+
+    By words, one after the other: a pattern over all of it would try each end for each blank.
+    """
+    match = _MISMATCH.search(stderr)
+    if match is None:
+        return None
+    words = iter(stderr[match.end() :].split())
+    expected = list(takewhile(_COMPUTED.__ne__, words))
+    computed = list(takewhile(_HASH.fullmatch, words))
+    return (match[1], expected, computed) if expected and computed else None

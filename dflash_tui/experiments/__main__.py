@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Coroutine
 
 from msgspec.structs import replace
 
@@ -12,38 +13,56 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm, Design
+from dflash_tui.experiments.tuning.tuner import MachineTuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 def main(identity: str) -> int:
     """Drive the experiment to its end and return the exit code; what happens is in its folder."""
     try:
-        design = store.find_experiment(identity)
+        design = store.read_progress(store.experiment_folder(store.find_experiment(identity).id)).design
         recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
         probe = planner.probe_for(recipe)
-        setups = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
-        recipe_trust.require_trust(recipe, [setup.engine.vllm for setup in setups])
-        return asyncio.run(_run_driver(design, setups, _plan_normal(design, probe, recipe)))
+        resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
+        recipe_trust.require_trust(recipe, [arm.plan for arm in design.arms])
+        driving = runner.run_experiment(
+            design, resolved_recipes, _plan_normal(design, probe, recipe), _find_tuner(design, probe, recipe)
+        )
+        return asyncio.run(_run_driver(driving))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
         return error.exit_code if isinstance(error, DflashError) else 1
 
 
-async def _run_driver(design: Design, setups: list[ResolvedRecipe], normal: Plan) -> int:
+def _find_tuner(design: Design, probe: GpuProbe, recipe: Recipe) -> MachineTuner | None:
+    """Return what plans the rounds of a tune, on the GPUs that it began on; None of an A/B."""
+    if design.tuning is None:
+        return None
+    return MachineTuner(_select_gpus(probe, design.arms[0]), recipe, design.arms[0].plan.cluster)
+
+
+def _select_gpus(probe: GpuProbe, arm: Arm) -> GpuProbe:
+    """Return the GPUs that an arm was planned for: those with the most free memory may be others by now."""
+    if not arm.plan.gpus:
+        return probe
+    return replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
+
+
+async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
     """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
-    loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.run_experiment(design, setups, normal))
-    asked = False
+    loop, driving = asyncio.get_running_loop(), asyncio.create_task(experiment)
+    is_stopping = False
 
     def stop() -> None:
-        nonlocal asked
-        if not asked:  # a second signal would interrupt the stopping of the server
-            asked = True
+        nonlocal is_stopping
+        if not is_stopping:  # a second signal would interrupt the stopping of the server
+            is_stopping = True
             driving.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,13 +81,13 @@ def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
     Raises:
         UsageError: the recipe has changed, so that the arm would be another one than before.
     """
-    if arm.plan.gpus:  # those with the most free memory may be others by now
-        probe = replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
-    planned = planner.plan_launch(arm.request, probe, recipe=recipe)
-    if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(planned.plan, name) != getattr(arm.plan, name)]:
-        what = f"{arm.plan.recipe} is not what it was when the experiment began"
+    planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
+    # Measures for a start are taken as the arm's own plan has them; those of earlier releases have none.
+    compared = [name for name in LAUNCH_IDENTITY_FIELDS if name != "start"]
+    if changed := [name for name in compared if getattr(planned.plan, name) != getattr(arm.plan, name)]:
+        what = f"{arm.plan.recipe} has changed since the experiment began"
         raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="begin a new one")
-    return planned.setup
+    return planned.resolved
 
 
 def _plan_normal(design: Design, probe: GpuProbe, recipe: Recipe) -> Plan:
@@ -86,7 +105,8 @@ def _plan_normal(design: Design, probe: GpuProbe, recipe: Recipe) -> Plan:
         for name in settings
         if name.startswith("patches.") or len({arm.request.settings.get(name) for arm in design.arms}) > 1
     ]
-    changes = LaunchChanges(removed=tuple(varied), removed_settings=tuple(dropped))
+    # Patches and engine are the same on one host, which is all that is asked of this plan.
+    changes = LaunchChanges(removed=(*varied, "peers", "link"), removed_settings=tuple(dropped))
     return planner.plan_launch(first.with_changes(changes), probe, recipe=recipe).plan
 
 

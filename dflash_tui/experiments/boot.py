@@ -12,48 +12,60 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.client import AnswerSink
+from dflash_tui.benchmark.load import LoadRecord
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
+from dflash_tui.engines import failed_measures
+from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RequestDone, Step
 from dflash_tui.experiments import (
     boot_requests,
     boot_snapshot,
     conditions,
     store,
 )
-from dflash_tui.experiments.design import Boot, BootBegan, Design, RequestMeasured
-from dflash_tui.launch import preparation
-from dflash_tui.launch.preflight import runner
+from dflash_tui.experiments.boot_server import BootServer
+from dflash_tui.experiments.design import Boot, BootBegan, Design, KeptAnswer, RequestMeasured
+from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.start_measures import FORK
+from dflash_tui.readings import Counters
+from dflash_tui.run_state import alarms
+from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import (
-    lifecycle,
-    run_files,
-)
+from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 READY_TIMEOUT = 5400.0
 # The recorder asks once a second how the server is.
 _DYING_SECONDS = 2.5
+# A start of a tune may take this share of its budget, but so many seconds at least.
+_START_SHARE, _LEAST_START = 1 / 3, 300.0
 _POLL_INTERVAL = 0.05
 # How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
 _BAD_REQUEST = 400
+_NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
 
 
 class PreparedBoot(NamedTuple):
-    """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own."""
+    """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own.
+
+    `start` is what the boot says of its start.
+    """
 
     design: Design
     number: int
     attempt: int
-    setup: ResolvedRecipe
+    resolved: ResolvedRecipe
     plan: Plan
     cache: Path | None
+    start: str = ""
 
     @property
     def arm(self) -> int:
@@ -61,22 +73,26 @@ class PreparedBoot(NamedTuple):
         return self.design.order[self.number]
 
 
-def prepare_boot(design: Design, number: int, attempt: int, setup: ResolvedRecipe, *, first: bool) -> PreparedBoot:
+def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRecipe, *, first: bool) -> PreparedBoot:
     """Return what a boot launches.
 
     Args:
         design: the experiment.
         number: the place of the boot in its order.
         attempt: which attempt it is.
-        setup: the resolved recipe of its arm.
+        resolved: the resolved recipe of its arm.
         first: whether no boot of the arm came up before; a cache of the arm's own is emptied then.
     """
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
-    if cache and first:
+    if cache and (first or design.cold):
         shutil.rmtree(cache, ignore_errors=True)
-    return PreparedBoot(design, number, attempt, setup, boot_snapshot.tag_plan(arm.plan, arm, design.id, cache), cache)
+    plan = boot_snapshot.tag_plan(arm.plan, arm, design.id, cache)
+    start = ""
+    if design.measures_start:
+        start = "filling" if first and not design.cold else "measured"
+    return PreparedBoot(design, number, attempt, resolved, plan, cache, start)
 
 
 async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
@@ -88,79 +104,174 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
     """
     boot = Boot(prepared.number, prepared.arm, "", prepared.attempt, began=time.time())
     free = await asyncio.to_thread(conditions.measure_free_memory, prepared.plan)
-    began = time.monotonic()
+    server, began = BootServer(), time.monotonic()
     try:
-        (await runner.run_preflight(prepared.setup, prepared.plan)).raise_failed(forcible=False)
-        run = await preparation.prepare_and_launch(prepared.setup, prepared.plan, log_preparing)
-    except DflashError as error:
-        return replace(boot, error=str(error))
-    launched, boot = time.monotonic(), replace(boot, run=run.id, began=run.started_at)
-    try:
-        tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
-        boot = await asyncio.to_thread(boot_snapshot.with_environment, boot, run, prepared.cache)
-        boot = await _measure(prepared, boot, run, tell)
-    except _BootFailed as error:
-        boot = replace(boot, error=str(error))
+        try:
+            run = await server.launch(prepared.resolved, prepared.plan, log_preparing)
+        except DflashError as error:
+            return replace(boot, error=str(error), prepared=time.monotonic() - began)
+        launched = time.monotonic()
+        boot = replace(boot, prepared=launched - began, hosts=server.hosts)
+        boot = await _measure_launched(prepared, boot, run, tell)
     finally:
-        await lifecycle.stop_server(run)
-    if not await conditions.wait_for_memory_release(prepared.plan, free):
-        write_driver_log("the server's memory was not released within a minute")
+        for rank in await server.stop():
+            write_driver_log(f"left: {rank}")
+    hosts = [] if await conditions.wait_for_memory_release(prepared.plan, free) else ["this machine"]
+    for host in [*hosts, *await server.wait_for_far_memory()]:
+        write_driver_log(f"the server's memory was not released within a minute on {host}")
     write_driver_log(
         f"boot {prepared.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
     )
     return replace(boot, took=time.monotonic() - launched)
 
 
+async def _measure_launched(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
+    """Return the boot with what its server was launched with and what it measured, or why it measured nothing."""
+    boot = replace(
+        boot,
+        run=run.id,
+        began=run.started_at,
+        inspected=summarize_steps([run.prepared]).get(Step.INSPECT, _NO_TIME).seconds,
+        start=prepared.start,
+    )
+    try:
+        tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
+        boot = await asyncio.to_thread(boot_snapshot.with_environment, boot, run, prepared.cache)
+        return await _measure(prepared, boot, run, tell)
+    except _BootFailed as error:
+        return replace(boot, error=str(error))
+
+
 class _BootFailed(Exception):
     """The server does not do what is measured; the text says why."""
 
 
+class _Watch(NamedTuple):
+    """A boot whose server is watched."""
+
+    prepared: PreparedBoot
+    run: Run
+    state: RunState
+    """What its log and its samples say, as they come in."""
+    over: asyncio.Task[None]
+    """Done once nothing more will come."""
+    tell: EventSink
+
+    async def count_foreign_processors(self, worked: conditions.ProcessorTimes) -> float | None:
+        """Return how many processors others used since `worked` was read."""
+        now = await asyncio.to_thread(conditions.read_processor_times, self.run)
+        return conditions.count_foreign_processors(worked, now)
+
+    async def take(self, stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
+        """Record requests of a stage as they are done, and return those that are no fillers.
+
+        Raises:
+            _BootFailed: the server dies.
+            DflashError: it takes a prompt for wrong.
+        """
+        taken = []
+        async for request in requests:
+            if request.kind == FILLER:
+                run_files.record_event(self.run, request)
+                continue
+            run_files.record_event(self.run, request if stage == "round" else replace(request, kind=WARM_UP))
+            self.tell(RequestMeasured(time.time(), self.prepared.number, stage, request))
+            taken.append(request)
+            if request.status == _BAD_REQUEST:
+                raise _build_rejected_error(self.prepared, request)
+            if request.error:
+                await _raise_unless_alive(self.run, self.state, self.over)
+        return tuple(taken)
+
+
 async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
     async with observer.fold_run(run) as (state, over):
-        await _wait_until_warm(run, state, over)
-        design, suite = prepared.design, store.load_experiment_suite(prepared.design)
-        boot = replace(
-            boot,
-            cache=state.startup.cache,
-            up=state.time_to_up,
-            ready=state.time_to_ready,
-            phases={span.phase.value: span.seconds for span in state.spans(time.time())},
-        )
+        watch = _Watch(prepared, run, state, over, tell)
+        since, worked = time.time(), await asyncio.to_thread(conditions.read_processor_times, run)
+        await _wait_until_warm(run, state, over, _choose_timeout(prepared.design))
+        boot = replace(_with_start(boot, state), doubt=_describe_doubt(state))
+        if prepared.design.measures_start:
+            others, reading = (
+                await watch.count_foreign_processors(worked),
+                conditions.measure_conditions(run, state, since),
+            )
+            return replace(boot, generated=0.0, others=others, before=reading, after=reading)
+        return await _measure_requests(watch, boot)
 
-        async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
-            taken = []
-            async for request in requests:
-                run_files.record_event(run, request if stage == "round" else replace(request, kind=WARM_UP))
-                tell(RequestMeasured(time.time(), prepared.number, stage, request))
-                taken.append(request)
-                if request.status == _BAD_REQUEST:
-                    raise _build_rejected_error(prepared, request)
-                if request.error:
-                    await _raise_unless_alive(run, state, over)
-            return tuple(taken)
 
-        cold = await take("cold", boot_requests.send_cold_request(design, suite, run))
-        await take("warm-up", boot_requests.send_warm_up(design, suite, run))
-        since, before = time.time(), await recorder.read_counters(run)
-        boot = replace(boot, cold_request=cold[0], before=conditions.measure_conditions(run, state, since))
-        worked = await asyncio.to_thread(conditions.read_processor_times, run)
-        requests = await take("round", boot_requests.send_measured_rounds(design, suite, run))
-        others = conditions.count_foreign_processors(
-            worked, await asyncio.to_thread(conditions.read_processor_times, run)
-        )
-        after = await recorder.read_counters(run)
-        boot = replace(boot, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
-        if all(request.error for request in requests):
-            raise _BootFailed(requests[-1].error)
-    if before and after:
-        boot = replace(
-            boot,
-            generated=max(0.0, after.generated - before.generated),
-            preemptions=max(0.0, after.preemptions - before.preemptions),
-            prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
-            prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
-        )
-    return boot
+def _describe_doubt(state: RunState) -> str:
+    """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
+    alarm = alarms.check_first_answer(state, time.time())
+    return f"{alarm.what}: {alarm.evidence}" if alarm else ""
+
+
+def _with_start(boot: Boot, state: RunState) -> Boot:
+    """Return the boot with how long its start took, and from which state of the caches."""
+    return replace(
+        boot,
+        cache=state.startup.cache,
+        up=state.time_to_up,
+        ready=state.time_to_ready,
+        phases={span.phase.value: span.seconds for span in state.spans(time.time())},
+    )
+
+
+async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
+    """Return the boot with what its requests measured: a cold one, those that warm up, and the rounds.
+
+    Raises:
+        _BootFailed: the server dies, or answers no request of the rounds.
+        DflashError: it takes a prompt for wrong.
+    """
+    design, run, state = watch.prepared.design, watch.run, watch.state
+    suite, sampling = store.load_experiment_suite(design), boot_requests.choose_sampling(design, state.startup.samplers)
+    cold = await watch.take("cold", boot_requests.send_cold_request(suite, run, sampling))
+    await watch.take("warm-up", boot_requests.send_warm_up(design, suite, run, sampling))
+    since, before = time.time(), await recorder.read_counters(run)
+    conditions_before = conditions.measure_conditions(run, state, since)
+    worked = await asyncio.to_thread(conditions.read_processor_times, run)
+    keep, records = _build_keeper(design, run), list[LoadRecord]()
+    measured = boot_requests.send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
+    requests = await watch.take("round", measured)
+    others = await watch.count_foreign_processors(worked)
+    after = await recorder.read_counters(run)
+    if all(request.error for request in requests):
+        raise _BootFailed(requests[-1].error)
+    boot = replace(
+        boot,
+        sampler=sampling.name_sampler(state.startup.samplers),
+        cold_request=cold[0],
+        requests=requests,
+        windows=tuple(record.measure_window() for record in records),
+        others=others,
+        before=conditions_before,
+        after=conditions.measure_conditions(run, state, since),
+    )
+    return _with_counters(boot, before, after) if before and after else boot
+
+
+def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:
+    """Return the boot with what the server's counters grew by in its rounds."""
+    return replace(
+        boot,
+        generated=max(0.0, after.generated - before.generated),
+        preemptions=max(0.0, after.preemptions - before.preemptions),
+        prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
+        prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
+    )
+
+
+def _build_keeper(design: Design, run: Run) -> AnswerSink | None:
+    """Return what keeps the answers of a boot in the folder of the experiment; None where none are to be kept."""
+    folder, full = store.experiment_folder(design.id), False
+
+    def keep(request: RequestDone, answer: Answer, arrivals: tuple[ArrivalMark, ...]) -> None:
+        nonlocal full
+        line = KeptAnswer(run.id, request.kind, request.streams, request.round, answer, arrivals)
+        if not full and (full := not store.append_answer(folder, line)):
+            write_driver_log(f"no more answers are kept: they take {store.MOST_ANSWERS >> 20} MiB")
+
+    return keep if design.keep_answers else None
 
 
 def _build_rejected_error(prepared: PreparedBoot, request: RequestDone) -> DflashError:
@@ -169,19 +280,29 @@ def _build_rejected_error(prepared: PreparedBoot, request: RequestDone) -> Dflas
     return DflashError(f"{name}: the server rejected the prompt {request.kind}", evidence=request.error, hint=do)
 
 
-async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
-    """Wait for the first answer.
+def _choose_timeout(design: Design) -> float:
+    """Return how many seconds a start may take: one that hangs must not take all of a tune's budget."""
+    if design.tuning is None:
+        return READY_TIMEOUT
+    return min(READY_TIMEOUT, max(_LEAST_START, design.tuning.budget * _START_SHARE))
+
+
+async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], timeout: float) -> None:
+    """Wait for the first answer, so many seconds.
 
     Raises:
         _BootFailed: the server ended, cannot generate, or took too long.
     """
-    deadline = time.monotonic() + READY_TIMEOUT
+    deadline = time.monotonic() + timeout
     while state.health is not Health.WARM or state.ready_at is None:
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
+        if why := fork_fallback.explain_failed_fork(run, state, time.time()):
+            failed_measures.remember_failed_measure(Path(run.plan.engine_folder), FORK, why)
+            raise _BootFailed(why)
         if time.monotonic() > deadline:
-            raise _BootFailed(f"the server was not ready after {READY_TIMEOUT / 60:.0f} minutes")
+            raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
         await asyncio.sleep(_POLL_INTERVAL)
 
 

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.client import Sampling
-from dflash_tui.benchmark.suites import Prompt, Suite
+from dflash_tui.benchmark.client import AnswerSink
+from dflash_tui.benchmark.load import Load, LoadRecord
+from dflash_tui.benchmark.prompts import Prompt, Suite
+from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import Design
+from dflash_tui.machine import nvml
 from dflash_tui.runs.run import Run
 
 # Long enough to load every kernel that decoding takes, short beside what is measured.
 _WARM_UP_TOKENS = 64
 
 
-async def send_cold_request(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
+def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
+    """Return how measured prompts are answered by a server whose log says that it samples with these."""
+    sampling = Sampling(design.scale, design.seed, design.temperature, design.fixed, top_p=design.top_p)
+    return sampling._replace(tokens=design.checks_output).suit_to(samplers)
+
+
+async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
     """Send the first prompt, alone, as the first real request of a server."""
-    yield await client.send_prompt(
-        run.url,
-        run.plan.served_name,
-        suite.prompts[0],
-        Sampling(design.scale, design.seed, design.temperature),
-        key=run.api_key,
-    )
+    without_tokens = sampling._replace(tokens=False)
+    yield await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], without_tokens, key=run.api_key)
 
 
-async def send_warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
+async def send_warm_up(design: Design, suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
     """Send every prompt with a short answer, alone and at each number of streams, as many as that at least."""
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
@@ -37,7 +42,7 @@ async def send_warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[
             run.url,
             run.plan.served_name,
             replace(suite, prompts=short),
-            Sampling(seed=design.seed, temperature=design.temperature),
+            sampling._replace(scale=1.0, fixed=True, tokens=False),
             streams=streams,
             key=run.api_key,
         ):
@@ -48,19 +53,38 @@ def _short(design: Design, prompt: Prompt) -> int:
     return min(prompt.max_tokens, client.answer_length(prompt, design.scale), _WARM_UP_TOKENS)
 
 
-async def send_measured_rounds(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
-    """Send every prompt `rounds` times, or as often as keeps all streams busy, for each number of streams.
+async def send_measured_rounds(
+    design: Design,
+    suite: Suite,
+    run: Run,
+    sampling: Sampling,
+    *,
+    keep: AnswerSink | None = None,
+    records: list[LoadRecord] | None = None,
+) -> AsyncIterator[RequestDone]:
+    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams; fillers, too.
 
-    The order is the one that the seed gives.
+    Args:
+        design: the experiment, whose seed gives the order.
+        suite: the prompts.
+        run: the server.
+        sampling: how they are to be answered.
+        keep: takes each answer that counts.
+        records: gets the record of each number of streams.
     """
+    meter = partial(nvml.read_energy, run.plan.gpus) if run.plan.gpus else None
     for streams in design.concurrency:
+        record = LoadRecord(Load(streams), meter)
+        if records is not None:
+            records.append(record)
         async for request in client.send_suite(
             run.url,
             run.plan.served_name,
             suite,
-            Sampling(design.scale, design.seed, design.temperature),
+            sampling,
             rounds=suite.rounds(design.rounds, streams),
             key=run.api_key,
-            streams=streams,
+            keep=keep,
+            record=record,
         ):
             yield request

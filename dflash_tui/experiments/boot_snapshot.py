@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
@@ -16,10 +16,9 @@ from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.runs.run import Run
+from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
-# By this a server is known as one of an experiment, whatever became of the driver that launched it.
-MARK = "DFLASH_TUI_EXPERIMENT"
+MARK = EXPERIMENT_MARK
 # What compiles at a start, and where it keeps the result: vLLM, Inductor, Triton, FlashInfer.
 _CACHES = {
     "VLLM_CACHE_ROOT": "vllm",
@@ -49,8 +48,8 @@ def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
         experiment: the experiment's id.
         cache: the folder for all that is compiled; None leaves the plan's.
     """
-    kept = {key for key in _CACHES if f"env.{key}" in arm.request.settings}
-    own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in kept}
+    own_settings = {key for key in _CACHES if f"env.{key}" in arm.request.settings}
+    own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in own_settings}
     return replace(plan, env=plan.env | own | {MARK: experiment})
 
 
@@ -74,8 +73,8 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
 
 def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
-    shown = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
-    return {name: value for name, value in redact_variables(shown).items() if name != MARK}
+    variables = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
+    return {name: value for name, value in redact_variables(variables).items() if name != MARK}
 
 
 def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
@@ -106,5 +105,5 @@ def _read_versions(engine: Engine) -> dict[str, str]:
         there = inventory.describe_environment(engine.python)
     except DflashError:
         return {}
-    known = {name: there.packages[name] for name in _PACKAGES if name in there.packages}
-    return {"python": there.python, **known}
+    versions = {name: there.packages[name] for name in _PACKAGES if name in there.packages}
+    return {"python": there.python, **versions}

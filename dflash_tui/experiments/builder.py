@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import __version__
-from dflash_tui.benchmark import suites
+from dflash_tui.benchmark import datasets, suites
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import store, variation
+from dflash_tui.experiments import stock, store, variation
 from dflash_tui.experiments.analysis import measures
 from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.experiments.variation import Varied
 from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning import memory, recipe_loader
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning import memory
+from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 
 # What of a plan makes a launch what it is.
@@ -34,10 +39,13 @@ LAUNCH_IDENTITY_FIELDS = (
     "models_folder",
     "gpus",
     "port",
+    "start",
 )
 
 # Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
 _ROOM = 16_384
+# `contexts` has one of about 33 thousand.
+_ROOM_FOR_CONTEXTS = 40_960
 
 
 class ExperimentRequest(msgspec.Struct, frozen=True):
@@ -61,29 +69,53 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
     """What shuffles the order of the prompts."""
     temperature: float | None = None
     """The sampling temperature; without it 0, or the model's own where drafts are varied."""
+    top_p: float | None = None
+    """The share of the probability that tokens are drawn from; without it the model's own."""
     concurrency: tuple[int, ...] = (1,)
     """Requests at a time, one level after the other."""
     own_cache: bool = True
     """Whether each arm has a compile cache of its own, empty at its first boot."""
+    keep_answers: bool = True
+    """Whether the text of measured answers is kept in the experiment's folder."""
+    checks_output: bool = False
+    """Whether all that is asked is if the arms answer alike."""
+    measures_start: bool = False
+    """Whether the seconds until a server is ready are judged, and nothing is sent beside."""
+    cold: bool = False
+    """Whether the caches of an arm are emptied before each of its boots."""
+    prompts: int | None = None
+    """How many prompts each boot answers at least, in place of `rounds`."""
+    fixed: bool | None = None
+    """Whether answers go on past the model's own end; without it those of toy and random weights alone do."""
 
 
-def build_experiment(request: ExperimentRequest) -> tuple[Design, list[ResolvedRecipe]]:
+def build_experiment(
+    request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
+) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the experiment that is asked for, and the recipe as each of its arms has it.
+
+    Args:
+        request: what is asked for.
+        varied: what is varied, where `request.vary` does not say it.
+        cluster: the hosts, with their link, where the launch names others; see `pairing.find_cluster`.
 
     Raises:
         UsageError: a name, a value or a combination is wrong.
     """
-    varied = variation.parse_variation(request.vary)
-    boots = request.boots or (2 if request.honest else 1)
-    if request.honest and boots < 2:
-        raise UsageError("--honest needs at least two boots per arm", hint="leave --boots away, or --boots 2")
     recipe = recipe_loader.find_recipe(request.launch.recipe)
     probe = planner.probe_for(recipe)  # once: all arms are planned for the same GPUs
-    base = planner.plan_launch(request.launch, probe, recipe=recipe).plan
+    plan = partial(_plan_arm, probe=probe, recipe=recipe, cluster=cluster)
+    varied = varied or _choose_variation(request, plan)
+    # Over all hosts a launch may need the flags that its arms have.
+    alone = varied.arms["1"] if varied.key == variation.HOSTS else LaunchChanges()
+    base = plan(request.launch.with_changes(alone)).plan
+    boots = _choose_boots(request, varied)
+    filling = int(request.measures_start and not request.cold)  # the first boot of an arm fills its caches
     port = request.launch.port or lifecycle.find_free_port(base.port)
-    arms, setups = _plan_arms(varied, request.launch.with_changes(LaunchChanges(port=port)), probe, recipe)
-    name = request.suite or _choose_suite(setups)
+    arms, resolved_recipes = _plan_arms(varied, request.launch.with_changes(LaunchChanges(port=port)), plan)
+    name = request.suite or _choose_suite(resolved_recipes, varied)
     now, suite = time.time(), suites.load_suite(name)
+    synthetic = "; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic))
     design = Design(
         id=store.make_experiment_id(base.recipe, now),
         made_at=now,
@@ -91,67 +123,145 @@ def build_experiment(request: ExperimentRequest) -> tuple[Design, list[ResolvedR
         recipe=base.recipe,
         vary=varied.key,
         arms=arms,
-        order=variation.order_boots(len(arms), boots),
-        suite=str(Path(name).absolute()) if name not in suites.list_suite_files() else name,
+        order=variation.order_boots(len(arms), boots + filling),
+        suite=suites.make_absolute(name),
         digest=suite.digest,
-        rounds=request.rounds,
+        rounds=math.ceil(request.prompts / suite.requests) if request.prompts else request.rounds,
         scale=base.bench_scale if request.scale is None else request.scale,
         seed=request.seed,
-        temperature=_choose_temperature(arms) if request.temperature is None else request.temperature,
+        temperature=_choose_temperature(request, arms, varied),
+        top_p=request.top_p,
         concurrency=request.concurrency,
-        own_cache=request.own_cache,
-        synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
+        own_cache=request.own_cache and not request.launch.peers,  # nobody empties those of other hosts
+        levels=suite.levels,
+        repeats=suite.repeats,
+        right_answers={prompt.kind: prompt.answer for prompt in suite.prompts if prompt.answer},
+        keep_answers=request.keep_answers,
+        checks_output=request.checks_output,
+        measures_start=request.measures_start,
+        cold=request.cold,
+        synthetic=synthetic,
+        fixed=bool(synthetic) if request.fixed is None else request.fixed,
     )
-    return replace(design, command=_format_command(design, request, boots)), setups
+    return replace(design, command=_format_command(design, request, boots)), resolved_recipes
+
+
+def _choose_boots(request: ExperimentRequest, varied: Varied) -> int:
+    """Return how many boots each arm has.
+
+    Raises:
+        UsageError: they are too few, or are to be cold where nobody measures the start.
+    """
+    boots = request.boots or (2 if request.honest or varied.key == stock.KEY else 1)
+    if request.honest and boots < 2:
+        raise UsageError("--honest needs at least two boots per arm", hint="drop --boots, or take --boots 2")
+    if request.measures_start and request.launch.peers:
+        hint = "measure it on one host, without --peer"
+        raise UsageError("--measure start needs caches that are emptied, which nobody does on other hosts", hint=hint)
+    if request.cold and not (request.measures_start and request.own_cache):
+        hint = "--measure start, without --keep-cache"
+        raise UsageError("--cold only applies to measured starts with caches of their own", hint=hint)
+    return boots
+
+
+def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest], PlannedLaunch]) -> Varied:
+    """Return the arms that are asked for; `plan` plans a request on this machine."""
+    if request.checks_output:
+        return variation.SPECULATION
+    if request.vary == stock.VARIATION:
+        return stock.build_variation(request.launch, plan)
+    if variation.is_of_hosts(request.vary):
+        alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
+        width = alone.flags.get("tensor-parallel-size")
+        return variation.build_host_variation(request.vary, request.launch, width if isinstance(width, int) else 1)
+    repeated = (request.suite or "").partition(":")[0] == datasets.REPEAT
+    return variation.parse_variation(request.vary, repeated=repeated)
 
 
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
     """Return the line that begins the experiment once more, whatever the defaults will be by then."""
-    values = {
-        "--vary": request.vary, "--boots": boots, "--rounds": design.rounds, "--suite": design.suite,
-        "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
-        "--concurrency": ",".join(map(str, design.concurrency)),
+    values: dict[str, object] = {
+        "--prompts": request.prompts, "--boots": boots, "--suite": design.suite, "--scale": design.scale,
+        "--seed": design.seed,
     }  # fmt: skip
+    if not request.checks_output:
+        streams = ",".join(map(str, design.concurrency))
+        more = {"--temperature": design.temperature, "--top-p": design.top_p, "--concurrency": streams}
+        values = {"--vary": request.vary, "--rounds": design.rounds} | values | more
     options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
-    cache = [] if design.own_cache else ["--keep-cache"]
-    return shlex.join(["dflash-tui", "ab", *request.launch.to_argv(), *options, *cache])
+    options += [] if request.checks_output else ["--fixed" if design.fixed else "--no-fixed"]
+    options += [] if design.own_cache else ["--keep-cache"]
+    options += [] if design.keep_answers else ["--no-answers"]
+    options += ["--measure", "start"] if design.measures_start else []
+    options += ["--cold"] if design.cold else []
+    command = "verify-output" if request.checks_output else "ab"
+    return shlex.join(["dflash-tui", command, *request.launch.to_argv(), *options])
 
 
-def _choose_suite(setups: list[ResolvedRecipe]) -> str:
-    """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context."""
-    lengths = [length for setup in setups if (length := memory.read_max_model_len(setup)) is not None]
+def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
+    """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context.
+
+    Stock is held against ours after contexts of each length, where all servers take the longest.
+    """
+    lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
+    if varied.key == stock.KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
+        return "contexts"
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
 
-def _choose_temperature(arms: tuple[Arm, ...]) -> float | None:
-    """Return 0, where answers can be held against each other, or None, the model's own, where drafts are varied.
+def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
+    """Return what is asked for, else 0, where answers can be held against each other, or None, the model's own.
 
-    How a drafter fares depends on the sampling, and a patch of the sampling does nothing at 0.
+    That is where drafts are varied: how a drafter fares depends on the sampling, and a patch of the sampling does
+    nothing at 0. Whether ours answers as stock does is part of what is asked of the two.
+
+    Raises:
+        UsageError: nothing would be drawn by the `top_p` that is asked for.
     """
-    return None if any(measures.changes_drafting(arms[0], arm) for arm in arms) else 0.0
+    temperature = request.temperature
+    if temperature is None and (
+        varied.key == stock.KEY or not any(measures.changes_drafting(arms[0], a) for a in arms)
+    ):
+        temperature = 0.0
+    if temperature == 0 and request.top_p is not None:
+        raise UsageError("--top-p changes nothing at temperature 0", hint="--temperature T, above 0, is drawn by it")
+    return temperature
+
+
+def _plan_arm(request: LaunchRequest, probe: GpuProbe, recipe: Recipe, cluster: Cluster | None) -> PlannedLaunch:
+    return planner.plan_launch(request, probe, recipe=recipe, cluster=cluster if request.peers else None)
 
 
 def _plan_arms(
-    varied: Varied, common: LaunchRequest, probe: GpuProbe, recipe: Recipe
+    varied: Varied, common: LaunchRequest, plan: Callable[[LaunchRequest], PlannedLaunch]
 ) -> tuple[tuple[Arm, ...], list[ResolvedRecipe]]:
     """Return the arms, each planned with what it changes of the `common` request, and the recipe as each has it."""
-    arms, setups = list[Arm](), list[ResolvedRecipe]()
+    arms, resolved_recipes = list[Arm](), list[ResolvedRecipe]()
     for name, changes in varied.arms.items():
         request = common.with_changes(changes)
         try:
-            planned = planner.plan_launch(request, probe, recipe=recipe)
+            planned = plan(request)
         except UsageError as error:
             raise UsageError(
                 f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
             ) from None
         arm = Arm(name, request, planned.plan)
-        if alike := next((one for one in arms if _are_alike(one, arm) and not name.startswith(f"{one.name} (")), None):
+        if alike := next(
+            (earlier for earlier in arms if are_alike(earlier, arm) and not name.startswith(f"{earlier.name} (")), None
+        ):
             what = f"--vary {varied.key}: {alike.name} and {name} come to the same launch"
-            raise UsageError(what, hint=f"--vary {varied.key}={name},{name} compares a launch with itself")
+            raise UsageError(what, hint=_suggest_other_arms(varied, name))
         arms.append(arm)
-        setups.append(planned.setup)
-    return tuple(arms), setups
+        resolved_recipes.append(planned.resolved)
+    return tuple(arms), resolved_recipes
 
 
-def _are_alike(one: Arm, other: Arm) -> bool:
-    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in LAUNCH_IDENTITY_FIELDS)
+def _suggest_other_arms(varied: Varied, name: str) -> str:
+    if varied.key == stock.KEY:
+        return "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
+    return f"--vary {varied.key}={name},{name} compares a launch with itself"
+
+
+def are_alike(a: Arm, b: Arm) -> bool:
+    """Whether two arms come to the same launch."""
+    return all(getattr(a.plan, name) == getattr(b.plan, name) for name in LAUNCH_IDENTITY_FIELDS)

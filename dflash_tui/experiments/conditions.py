@@ -12,10 +12,14 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.events import GpuLoad, GpusSampled
+from dflash_tui.common import private_files
+from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import GpusSampled, RankSampled
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
+from dflash_tui.peers.transport import LOCAL
 from dflash_tui.planning.plan import Plan
+from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.retention import ThinnedSeries
 from dflash_tui.run_state.state import RunState
@@ -27,6 +31,7 @@ _NEAR_GPU, _NEAR = 512 << 20, 0.03
 _RELEASE_TIMEOUT = 60.0
 # The system counts in hundredths of a second.
 _MIN_SECONDS = 1.0
+_MOST_LINE = 1 << 20
 # A desktop's own windows hold less; what computes holds more.
 _FOREIGN = 256 << 20
 
@@ -49,7 +54,8 @@ class ProcessorTimes(NamedTuple):
 def read_processor_times(run: Run) -> ProcessorTimes:
     """Return how long the processors have worked by now, for anybody and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
-    for process in (psutil.Process(), *server_process.list_processes(run)):
+    ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
+    for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
         with contextlib.suppress(psutil.Error):
             spent = process.cpu_times()
             ours += spent.user + spent.system
@@ -70,14 +76,50 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
-    others = [f"server {other.id}" for other in registry.list_runs() if other.id != run.id and _disturbs(other, run)]
+    own = {run.id, *(rank.id for rank in list_local_ranks(run))}
+    others = [f"server {other.id}" for other in registry.list_runs() if other.id not in own and _disturbs(other, run)]
     return replace(
         on_gpus,
         power=_POWER[system.is_on_battery()],
         foreign=tuple(dict.fromkeys([*(on_gpus.foreign or ()), *others])) if others else on_gpus.foreign,
         available=psutil.virtual_memory().available,
         load=os.getloadavg()[0],
+        hosts=_measure_far_hosts(run, since, now),
     )
+
+
+def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
+    """Return how each other host of a run is now; throttling and foreign load count when seen after `since`."""
+    samples = _read_rank_samples(run)
+    conditions: dict[str, Conditions] = {}
+    for far in run.far_ranks:
+        own = [sample for sample in samples if sample.rank == far.rank]
+        series = ThinnedSeries[GpusSampled]()
+        for sample in own:
+            if sample.gpus:
+                series.append(GpusSampled(sample.at, sample.gpus))
+        on_gpus = summarize_gpu_samples(series, since, now)
+        foreign = tuple(f"{name} on {far.host}" for name in on_gpus.foreign or ())
+        conditions[f"rank {far.rank} on {far.host}"] = replace(
+            on_gpus, foreign=foreign or on_gpus.foreign, available=own[-1].available if own else None
+        )
+    return conditions
+
+
+def _read_rank_samples(run: Run) -> list[RankSampled]:
+    """Return what the keeper recorded of the other ranks."""
+    samples = list[RankSampled]()
+    with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
+        for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():
+            if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
+                samples.append(event)
+    return samples
+
+
+def list_local_ranks(run: Run) -> list[Run]:
+    """Return the other ranks of a run that are on this machine."""
+    names = {far.run for far in run.far_ranks if far.host == LOCAL}
+    return [other for other in registry.list_runs() if other.id in names] if names else []
 
 
 def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
@@ -108,15 +150,15 @@ def _list_loads(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
 
 def _throttle_reasons(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
     reasons = [card.throttle for card in _list_loads(samples) if card.throttle is not None]
-    return tuple(dict.fromkeys(why for one in reasons for why in one)) if reasons else None
+    return tuple(dict.fromkeys(why for card_reasons in reasons for why in card_reasons)) if reasons else None
 
 
 def _foreign_processes(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
     processes_of_others = [card.foreign for card in _list_loads(samples) if card.foreign is not None]
     heavy = (
         f"{p.name or 'a process'} (pid {p.pid})"
-        for one in processes_of_others
-        for p in one
+        for card_processes in processes_of_others
+        for p in card_processes
         if (p.memory or 0) >= _FOREIGN
     )
     return tuple(dict.fromkeys(heavy)) if processes_of_others else None

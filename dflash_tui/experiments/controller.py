@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 
 import psutil
 
-from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
-from dflash_tui.common.formatting import truncate
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
-from dflash_tui.experiments import store
-from dflash_tui.experiments.design import Design
-from dflash_tui.launch.preflight import runner
-from dflash_tui.machine import processes
+from dflash_tui.experiments import store, variation
+from dflash_tui.experiments.design import Design, ExperimentExtended
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.machine import process_identity, processes
+from dflash_tui.peers import cluster_launch, pairing
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import Run
 
 _START_TIMEOUT = 60.0
@@ -31,13 +30,28 @@ _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
 
 
-async def check_arms(design: Design, setups: list[ResolvedRecipe]) -> None:
+async def check_arms(design: Design, resolved_recipes: list[ResolvedRecipe]) -> None:
     """Raise when an arm could not start, before anything is started."""
-    for arm, setup in zip(design.arms, setups, strict=True):
+    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
         try:
-            (await runner.run_preflight(setup, arm.plan)).raise_failed(forcible=False)
+            async with pairing.open_peers(arm.request.peers) as peers:
+                checks = await pairing.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
+            checks.raise_failed(forcible=False)
         except PreflightFailed as error:
             raise PreflightFailed(f"{arm.name}: {error.what}", evidence=error.evidence, hint=error.hint) from None
+
+
+async def prepare_arms(
+    design: Design, resolved_recipes: list[ResolvedRecipe], report: Callable[[Preparing], None]
+) -> None:
+    """Install, build and fetch on every host what any arm needs; `report` is called with each event.
+
+    Raises:
+        DflashError: something could not be prepared, or the hosts do not have the same.
+    """
+    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
+        async with pairing.open_peers(arm.request.peers) as peers:
+            await cluster_launch.prepare_hosts(PlannedLaunch(resolved, arm.plan), peers, report)
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:
@@ -59,8 +73,8 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     ]
 
 
-def _is_disturbed(one: Plan, other: Plan) -> bool:
-    return one.port == other.port or one.disturbs(other)
+def _is_disturbed(a: Plan, b: Plan) -> bool:
+    return a.port == b.port or a.disturbs(b)
 
 
 def build_disturbed_error(runs: list[Run], hint: str) -> UsageError:
@@ -90,34 +104,43 @@ def launch_driver(design: Design) -> str:
         raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
     if store.read_progress(folder).finished:
         raise UsageError(f"{design.id} is over", hint=f"dflash-tui ab attach {design.id} shows its report")
-    package = str(paths.PACKAGE_ROOT.parent)
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    with open(folder / store.LOG, "ab", opener=private_files.open_private) as log:
-        size = log.tell()
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dflash_tui.experiments", design.id],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=folder,
-            start_new_session=True,
-        )
-    _children.append(child)
+    driver = start_detached(folder / store.LOG, "dflash_tui.experiments", design.id)
+    _children.append(driver.process)
     deadline = time.monotonic() + _START_TIMEOUT
-    while child.poll() is None and time.monotonic() < deadline:
+    while driver.process.poll() is None and time.monotonic() < deadline:
         if store.find_driver(folder):
             return design.id
         time.sleep(_INTERVAL)
     if store.read_progress(folder).finished:
         return design.id
-    output = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
         f"the driver of {design.id} exited at once",
-        evidence=truncate(clean_line(" | ".join(output[-3:])), 500),
+        evidence=driver.read_last_words(),
         hint=f"dflash-tui ab resume {design.id}",
     )
+
+
+def extend_experiment(design: Design, boots: int) -> None:
+    """Add so many boots of each arm to an A/B that is over, and launch a driver for them; it gets a new report.
+
+    Raises:
+        UsageError: it is not over, it is no A/B, or something else would disturb the measurement.
+        DflashError: the driver ended at once.
+    """
+    folder = store.experiment_folder(design.id)
+    progress = store.read_progress(folder)
+    if design.tuning:
+        raise UsageError(f"{design.id} is a tune, which is not extended", hint="begin a new one with a larger budget")
+    if not progress.finished:
+        raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
+    if in_the_way := find_disturbing_servers(design):
+        raise build_disturbed_error(in_the_way, "stop it first")
+    arms, before = len(design.arms), progress.design.order
+    turns = len(before) // arms  # the mirrored order goes on where it ended
+    order = variation.order_boots(arms, turns + boots)[turns * arms :]
+    store.append_event(folder, ExperimentExtended(time.time(), order))
+    (folder / store.REPORT).unlink(missing_ok=True)
+    launch_driver(design)
 
 
 def resume_experiment(design: Design) -> None:
@@ -146,7 +169,7 @@ def stop_driver(design: Design) -> bool:
     if driver is None:
         return False
     process = psutil.Process(driver.pid)
-    if processes.read_process_identity(driver.pid) == driver.born:
+    if process_identity.read_process_identity(driver.pid) == driver.born:
         processes.send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):

@@ -1,17 +1,21 @@
 """The values of an experiment: one recipe in several arms, and what each boot of an arm measured.
 
 The folder of an experiment holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one `Happened` per
-line) and, at the end, `report.json`. The boot is the unit of measurement, not the request: what differs from one
-launch of the same server to the next is no effect of an arm.
+line), `answers.jsonl` where answers are kept (one `KeptAnswer` per line) and, at the end, `report.json`. The boot is
+the unit of measurement, not the request: what differs from one launch of the same server to the next is no effect of
+an arm.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from dflash_tui.events import Amount, Event, RequestDone, Whole
+from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.load import MeasuredWindow
+from dflash_tui.events import Event, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.readings import Amount, Whole
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -25,8 +29,21 @@ class Arm(msgspec.Struct, frozen=True):
     """What a boot of it launches."""
 
 
+class Tuning(msgspec.Struct, frozen=True):
+    """What makes an experiment a tune: its arms and boots grow by rounds, as long as the budget lasts."""
+
+    budget: float
+    """Seconds that all boots together may take."""
+    axes: tuple[str, ...]
+    """What is varied, one after the other, each as `KEY=VALUE,VALUE`."""
+    save_as: str
+    """The name of the personal recipe that it ends with."""
+    left_out: dict[str, str] = {}
+    """What is not tried here at all, and why."""
+
+
 class Design(msgspec.Struct, frozen=True):
-    """What an experiment is going to do; nothing of it changes once it has begun."""
+    """What an experiment is going to do; nothing of it changes once it has begun, but a tune adds rounds."""
 
     id: str
     """The name of the experiment and of its folder: the time and the recipe."""
@@ -54,6 +71,8 @@ class Design(msgspec.Struct, frozen=True):
     """What the order of the prompts is shuffled by; sent with each request, too."""
     temperature: float | None = 0.0
     """The temperature of sampling; None is the model's own."""
+    top_p: float | None = None
+    """The share of the probability that tokens are drawn from; None is the model's own."""
     concurrency: tuple[int, ...] = (1,)
     """The numbers of requests that are under way at a time, one after the other."""
     own_cache: bool = True
@@ -62,6 +81,36 @@ class Design(msgspec.Struct, frozen=True):
     """Why the figures say nothing about a real model, or empty."""
     command: str = ""
     """The command line that begins it once more, or empty where none does."""
+    levels: bool = False
+    """Whether the prompts are levels of one thing, such as the length of context, and no sample of what is asked."""
+    repeats: bool = False
+    """Whether the same texts are sent again and again as they are, so that a prefix cache answers."""
+    right_answers: dict[str, str] = {}
+    """What is right by prompt, where the data set says that."""
+    keep_answers: bool = False
+    """Whether the text of measured answers is kept beside the figures, so that arms can be read side by side."""
+    checks_output: bool = False
+    """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
+    measures_start: bool = False
+    """Whether the seconds until a server is ready are judged: nothing is sent but what makes it ready."""
+    cold: bool = False
+    """Whether the caches of its arm are emptied before every boot, not only before the first."""
+    fixed: bool = True
+    """Whether answers go on past the model's own end (`ignore_eos`), so that all have the length that was asked for."""
+    tuning: Tuning | None = None
+    """What makes it a tune; None of an A/B."""
+    looks: int = 1
+    """How often its boots are judged: once, and once more for each time that boots were added after a report."""
+
+    @property
+    def command_word(self) -> str:
+        """The command that begins such an experiment."""
+        return "tune" if self.tuning else "ab"
+
+    @property
+    def attempts(self) -> int:
+        """How often a boot that fails is tried: a tune drops its candidate at once, and spends its budget on others."""
+        return 1 if self.tuning else 2
 
     @property
     def honest(self) -> bool:
@@ -94,6 +143,37 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of memory that the machine has left."""
     load: Amount | None = None
     """The load average of one minute."""
+    hosts: dict[str, Conditions] = {}
+    """The same of the server's other hosts, by rank and host."""
+
+
+class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Another host of a boot, and what the rank there was launched with."""
+
+    host: str
+    """How ssh calls it."""
+    name: str = ""
+    """How it calls itself."""
+    machine: str = ""
+    """Its architecture, such as `aarch64`."""
+    memory: Whole = 0
+    """Bytes of memory that it has."""
+    address: str = ""
+    """Its address on the link."""
+    interface: str = ""
+    """The network interface of the address."""
+    devices: tuple[str, ...] = ()
+    """Its RoCE devices; none where the link is sockets only."""
+    hardware: str = ""
+    """The class of its GPUs."""
+    vllm: str = ""
+    """Distribution and release of vLLM there, and its Python."""
+    patches: str = ""
+    """The patches there, and a digest of their texts."""
+    argv: tuple[str, ...] = ()
+    """The command there, without secrets."""
+    env: dict[str, str] = {}
+    """The variables that were set for it, without secrets."""
 
 
 class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,6 +189,8 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which attempt at this boot it was."""
     began: float = 0.0
     """When it was launched, in seconds since the epoch."""
+    prepared: Amount | None = None
+    """Seconds that checks, patches and models took before the launch."""
     cache: str = ""
     """What the start found in the compile cache: `cold`, `cached` and the like (see `Startup.cache`), or empty."""
     up: Amount | None = None
@@ -123,6 +205,8 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first real request, which is measured alone."""
     requests: tuple[RequestDone, ...] = ()
     """The requests that count; warm-ups are not among them."""
+    windows: tuple[MeasuredWindow, ...] = ()
+    """The time in which they counted, for each number of streams; none in boots of before."""
     generated: Amount | None = None
     """By how many tokens the server's counter grew while they ran."""
     preemptions: Amount = 0.0
@@ -147,14 +231,40 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """The command that was launched, without secrets."""
     env: dict[str, str] = {}
     """The variables that were set for it, without secrets."""
+    sampler: str = ""
+    """What drew the tokens of its answers; empty where nobody recorded it."""
     inherited: dict[str, str] | None = None
     """The variables beside these that a server heeds; None where nobody recorded them."""
     patches: dict[str, str] = {}
     """Each patch in the engine, with the SHA-256 of the files that it made."""
     versions: dict[str, str] = {}
     """The versions of the engine's packages that matter for speed."""
+    inspected: Amount = 0.0
+    """Seconds of preparing it that went into inspecting its models, which a server else does itself."""
+    start: str = ""
+    """Of a boot whose start is judged `measured`, of one that only fills the caches for it `filling`, else empty."""
+    hosts: tuple[HostFacts, ...] = ()
+    """The other hosts of its server, from rank 1 on."""
+    doubt: str = ""
+    """What its first answer says against its weights: it differs from an earlier one, or is noise; else empty."""
     error: str = ""
     """Why it measured nothing, or empty."""
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a measured request of a boot."""
+
+    run: str
+    """The run that the boot launched."""
+    kind: str
+    """The name of the prompt."""
+    streams: Whole
+    """How many requests were under way at a time."""
+    round: Whole
+    """Which of the requests with the same prompt it is."""
+    answer: Answer
+    arrivals: tuple[ArrivalMark, ...] = ()
+    """When its tokens came; none where the server did not count, and in experiments of before."""
 
 
 class BootBegan(Event, frozen=True, tag="boot began"):
@@ -180,6 +290,36 @@ class BootEnded(Event, frozen=True, tag="boot ended"):
     boot: Boot
 
 
+class RoundBegan(Event, frozen=True, tag="round began"):
+    """A tune goes on with another round: these arms join the field, and these boots are added to the order."""
+
+    key: str
+    """What is varied in it, such as `mode`; `CONFIRM` in the last one."""
+    turn: int
+    """How often all that is varied has been gone through, from 1 on."""
+    field: tuple[int, ...]
+    """The arms that compete, the best of before first."""
+    order: tuple[int, ...] = ()
+    """The arm of each boot that is added."""
+    arms: tuple[Arm, ...] = ()
+    """The arms that are added."""
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
+    """What is not tried, and why."""
+
+
+PUBLISHED = "published"
+"""The name of the arm that a tune begins with, and the key of a round that boots it once more."""
+CONFIRM = "confirm"
+"""The key of a tune's last round."""
+
+
+class ExperimentExtended(Event, frozen=True, tag="extended"):
+    """An A/B that was over goes on: these boots are added to the order."""
+
+    order: tuple[int, ...]
+    """The arm of each boot that is added."""
+
+
 class ExperimentHalted(Event, frozen=True, tag="halted"):
     """The driver ended before the experiment did, for the reason in `why`; it can be resumed."""
 
@@ -190,4 +330,6 @@ class ExperimentFinished(Event, frozen=True, tag="finished"):
     """All boots are over and the report is written."""
 
 
-Happened = BootBegan | RequestMeasured | BootEnded | ExperimentHalted | ExperimentFinished
+Happened = (
+    BootBegan | RequestMeasured | BootEnded | RoundBegan | ExperimentExtended | ExperimentHalted | ExperimentFinished
+)

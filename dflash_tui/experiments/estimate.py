@@ -9,7 +9,6 @@ from typing import NamedTuple
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class DurationEstimate(NamedTuple):
@@ -20,22 +19,35 @@ class DurationEstimate(NamedTuple):
     source: str
 
 
-def estimate_duration(design: Design, setups: Sequence[ResolvedRecipe]) -> DurationEstimate:
+class BootEstimate(NamedTuple):
+    """Seconds that a boot of each arm takes, None where nobody knows, without the answers unless `whole`."""
+
+    seconds: tuple[float | None, ...]
+    whole: bool
+    source: str
+
+
+def estimate_duration(design: Design) -> DurationEstimate:
     """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
+    boots = estimate_boots(design)
+    return DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+
+
+def estimate_boots(design: Design) -> BootEstimate:
+    """Return how long a boot of each arm will take: by whole boots where all are known, else what starts tell."""
     before = _find_earlier_boots(design)
-    whole = [_median([boot.took for boot in before[place]]) for place in range(len(design.arms))]
-    if known := _add_boots(design, whole):
+    whole = tuple(_median([boot.took for boot in boots]) for boots in before)
+    if _add_boots(design, whole):
         count = sum(map(len, before))
-        return DurationEstimate(known, True, f"by {count} earlier boots of such experiments")
-    starts = [_estimate_start(arm, setup) for arm, setup in zip(design.arms, setups, strict=True)]
-    if known := _add_boots(design, [seconds for seconds, _ in starts]):
-        return DurationEstimate(known, False, ", ".join(dict.fromkeys(source for _, source in starts)))
-    return DurationEstimate(None, False, "")
+        return BootEstimate(whole, True, f"by {count} earlier boots of such experiments")
+    starts = [_estimate_start(arm) for arm in design.arms]
+    sources = dict.fromkeys(source for seconds, source in starts if seconds is not None)
+    return BootEstimate(tuple(seconds for seconds, _ in starts), False, ", ".join(sources))
 
 
 def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
-    known = [seconds for place in design.order if (seconds := arms[place]) is not None]
-    return sum(known) if len(known) == len(design.order) else None
+    durations = [seconds for place in design.order if (seconds := arms[place]) is not None]
+    return sum(durations) if len(durations) == len(design.order) else None
 
 
 def _find_earlier_boots(design: Design) -> list[list[Boot]]:
@@ -44,8 +56,9 @@ def _find_earlier_boots(design: Design) -> list[list[Boot]]:
     for other in store.list_experiments():
         if _workload(other) != _workload(design):
             continue
-        for boot in store.read_progress(store.experiment_folder(other.id)).boots:
-            kind = other.arms[boot.arm].plan.kind
+        progress = store.read_progress(store.experiment_folder(other.id))
+        for boot in progress.boots:
+            kind = progress.design.arms[boot.arm].plan.kind
             for place, arm in enumerate(design.arms):
                 if not boot.error and arm.plan.kind == kind:
                     boots_by_arm[place].append(boot)
@@ -53,18 +66,27 @@ def _find_earlier_boots(design: Design) -> list[list[Boot]]:
 
 
 def _workload(design: Design) -> tuple[object, ...]:
-    return design.digest, design.rounds, design.scale, design.concurrency, design.own_cache
+    return (
+        design.digest,
+        design.rounds,
+        design.scale,
+        design.fixed,
+        design.concurrency,
+        design.own_cache,
+        design.measures_start,
+        design.cold,
+    )
 
 
-def _estimate_start(arm: Arm, setup: ResolvedRecipe) -> tuple[float | None, str]:
+def _estimate_start(arm: Arm) -> tuple[float | None, str]:
     if ready := startup_history.estimate_ready(arm.plan):
         return ready.seconds, "by earlier starts here"
-    bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]
+    bands = [band for band in arm.plan.expected if band.ready_s and not band.set_up]
     if bands and bands[0].ready_s:
         return statistics.fmean(bands[0].ready_s), f"by published starts ({bands[0].source})"
     return None, ""
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dflash_tui.experiments.design import (
     Boot,
     BootBegan,
     BootEnded,
     Design,
+    ExperimentExtended,
     ExperimentFinished,
     ExperimentHalted,
     Happened,
     RequestMeasured,
+    RoundBegan,
 )
-
-# A boot that fails is tried once more, and then the others go on without it.
-ATTEMPTS = 2
 
 
 class CurrentBoot(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How far an experiment is."""
 
     design: Design
-    """What it is going to do."""
+    """What it is going to do; of a tune with the arms and boots of its rounds."""
     boots: tuple[Boot, ...] = ()
     """The boots that are over, in order: each by the attempt that counts, with an `error` when all attempts failed."""
     tries: tuple[Boot, ...] = ()
@@ -63,7 +63,9 @@ class Progress(msgspec.Struct, frozen=True):
     driven: bool = False
     """Whether its driver runs."""
     left: float | None = None
-    """Seconds until the end; None while no boot has shown how long one takes."""
+    """Seconds until the end; None while no boot has shown how long one takes. Of a tune those of its budget."""
+    rounds: tuple[RoundBegan, ...] = ()
+    """The rounds of a tune; none of an A/B."""
 
     @property
     def status(self) -> str:
@@ -80,6 +82,11 @@ class Progress(msgspec.Struct, frozen=True):
         over = {boot.number for boot in self.boots}
         number = next((number for number in range(len(self.design.order)) if number not in over), None)
         return None if number is None else (number, 1 + sum(boot.number == number for boot in self.tries))
+
+    @property
+    def spent(self) -> float:
+        """Seconds that its boots have taken, failed ones included."""
+        return sum((boot.prepared or 0.0) + (boot.took or 0.0) for boot in (*self.boots, *self.tries))
 
     @property
     def without(self) -> tuple[str, ...]:
@@ -103,18 +110,24 @@ def fold_progress(
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
+    rounds: list[RoundBegan] = []
     halted, finished = "", False
     for event in events:
         match event:
+            case RoundBegan() if _can_follow(design, event):
+                rounds.append(event)
+                design = extend_design(design, event)
+            case ExperimentExtended() if _can_extend(design, event):
+                design, finished, halted = extend_design(design, event), False, ""
             case BootBegan() if _is_planned(design, event):
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
             case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
-                current = msgspec.structs.replace(current, stage=event.stage, requests=measured, last=event)
+                current = replace(current, stage=event.stage, requests=measured, last=event)
             case BootEnded(boot=boot) if _is_planned(design, boot):
                 current = None
-                if boot.error and boot.attempt < ATTEMPTS:
+                if boot.error and boot.attempt < design.attempts:
                     tries.append(boot)
                 else:
                     over[boot.number] = boot
@@ -133,8 +146,9 @@ def fold_progress(
         halted=halted,
         finished=finished,
         driven=driven,
+        rounds=tuple(rounds),
     )
-    return msgspec.structs.replace(progress, left=_estimate_left(progress, now))
+    return replace(progress, left=estimate_left(progress, now))
 
 
 def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
@@ -142,19 +156,51 @@ def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
     return 0 <= boot.number < len(design.order) and 0 <= boot.arm < len(design.arms)
 
 
-def _estimate_left(progress: Progress, now: float) -> float | None:
-    """Return the seconds of the boots that are not over, by the median of those of the same arm, else of any."""
+def extend_design(design: Design, event: Happened) -> Design:
+    """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
+    if isinstance(event, ExperimentExtended) and _can_extend(design, event):
+        return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
+    if not isinstance(event, RoundBegan) or not _can_follow(design, event):
+        return design
+    return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
+
+
+def _can_extend(design: Design, event: ExperimentExtended) -> bool:
+    """Whether boots of its own arms are added, and that to an A/B: a file may say anything."""
+    return not design.tuning and all(0 <= arm < len(design.arms) for arm in event.order)
+
+
+def _can_follow(design: Design, event: RoundBegan) -> bool:
+    """Whether a round names arms that there are: a file may say anything."""
+    arms = range(len(design.arms) + len(event.arms))
+    return bool(design.tuning and event.field) and all(arm in arms for arm in (*event.field, *event.order))
+
+
+def estimate_left(progress: Progress, now: float, before: Sequence[float | None] = ()) -> float | None:
+    """Return the seconds of the boots that are not over; None where nothing shows how long they take.
+
+    Args:
+        progress: how far it is.
+        now: the time, in seconds since the epoch.
+        before: what a boot of each arm took in earlier experiments, for arms of which none is over in this one.
+    """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:
         return 0.0
-    if not took:
-        return None
+    if progress.design.tuning:
+        under_way = now - progress.current.began if progress.current and progress.driven else 0.0
+        return max(0.0, progress.design.tuning.budget - progress.spent - max(0.0, under_way))
     over = {boot.number for boot in progress.boots}
     left = 0.0
     for number, arm in enumerate(progress.design.order):
         if number not in over:
-            known = [seconds for other, seconds in took if other == arm] or [seconds for _, seconds in took]
+            earlier = [seconds for seconds in before[arm : arm + 1] if seconds is not None]
+            durations = (
+                [seconds for other, seconds in took if other == arm] or earlier or [seconds for _, seconds in took]
+            )
+            if not durations:
+                return None
             current = progress.current if progress.current and progress.current.number == number else None
             spent = max(0.0, now - current.began) if current else 0.0  # the clock may have been set back
-            left += max(0.0, statistics.median(known) - (spent if progress.driven else 0.0))
+            left += max(0.0, statistics.median(durations) - (spent if progress.driven else 0.0))
     return left

@@ -18,17 +18,19 @@ from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 
 VARY = "run"  # what is varied when nothing was meant to be
 _MEASURED_ALIKE = {
     "digest": "the prompts differ",
     "seed": "the seed differs",
     "temperature": "the temperature differs",
+    "top_p": "top-p differs",
     "scale": "the answers' length differs",
+    "fixed": "answers that go on past the model's own end, and answers that do not",
     "concurrency": "the number of streams differs",
 }
-_PARTS = {"target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
+_PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
 # What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
 _UNRECORDED = (
@@ -70,83 +72,86 @@ def side_of_run(report: RunReport) -> Side:
     return Side(report.run, report.plan, (boot,))
 
 
-def compare_sides(one: Side, other: Side) -> ExperimentReport:
-    """Return the report of setting `other` against `one`: judged as an experiment's arms are, and refused alike."""
-    varied = compare_plans(one.plan, other.plan)
+def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
+    """Return the report of setting `theirs` against `ours`: judged as an experiment's arms are, and refused alike."""
+    varied = compare_plans(ours.plan, theirs.plan)
     meant = len(varied) == 1
     # With one plan for both, whatever else the other side was launched with is found and refuses.
-    plans = (one.plan, other.plan if meant else one.plan)
-    names, vary = _name_sides(one, other, varied)
+    plans = (ours.plan, theirs.plan if meant else ours.plan)
+    names, vary = _name_sides(ours, theirs, varied)
     arms = tuple(Arm(name, plan.relaunch_request, plan) for name, plan in zip(names, plans, strict=True))
-    boots = [(place, boot) for place, side in enumerate((one, other)) for boot in side.boots]
+    boots = [(place, boot) for place, side in enumerate((ours, theirs)) for boot in side.boots]
     renumbered = [replace(boot, number=number, arm=place) for number, (place, boot) in enumerate(boots)]
-    base = one.design or other.design or Design("", 0.0, "", "", "", (), (), suite="", digest="", temperature=None)
+    base = ours.design or theirs.design or Design("", 0.0, "", "", "", (), (), suite="", digest="", temperature=None)
     design = replace(
-        base, id=f"{one.name} and {other.name}", made_at=max((boot.began for boot in renumbered), default=0.0),
-        version=__version__, recipe=one.plan.recipe, vary=vary, arms=arms,
-        order=tuple(boot.arm for boot in renumbered), synthetic=one.plan.synthetic or other.plan.synthetic,
+        base, id=f"{ours.name} and {theirs.name}", made_at=max((boot.began for boot in renumbered), default=0.0),
+        version=__version__, recipe=ours.plan.recipe, vary=vary, arms=arms,
+        order=tuple(boot.arm for boot in renumbered), synthetic=ours.plan.synthetic or theirs.plan.synthetic,
         command="",
     )  # fmt: skip
     report = verdict.build_report(design, renumbered)
-    confounds = tuple(_find_differences(one, other, varied))
+    confounds = tuple(_find_differences(ours, theirs, varied))
     return replace(
         report, comparisons=tuple(_add_confounds(comparison, confounds) for comparison in report.comparisons)
     )
 
 
-def _name_sides(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
+def _name_sides(ours: Side, theirs: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
     """Return what the sides are called, and what is varied: the one thing that differs, where that is short to say."""
     if varied == ["mode"]:
-        return (one.plan.mode.value, other.plan.mode.value), "mode"
+        return (ours.plan.mode.value, theirs.plan.mode.value), "mode"
     if varied == ["n"]:
-        return (str(one.plan.num_speculative_tokens), str(other.plan.num_speculative_tokens)), "n"
+        return (str(ours.plan.num_speculative_tokens), str(theirs.plan.num_speculative_tokens)), "n"
     if len(varied) == 1 and varied[0].startswith("patch."):
         name = varied[0].removeprefix("patch.")
-        first, second = ("on" if name in side.plan.patches else "off" for side in (one, other))
+        first, second = ("on" if name in side.plan.patches else "off" for side in (ours, theirs))
         return (first, second), varied[0]
-    return (one.name, other.name), VARY
+    return (ours.name, theirs.name), VARY
 
 
 def _add_confounds(comparison: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
-    refused = any(each.refuses for each in confounds)
+    refused = any(confound.refuses for confound in confounds)
     word = Verdict.REFUSED if refused else comparison.word
     return replace(
         comparison,
         confounds=(*confounds, *comparison.confounds),
         word=word,
         break_even=() if refused else comparison.break_even,
+        further=tuple(replace(further, word=word) if refused else further for further in comparison.further),
     )
 
 
-def _find_differences(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
+def _find_differences(ours: Side, theirs: Side, varied: list[str]) -> Iterator[Confound]:
     """Yield what was not measured alike."""
     if len(varied) > 1:
         yield Confound("more than one thing differs between the launches", ", ".join(varied)[:400], refuses=True)
     elif varied:
         yield Confound("what differs between the launches", varied[0], refuses=False)
-    if one.plan.recipe != other.plan.recipe:
-        yield Confound("the recipes differ", f"{one.plan.recipe} and {other.plan.recipe}", refuses=True)
+    if ours.plan.recipe != theirs.plan.recipe:
+        yield Confound("the recipes differ", f"{ours.plan.recipe} and {theirs.plan.recipe}", refuses=True)
     for field, what in _MEASURED_ALIKE.items():
-        a, b = (getattr(side.design, field) if side.design else None for side in (one, other))
-        if one.design and other.design and a != b:
+        a, b = (getattr(side.design, field) if side.design else None for side in (ours, theirs))
+        if ours.design and theirs.design and a != b:
             yield Confound(what, f"{a} and {b}", refuses=True)
-    if not (one.design and other.design):
-        kinds = [sorted({done.kind for boot in side.boots for done in boot.requests}) for side in (one, other)]
+    if not (ours.design and theirs.design):
+        kinds = [sorted({done.kind for boot in side.boots for done in boot.requests}) for side in (ours, theirs)]
         if kinds[0] != kinds[1]:
             names = " and ".join(", ".join(of_side) or "none" for of_side in kinds)
             yield Confound("the prompts differ", names[:400], refuses=True)
         yield Confound("not recorded for a single run", _UNRECORDED, refuses=False)
 
 
-def compare_plans(one: Plan, other: Plan) -> list[str]:
+def compare_plans(ours: Plan, theirs: Plan) -> list[str]:
     """Return what two plans differ in, each thing once, by its name."""
-    differing = [label for name, label in _PARTS.items() if getattr(one, name) != getattr(other, name)]
-    follow = {"--enforce-eager": "mode", "--speculative-config": "n"}  # what these flags say has a name already
-    if Mode.GRAPHS in {one.mode, other.mode}:
+    differing = [label for name, label in _PARTS.items() if getattr(ours, name) != getattr(theirs, name)]
+    # What these flags and variables say has a name already.
+    follow = {"--enforce-eager": "mode", "--speculative-config": "n"}
+    follow |= {"VLLM_ENABLE_STARTUP_PLAN": "mode", "VLLM_CACHE_ROOT": "engine"}
+    if Mode.GRAPHS in {ours.mode, theirs.mode}:
         follow |= dict.fromkeys(cuda_graphs.OPTIONS, "mode")
-    flags = [parse_argv_options(plan.argv) for plan in (one, other)]
+    flags = [parse_argv_options(plan.argv) for plan in (ours, theirs)]
     names = sorted(name for name in {*flags[0], *flags[1]} if flags[0].get(name) != flags[1].get(name))
     differing += [name for name in names if follow.get(name) not in differing]
-    variables = sorted(name for name in {*one.env, *other.env} if one.env.get(name) != other.env.get(name))
+    variables = sorted(name for name in {*ours.env, *theirs.env} if ours.env.get(name) != theirs.env.get(name))
     differing += [f"env.{name}" for name in variables if follow.get(name) not in differing]
-    return differing + [f"patch.{name}" for name in sorted(set(one.patches) ^ set(other.patches))]
+    return differing + [f"patch.{name}" for name in sorted(set(ours.patches) ^ set(theirs.patches))]

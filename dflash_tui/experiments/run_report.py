@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.common.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
 from dflash_tui.events import OURS, RequestDone
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.design import Conditions
@@ -51,11 +51,12 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
     Raises:
         DflashError: the recording cannot be read to its end.
     """
-    state = RunState()
+    state, requests = RunState(), list[RequestDone]()
     for event in recording.events():
         state.apply(event)
+        if isinstance(event, RequestDone) and event.kind not in OURS:
+            requests.append(event)  # the state keeps the last ones only
     now, began = recording.last_event_time(), recording.started_at
-    requests = tuple(done for done in state.requests if done.kind not in OURS)
     report = RunReport(
         run=recording.id,
         at=began,
@@ -67,9 +68,9 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
         up=state.time_to_up,
         ready=state.time_to_ready,
         phases={span.phase.value: span.seconds for span in state.spans(state.up_at or now)},
-        facts={name: tuple(found) for name, found in state.startup.facts.items()},
+        facts={name: tuple(values) for name, values in state.startup.facts.items()},
         rates=state.window(max(1.0, now - began), now),
-        requests=requests,
+        requests=tuple(requests),
         forced=recording.forced,
         restarted_from=recording.restarted_from,
         conditions=_conditions(state, requests),

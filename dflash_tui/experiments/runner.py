@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import psutil
 
@@ -21,17 +22,20 @@ from dflash_tui.common.file_lock import try_lock
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import (
     boot,
+    boot_server,
     boot_snapshot,
     store,
 )
-from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
+from dflash_tui.experiments.analysis import answers, earlier_boots, verdict
+from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.design import Boot, BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.launch import admission, preparation
 from dflash_tui.machine import processes
+from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import (
-    lifecycle,
     registry,
     server_process,
 )
@@ -43,11 +47,39 @@ _KILL_TIMEOUT = 10.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], normal: Plan) -> None:
-    """Run all boots of `design` that are not over and write the report; `setups` are those of its arms.
+class NextRound(NamedTuple):
+    """A round of a tune, and the recipe as each arm that it adds has it."""
+
+    event: RoundBegan
+    resolved_recipes: list[ResolvedRecipe]
+
+
+class Tuner(Protocol):
+    """What adds rounds to a tune, and concludes it."""
+
+    def plan_round(self, progress: Progress) -> NextRound | None:
+        """Return another round once all boots are over; None at the end."""
+
+    def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
+        """Return the report with what the tune has found."""
+
+
+async def run_experiment(
+    design: Design,
+    resolved_recipes: Sequence[ResolvedRecipe],
+    normal: Plan,
+    tuner: Tuner | None = None,
+) -> None:
+    """Run all boots of `design` that are not over and write the report.
 
     What an earlier driver left running is ended first, and its interrupted boot is begun anew. In the end the engine
     has the patches that a launch of `normal` brings in. Cancelling ends the server that runs and says so.
+
+    Args:
+        design: the experiment.
+        resolved_recipes: the recipe as each of its arms has it, those of a tune's rounds included.
+        normal: the plan whose patches the engine has in the end.
+        tuner: what adds rounds to a tune and concludes it; None for an A/B.
 
     Raises:
         UsageError: another driver is at work.
@@ -62,11 +94,12 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
             store.load_experiment_suite(design)
             # Between its boots as well: nobody else may begin there what the next boot would collide with.
             with admission.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
-                while due := store.read_progress(folder).next:
-                    await _run_and_record_boot(folder, design, setups, *due)
-            progress = store.read_progress(folder)
+                progress = await _run_boots(folder, [*resolved_recipes], tuner)
+            design = progress.design
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
-            report = await asyncio.to_thread(verdict.build_report, design, boots)
+            report = await asyncio.to_thread(_judge, design, boots)
+            report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
+            report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
             await _clean_up(folder, normal)
             store.append_event(folder, ExperimentFinished(time.time()))
@@ -78,18 +111,32 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
             raise
 
 
+async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: Tuner | None) -> Progress:
+    """Run what is due until nothing is, round after round of a tune; return how it stands then."""
+    while True:
+        progress = store.read_progress(folder)
+        if due := progress.next:
+            await _run_and_record_boot(folder, progress, resolved_recipes, *due)
+        elif tuner and (following := await asyncio.to_thread(tuner.plan_round, progress)):
+            store.append_event(folder, following.event)
+            resolved_recipes += following.resolved_recipes
+        else:
+            return progress
+
+
 async def _run_and_record_boot(
-    folder: Path, design: Design, setups: Sequence[ResolvedRecipe], number: int, attempt: int
+    folder: Path, progress: Progress, resolved_recipes: Sequence[ResolvedRecipe], number: int, attempt: int
 ) -> None:
     """Run one boot and write it down.
 
     Raises:
         OSError: there is no room left to measure.
     """
+    design = progress.design
     arm = design.order[number]
-    came_up = {measured.arm for measured in store.read_progress(folder).boots if not measured.error}
+    came_up = {measured.arm for measured in progress.boots if not measured.error}
     boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
-    ready = boot.prepare_boot(design, number, attempt, setups[arm], first=arm not in came_up)
+    ready = boot.prepare_boot(design, number, attempt, resolved_recipes[arm], first=arm not in came_up)
     measured = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
     if measured.error:
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
@@ -117,7 +164,11 @@ async def stop_leftover_servers(design: Design) -> None:
     """End what servers a driver that was killed has left, those included that it had not written down yet."""
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
-        await lifecycle.stop_server(run)
+        for rank in await boot_server.stop_on_all_hosts(run):
+            boot.write_driver_log(f"left: {rank}")
+    peers = [host for arm in design.arms for host in arm.request.peers]
+    if peers and not store.read_progress(store.experiment_folder(design.id)).finished:
+        await cluster_launch.stop_marked(peers, design.id)
     unrecorded = await asyncio.to_thread(_find_unrecorded_servers, design)
     for process in unrecorded:
         boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
@@ -159,6 +210,12 @@ async def _halt(folder: Path, normal: Plan, why: str) -> None:
         store.append_event(folder, ExperimentHalted(time.time(), why))
     with contextlib.suppress(OSError):
         await _restore_patches(normal)
+
+
+def _judge(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
+    """Return the report of boots that are over, with what is known of such boots from earlier experiments."""
+    earlier = earlier_boots.measure_earlier_arms(design, boots, store.list_earlier_reports(design))
+    return verdict.build_report(design, boots, earlier)
 
 
 def _describe_error(error: OSError | DflashError) -> str:

@@ -1,7 +1,7 @@
 """The folders of experiments: made, listed, found, and read into how far each has come.
 
 A folder holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one event per line, only ever added to),
-`driver.json` (who drives it), `driver.log` and, at the end, `report.json`.
+`driver.json` (who drives it), `driver.log`, `answers.jsonl` where answers are kept and, at the end, `report.json`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,31 @@ from typing import Any
 import msgspec
 
 from dflash_tui.benchmark import suites
-from dflash_tui.benchmark.suites import Suite
+from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import YEAR_2100, Event, encode
+from dflash_tui.event_json import YEAR_2100, encode
+from dflash_tui.events import Event
 from dflash_tui.experiments import progress
-from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.experiments.design import Design, Happened
+from dflash_tui.experiments.analysis import answers, verdict
+from dflash_tui.experiments.analysis.report import RULES, ExperimentReport, find_misplaced_arms
+from dflash_tui.experiments.design import Design, Happened, KeptAnswer
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
 from dflash_tui.planning import earlier_plans
 from dflash_tui.planning.earlier_plans import decode_record
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
+_ANSWERS = "answers.jsonl"
+# Of all answers of an experiment; 80 answers of 2,048 tokens are about 1 MB.
+MOST_ANSWERS = 64 << 20
 # A boot that is over is one event with all its requests, some 500 bytes each.
 LONGEST_EVENT = 64 << 20
 _LARGEST_FILE = 256 << 20
+# More than enough for the spread of their boots, and read within a second.
+_MOST_EARLIER = 20
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 
 
@@ -47,6 +54,7 @@ class Driver(msgspec.Struct, frozen=True):
 _designs: msgspec.json.Decoder[Design] = msgspec.json.Decoder(Design)
 _drivers: msgspec.json.Decoder[Driver] = msgspec.json.Decoder(Driver)
 _reports: msgspec.json.Decoder[ExperimentReport] = msgspec.json.Decoder(ExperimentReport)
+_answers: msgspec.json.Decoder[KeptAnswer] = msgspec.json.Decoder(KeptAnswer)
 
 
 def experiment_folder(identity: str) -> Path:
@@ -68,6 +76,8 @@ def load_experiment_suite(design: Design) -> Suite:
 
 def count_measured_requests(design: Design) -> int:
     """Return how many measured requests a boot sends; 0 when the suite is gone."""
+    if design.measures_start:
+        return 0
     return _count_requests(design.suite, design.digest, design.rounds, design.concurrency)
 
 
@@ -77,7 +87,9 @@ def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int,
         suite = suites.load_suite(name)
     except DflashError:
         return 0
-    return sum(suite.requests * suite.rounds(rounds, each) for each in concurrency) if suite.digest == digest else 0
+    return (
+        sum(suite.requests * suite.rounds(rounds, streams) for streams in concurrency) if suite.digest == digest else 0
+    )
 
 
 def create_experiment(design: Design) -> Path:
@@ -126,7 +138,7 @@ def _load_design(path: Path) -> Design:
         raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
     possible = 0 <= design.made_at < YEAR_2100 and all(0 <= arm < len(design.arms) for arm in design.order)
     if design.id != path.parent.name or not possible:  # by its id it is written to, and removed
-        raise UsageError(f"its {_DESIGN} cannot be true: another experiment's, or with impossible values")
+        raise UsageError(f"its {_DESIGN} is another experiment's, or has impossible values")
     return design
 
 
@@ -143,7 +155,9 @@ def _upgrade_design(fields: Any) -> Any:
     """Return the JSON fields of a design, whose arms had options before they had a request."""
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
-    return {**fields, "arms": [_upgrade_arm(arm) for arm in fields["arms"]]}
+    label = fields.get("synthetic")
+    label_field = {"synthetic": earlier_plans.upgrade_label(label)} if isinstance(label, str) else {}
+    return {**fields, **label_field, "arms": [_upgrade_arm(arm) for arm in fields["arms"]]}
 
 
 def _upgrade_arm(fields: Any) -> Any:
@@ -184,7 +198,10 @@ def find_experiment(name: str | None = None) -> Design:
         raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE begins one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
-    for exact in ([each for each in designs if each.id == name], [each for each in designs if each.recipe == name]):
+    for exact in (
+        [design for design in designs if design.id == name],
+        [design for design in designs if design.recipe == name],
+    ):
         if exact:
             return exact[-1]
     fitting = [design for design in designs if name and design.id.startswith(name)]
@@ -202,14 +219,14 @@ def find_driver(folder: Path) -> Driver | None:
         return None
     return (
         driver
-        if driver.pid > 1 and driver.born and processes.read_process_identity(driver.pid) == driver.born
+        if driver.pid > 1 and driver.born and process_identity.read_process_identity(driver.pid) == driver.born
         else None
     )
 
 
 def record_driver(folder: Path) -> None:
     """Say that this process drives the experiment in `folder`."""
-    write_json(folder / _DRIVER, Driver(os.getpid(), processes.read_process_identity(os.getpid())))
+    write_json(folder / _DRIVER, Driver(os.getpid(), process_identity.read_process_identity(os.getpid())))
 
 
 def append_event(folder: Path, event: Event) -> None:
@@ -239,12 +256,71 @@ def decode_event(line: bytes) -> Happened | None:
         return None
 
 
-def read_report(folder: Path) -> ExperimentReport | None:
-    """Return the report of a finished experiment, or None."""
+def append_answer(folder: Path, answer: KeptAnswer) -> bool:
+    """Keep an answer; return whether there was room for it among those of the experiment.
+
+    Raises:
+        OSError: the disk is full, for instance.
+    """
+    path, line = folder / _ANSWERS, msgspec.json.encode(answer)
+    if path.exists() and path.stat().st_size + len(line) + 2 > MOST_ANSWERS:
+        return False
+    private_files.append_line(path, line)
+    return True
+
+
+def read_answers(folder: Path) -> list[KeptAnswer]:
+    """Return the answers that were kept; lines that are none, as a half-written last one, are left out."""
     try:
-        return decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
+        lines = private_files.read_file(folder / _ANSWERS, MOST_ANSWERS).split(b"\n")
+    except OSError:
+        return []
+    return [answer for line in lines if (answer := _decode_answer(line))]
+
+
+def _decode_answer(line: bytes) -> KeptAnswer | None:
+    try:
+        return untrusted_json.decode_untrusted(line, _answers)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_report(folder: Path) -> ExperimentReport | None:
+    """Return the report of a finished experiment, judged anew where that was by earlier rules, or None."""
+    try:
+        report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
+    if report.rules == RULES or find_misplaced_arms(report):
+        return report
+    anew = answers.add_output_checks(
+        verdict.build_report(report.design, report.boots, report.earlier), read_answers(folder)
+    )
+    # What a tune has found was chosen before its last boots, by the rules of then.
+    return msgspec.structs.replace(anew, tune=report.tune)
+
+
+def list_earlier_reports(design: Design) -> list[ExperimentReport]:
+    """Return the reports of the newest finished experiments before this one with the same recipe and prompts."""
+    before = [
+        earlier
+        for earlier in list_experiments()
+        if (earlier.recipe, earlier.digest) == (design.recipe, design.digest) and earlier.made_at < design.made_at
+    ]
+    reports = [read_report(experiment_folder(earlier.id)) for earlier in before[-_MOST_EARLIER:]]
+    return [report for report in reports if report and not find_misplaced_arms(report)]
+
+
+def read_report_so_far(folder: Path) -> ExperimentReport:
+    """Return the report of an experiment; of one that is not over its boots until now, without any verdict.
+
+    Raises:
+        UsageError: its design cannot be read.
+    """
+    if report := read_report(folder):
+        return report
+    progress = read_progress(folder)
+    return ExperimentReport(progress.design, progress.boots, (), complete=False)
 
 
 def remove_experiment(design: Design) -> None:

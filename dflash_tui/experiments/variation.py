@@ -7,15 +7,19 @@ from typing import NamedTuple
 import msgspec
 import yaml
 
-from dflash_tui.common import yaml_loader
-from dflash_tui.common.errors import UsageError
-from dflash_tui.common.settings_secrets import advise_on_secret, find_secret
-from dflash_tui.planning.recipe import Mode
-from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.common import yaml_values
+from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT = "mode=eager,compile"
-_FIELDS = ("mode", "profile", "variant", "vllm", "engine")
-_MODES = tuple(Mode)
+HOSTS = "hosts"
+# What a launch request on one host does not name.
+ALONE = ("peers", "link")
+_FIELDS = ("mode", "method", "profile", "variant", "vllm", "engine")
+_NAMES = {"mode": tuple(Mode), "method": tuple(Method)}
 # These would make no arms but other experiments, or collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
 # Flags of vLLM 0.32 that decide what its prefix cache keeps and finds, and nothing else.
@@ -25,8 +29,8 @@ _PREFIX_CACHE = frozenset({
     "no-enable-mamba-shared-prefix-checkpoint",
 })  # fmt: skip
 _KNOWN = (
-    "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, speculation.KEY, "
-    "or a flag of vllm serve; values with commas are quoted, or are JSON"
+    "stock,ours, hosts=1,2, mode, method, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, "
+    "start.NAME=on,off, env.NAME, speculation.KEY, or a flag of vllm serve; values with commas are quoted, or are JSON"
 )
 
 
@@ -39,56 +43,96 @@ class Varied(NamedTuple):
     """By the arms' names, what each changes of the request."""
 
 
-def parse_variation(words: str) -> Varied:
-    """Return the arms of `KEY=V1,V2,…`; a value that is given twice makes two arms that are alike.
+# As `spec=off,on`, but with as many drafts as the launch names.
+SPECULATION = Varied(
+    "spec", {"off": LaunchChanges(num_speculative_tokens=0, removed_settings=("n",)), "on": LaunchChanges()}
+)
 
-    Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON.
+
+def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Varied:
+    """Return the arms of `KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
+
+    Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON. The prefix cache
+    can be varied where the prompts are `repeated` as they are.
 
     Raises:
         UsageError: it is not of that form, or may not be varied.
     """
-    key, equals, rest = words.partition("=")
+    key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
     if not equals or not key:
         raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
         raise UsageError(f"--vary {key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
-    if key.replace("_", "-") in _PREFIX_CACHE:
+    if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
         what = f"--vary {key}: each prompt is made unique so that no cache answers, so this would compare nothing"
-        do = "vllm bench serve --dataset-name prefix_repetition shows what a prefix cache saves"
+        do = "--dataset repeat sends the same prompts again and again"
         raise UsageError(what, hint=do)
-    values = _split_values(key, rest)
+    values = _split_values(key, values_text)
     if place := find_secret(key, values):
         what = f"--vary {place}: these are secrets, and arms are called by their values"
         raise UsageError(what, hint=f"{advise_on_secret(place)}, the same for all arms")
-    if len(values) < 2:
-        raise UsageError(f"--vary {words}: one value alone is compared with nothing", hint=f"--vary {key}=VALUE,VALUE")
+    if len(values) < least:
+        raise UsageError(f"--vary {words}: expected at least two values", hint=f"--vary {key}=VALUE,VALUE")
     arms: dict[str, LaunchChanges] = {}
     for value in values:
-        seen = sum(name == value or name.startswith(f"{value} (") for name in arms)
-        arms[f"{value} ({seen + 1})" if seen else value] = _build_changes(key, value)
+        repeats = sum(name == value or name.startswith(f"{value} (") for name in arms)
+        arms[f"{value} ({repeats + 1})" if repeats else value] = _build_changes(key, value)
     return Varied(key, arms)
+
+
+def is_of_hosts(words: str) -> bool:
+    """Whether a `--vary` is of the number of hosts."""
+    return words.partition("=")[0].strip() == HOSTS
+
+
+def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:
+    """Return the arms of `hosts=1,N`: this host alone, and all that a launch names, each with the same share of GPUs.
+
+    Args:
+        words: what is varied.
+        request: what all arms have in common; it names the other hosts.
+        width: its tensor parallelism, over all hosts where they can share it evenly, else of one.
+
+    Raises:
+        UsageError: no other host is named, or other numbers than 1 and of all hosts are.
+    """
+    hosts = 1 + len(request.peers)
+    if hosts == 1:
+        raise UsageError("--vary hosts needs other hosts", hint="--peer HOST names one")
+    numbers = [word.strip() for word in words.partition("=")[2].split(",")]
+    if sorted(numbers) != ["1", str(hosts)]:
+        raise UsageError(f"--vary {words}: {hosts} hosts are named with this one", hint=f"--vary hosts=1,{hosts}")
+    share = width // hosts if width % hosts == 0 else width
+
+    def build_changes(number: int) -> LaunchChanges:
+        settings = {"hosts": str(number), "tensor-parallel-size": str(share * number)}
+        return LaunchChanges(settings=settings, removed=ALONE if number == 1 else ())
+
+    return Varied(HOSTS, {word: build_changes(int(word)) for word in numbers})
 
 
 def order_boots(arms: int, boots: int) -> tuple[int, ...]:
     """Return the arm of each boot: forward, backward, forward …, so that what drifts meets every arm alike."""
     passes = [range(arms) if turn % 2 == 0 else reversed(range(arms)) for turn in range(boots)]
-    return tuple(arm for one in passes for arm in one)
+    return tuple(arm for arms_of_pass in passes for arm in arms_of_pass)
 
 
 def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
-        node = yaml_loader.compose_yaml(line)
-    except yaml_loader.YamlError as error:
+        node = yaml_values.compose_yaml(line)
+    except YamlError as error:
         raise UsageError(
-            f"--vary {key}: these are no values with commas between", evidence=str(error), hint="quote what is text"
+            f"--vary {key}: expected values separated by commas", evidence=str(error), hint="quote what is text"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
-        raise UsageError(f"--vary {key}: brackets that do not match", hint="quote what is text")
+        raise UsageError(f"--vary {key}: brackets do not match", hint="quote what is text")
     values = [
-        each.value if isinstance(each, yaml.ScalarNode) else line[each.start_mark.index : each.end_mark.index]
-        for each in node.value
+        node_value.value
+        if isinstance(node_value, yaml.ScalarNode)
+        else line[node_value.start_mark.index : node_value.end_mark.index]
+        for node_value in node.value
     ]
     if any(not value.strip() or not value.isprintable() for value in values):
         raise UsageError(f"--vary {key}: a value is empty or not plain text", hint=f"--vary {key}=VALUE,VALUE")
@@ -107,14 +151,17 @@ def _build_changes(key: str, value: str) -> LaunchChanges:
         return LaunchChanges(num_speculative_tokens=tokens, removed_settings=("n",))
     if part in {"patch", "patches"} and name:
         return LaunchChanges(settings={f"patches.{name}": "true" if _switch(key, value) else "false"})
+    if part == "start" and name:
+        return LaunchChanges(settings={key: "true" if _switch(key, value) else "false"})
     return LaunchChanges(settings={key: value})
 
 
 def _change_field(name: str, value: str) -> LaunchChanges:
-    if name == "mode" and value not in _MODES:
-        raise UsageError(f"--vary mode: expected eager, graphs or compile, not '{value}'")
+    if name in _NAMES and value not in _NAMES[name]:
+        *others, last = _NAMES[name]
+        raise UsageError(f"--vary {name}: expected {', '.join(others)} or {last}, not '{value}'")
     if value.startswith("-"):
-        raise UsageError(f"--vary {name}: '{value}' is no name of one")
+        raise UsageError(f"--vary {name}: '{value}' is not a name")
     if name == "variant" and value == "none":
         return LaunchChanges(removed=("variant",))
     return msgspec.convert({name: value}, LaunchChanges)

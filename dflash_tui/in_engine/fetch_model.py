@@ -1,4 +1,4 @@
-"""Fetch a model into the Hugging Face cache: `python fetch_model.py`, run by an engine's Python.
+"""Fetch a model or a data set into the Hugging Face cache: `python fetch_model.py`, run by an engine's Python.
 
 One line of JSON on stdin says what: repo, revision, commit, cache, and files with name, size, etag and large. It ends
 when stdin does, so that it never outlives who started it. An error is one line of JSON on stdout, with its kind.
@@ -43,7 +43,24 @@ class Damaged(Exception):
 
 
 class Hostile(Exception):
-    """The hub names a blob or a commit by what would be a path."""
+    """The hub names a blob or a commit by what would be a path, or sends more than it says."""
+
+
+class BoundedFile:
+    """A file that is being fetched and becomes no larger than so many bytes, whatever is written to it."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file, self._limit = file, limit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: bytes) -> int:
+        """Write, or raise when it would become too large."""
+        if self._file.tell() + len(data) > self._limit:
+            raise Hostile(f"the hub sent more than the {self._limit} bytes that it announced for this file")
+        written: int = self._file.write(data)
+        return written
 
 
 def refuse_paths() -> None:
@@ -56,10 +73,27 @@ def refuse_paths() -> None:
         answer = ask(*args, **more)
         for name in (answer.etag, answer.commit_hash):
             if name and not PLAIN_NAME.fullmatch(name):
-                raise Hostile(f"the hub calls a blob or a commit {name[:80]!r}")
+                raise Hostile(f"the hub's name of a blob or commit is not valid: {name[:80]!r}")
         return answer
 
     file_download.get_hf_file_metadata = ask_and_check
+
+
+def refuse_excess(files: list[dict[str, Any]]) -> None:
+    """Let huggingface_hub write no more of a file than the hub said: an answer may be endless, or packed.
+
+    A size that it says while it answers is believed only up to that of the largest file that room was made for.
+    """
+    from huggingface_hub import file_download
+
+    get, largest = file_download.http_get, max(file["size"] for file in files)
+
+    def get_bounded(url: str, temp_file: Any, **more: Any) -> None:
+        stated = more.get("expected_size")
+        limit = largest if stated is None or stated < 0 else min(stated, largest)
+        get(url, BoundedFile(temp_file, limit), **more)
+
+    file_download.http_get = get_bounded
 
 
 def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
@@ -67,7 +101,8 @@ def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
-    url = hf_hub_url(request["repo"], file["name"], revision=request["commit"])
+    kind, repo = split(request["repo"])
+    url = hf_hub_url(repo, file["name"], repo_type=kind, revision=request["commit"])
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
     folder = model_folder(request)
     blob = folder / "blobs" / file["etag"]
@@ -78,11 +113,11 @@ def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
         if blob.exists():
             return
         part = blob.with_name(f"{blob.name}.incomplete")
-        kept = part.stat().st_size if part.exists() else 0
-        if kept > file["size"]:
+        part_size = part.stat().st_size if part.exists() else 0
+        if part_size > file["size"]:
             part.unlink()
         complete(part, url, headers, file["size"])
-        if kept and sha256(part) != blob.name:
+        if part_size and sha256(part) != blob.name:
             part.unlink()
             raise Damaged(f"{file['name']} does not have the SHA-256 that the hub states")
         part.rename(blob)
@@ -114,7 +149,14 @@ def sha256(path: Path) -> str:
 
 def model_folder(request: dict[str, Any]) -> Path:
     """Return the folder of the repository in the cache."""
-    return Path(request["cache"]) / f"models--{request['repo'].replace('/', '--')}"
+    kind, repo = split(request["repo"])
+    return Path(request["cache"]) / f"{kind}s--{repo.replace('/', '--')}"
+
+
+def split(repo: str) -> tuple[str, str]:
+    """Return the type of a repository and its name: that of a data set begins with `datasets/`, as its address does."""
+    name = repo.removeprefix("datasets/")
+    return ("model" if name == repo else "dataset"), name
 
 
 def remember(request: dict[str, Any]) -> None:
@@ -133,13 +175,16 @@ def run(request: dict[str, Any]) -> None:
     from huggingface_hub import constants, snapshot_download
 
     refuse_paths()
+    refuse_excess(request["files"])
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # is written and counted at once; 10 MB would take a slow line ten seconds
     pool = ThreadPoolExecutor(AT_ONCE)
     own = [file for file in request["files"] if file["large"] and file["size"] <= HTTP_LIMIT]
     for done in as_completed([pool.submit(fetch, request, file) for file in own]):
         done.result()
+    kind, repo = split(request["repo"])
     snapshot_download(
-        request["repo"],
+        repo,
+        repo_type=kind,
         revision=request["commit"],
         cache_dir=request["cache"],
         allow_patterns=[glob.escape(file["name"]) for file in request["files"]],
@@ -151,7 +196,9 @@ def kind(error: Exception) -> str:
     """Return what the caller can advise on; anything else is taken for the network."""
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "disk"
-    return next((KINDS[known.__name__] for known in type(error).__mro__ if known.__name__ in KINDS), "network")
+    return next(
+        (KINDS[error_class.__name__] for error_class in type(error).__mro__ if error_class.__name__ in KINDS), "network"
+    )
 
 
 def end_with_caller() -> None:

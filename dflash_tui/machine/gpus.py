@@ -92,11 +92,14 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
     ours = [(card, used) for card, used in uses if used is not None]
     if ours and all(used for _, used in ours):
         return GpuMemoryUse(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
-    known = [card for card in cards if card.memory_total]
-    if not known:
+    readable_cards = [card for card in cards if card.memory_total]
+    if not readable_cards:
         return None
-    used, total = sum(card.memory_used or 0 for card in known), sum(card.memory_total or 0 for card in known)
-    return GpuMemoryUse(used, total, "unified, all" if known[0].unified else "GPU, all")
+    used, total = (
+        sum(card.memory_used or 0 for card in readable_cards),
+        sum(card.memory_total or 0 for card in readable_cards),
+    )
+    return GpuMemoryUse(used, total, "unified, all" if readable_cards[0].unified else "GPU, all")
 
 
 def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:

@@ -67,6 +67,29 @@ _CLASSES = (
 )
 
 
+# What people call machines of a class, without a maker's name and with - for what stands between words.
+_USUAL_NAMES = {
+    Hardware.GB10: "spark dgx-spark sm121 sm-121",
+    Hardware.RTX_5090_LAPTOP: "5090-laptop 5090-mobile rtx-5090-mobile 5090m rtx-5090m rtx-5090-laptop-gpu",
+    Hardware.RTX_5090: "5090 5090-desktop rtx-5090-desktop",
+    Hardware.H100: "h100-sxm h100-sxm5 h100-pcie h100-nvl h100-80gb",
+    Hardware.H200: "h200-sxm h200-nvl h200-141gb",
+    Hardware.B200: "b200-sxm gb200",
+    Hardware.BLACKWELL: "rtx-pro-6000 5080 rtx-5080 5070-ti rtx-5070-ti 5070 rtx-5070",
+    Hardware.ADA: "4090 rtx-4090 4080 rtx-4080 l4 l40 l40s rtx-6000-ada",
+    Hardware.AMPERE: "3090 rtx-3090 3090-ti rtx-3090-ti a100 a40 a10 a6000 rtx-a6000",
+}
+_CLASS_BY_NAME = {name: kind for kind, names in _USUAL_NAMES.items() for name in names.split()}
+
+
+def parse_class(name: str) -> Hardware | None:
+    """Return the class that goes by `name`, however it is usually written (`H100`, `5090`, `DGX Spark`); else None."""
+    plain = re.sub(r"[\s_-]+", "-", name.strip().lower())
+    plain = re.sub(r"^(?:nvidia-|geforce-)+", "", plain)
+    plain = re.sub(r"^rtx-?(?=\d)", "rtx-", plain)
+    return Hardware(plain) if plain in set(Hardware) else _CLASS_BY_NAME.get(plain)
+
+
 def classify_gpu(name: str, capability: str, memory_total: int | None) -> Hardware:
     """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; it may be UNKNOWN.
 

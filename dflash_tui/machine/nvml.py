@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 import pynvml
 
 from dflash_tui.common.sanitizer import clean_line
@@ -29,6 +29,9 @@ FIRST_TIMEOUT = 5.0
 TIMEOUT = 1.0
 # Only a new session shows that a GPU or a driver was repaired; not too often, GPUs may fall asleep in between.
 RENEWAL = 30.0
+
+# Of what the GPUs have consumed, which is asked beside a measurement.
+_ENERGY_TIMEOUT = 0.5
 
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 
@@ -244,6 +247,22 @@ def read_gpus(timeout: float | None = None) -> tuple[Gpu, ...] | None:
         return None
 
 
+def read_energy(uuids: Sequence[str]) -> float | None:
+    """Return the joules that these GPUs have consumed since their driver was loaded; None where one does not say."""
+    try:
+        return run_nvml_query(partial(_read_energy, uuids), _ENERGY_TIMEOUT)
+    except NvmlUnavailableError:
+        return None
+
+
+def _read_energy(uuids: Sequence[str]) -> float | None:
+    devices = [Device(index) for index in range(count_gpus())]
+    ours = [device for device in devices if device.get(pynvml.nvmlDeviceGetUUID) in uuids]
+    joules = [device.get(pynvml.nvmlDeviceGetTotalEnergyConsumption) for device in ours]
+    readings = [value / 1000 for value in joules if value is not None]
+    return sum(readings) if readings and len(readings) == len(uuids) else None
+
+
 def _probe() -> GpuProbe:
     gpus = _read_all()
     driver = query_or_none(pynvml.nvmlSystemGetDriverVersion) or ""
@@ -266,6 +285,8 @@ def _read_gpu(index: int) -> Gpu:
     # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
     unified = hardware is Hardware.GB10 or total == 0
     if unified:
+        import psutil
+
         system = psutil.virtual_memory()
         total, used = system.total, system.total - system.available
     power, limit = device.get(pynvml.nvmlDeviceGetPowerUsage), device.get(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -288,12 +309,14 @@ def _read_gpu(index: int) -> Gpu:
         sm_clock_max_mhz=device.get(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
         throttle=device.throttle(),
         mig=None if mig is None else bool(mig[0]),
-        processes=None if processes is None else tuple(_read_process(*one) for one in processes.items()),
+        processes=None if processes is None else tuple(_read_process(*entry) for entry in processes.items()),
         trouble=device.trouble,
     )
 
 
 def _read_process(pid: int, memory: int | None) -> GpuProcess:
+    import psutil
+
     try:
         return GpuProcess(pid, clean_line(psutil.Process(pid).name()), memory)
     except psutil.Error:

@@ -1,5 +1,7 @@
 """The environment variables of the processes that we start: a server has the user's, a helper has no secrets.
 
+Another process of this program has all that this one has.
+
 A helper is whatever else runs: uv and the build backends that it starts, pip, the engine's Python when it imports,
 describes or benchmarks vLLM, the download of a model, a driver's tool. It may name the secrets that it needs.
 """
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 import os
 
-from dflash_tui.common.redaction import looks_secret
-from dflash_tui.common.secret_names import is_secret
+from dflash_tui.common import paths
+from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets.secret_names import is_secret
 
 # Set for this program, or would change what the server says and to whom; a server starts without them.
 _DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
@@ -36,6 +39,16 @@ def build_server_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in _DROPPED and not (name.startswith(("UV_", "PIP_")) and _is_secret(name, value))
     }
+
+
+def build_own_environment() -> dict[str, str]:
+    """Return our environment for another process of this program, which finds our package where this one did."""
+    return {**os.environ, "PYTHONPATH": build_own_path()}
+
+
+def build_own_path() -> str:
+    """Return the PYTHONPATH by which another process of this program finds our package where this one did."""
+    return os.pathsep.join(filter(None, (str(paths.PACKAGE_ROOT.parent), os.environ.get("PYTHONPATH"))))
 
 
 def build_helper_environment(*needed: str) -> dict[str, str]:

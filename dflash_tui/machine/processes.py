@@ -1,38 +1,15 @@
-"""The processes of a server: told apart for good, found by their session, signalled only when they are ours."""
+"""The processes of a server: found by their session, signalled only when they are ours."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-
-def read_process_identity(pid: int) -> str:
-    """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
-
-    The ticks since boot (proc_pid_stat(5), field 22) are used, since times of day move with the clock.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return ""
-    return "" if stat[0] in {"Z", "X"} else f"{read_boot_id()}:{stat[19]}"
-
-
-def read_boot_id() -> str:
-    """Return the id of this boot of the machine (random(4)), empty when it is not told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def is_from_another_boot(born: str) -> bool:
-    """Whether a process with this identity lived before the machine was booted the last time."""
-    then, now = born.partition(":")[0], read_boot_id()
-    return bool(then and now) and then != now
+from dflash_tui.machine.process_identity import read_process_identity
 
 
 def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.Process]:
@@ -84,6 +61,15 @@ def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
     return False
 
 
+def find_listening_port(process: psutil.Process) -> int | None:
+    """Return the first TCP port on which a process listens; None where it is none, or may not be known."""
+    try:
+        sockets = process.net_connections("tcp")
+    except psutil.Error:
+        return None
+    return min((s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN), default=None)
+
+
 def is_running(process: psutil.Process) -> bool:
     """Whether the process that this object was made for still runs."""
     try:
@@ -98,6 +84,25 @@ def is_suspended(process: psutil.Process) -> bool:
         return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
+
+
+def list_descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes that a process has started, and those that they have; none where it has ended."""
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def end_processes(members: Iterable[psutil.Process], patience: float) -> list[psutil.Process]:
+    """Tell processes to end, and kill those that have not after `patience` seconds; return which run even then."""
+    left = list(members)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in left:
+            send_signal(process, number)
+        psutil.wait_procs(left, timeout=patience)
+        left = list(filter(is_running, left))
+    return left
 
 
 def send_signal(process: psutil.Process, number: int) -> None:

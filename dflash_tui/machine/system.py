@@ -10,13 +10,15 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from dflash_tui.common import paths
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity, processes
 
 _ROOT = Path("/")
 _PROBE_BYTES = 256 << 20
@@ -41,13 +43,14 @@ class SystemMemory(NamedTuple):
 class Orphan(NamedTuple):
     """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children.
 
-    `born` is its identity (see `processes`).
+    `born` is its identity (see `processes`), `port` one on which it listens: a forked engine has its server's socket.
     """
 
     pid: int
     name: str
     resident: int
     born: str = ""
+    port: int | None = None
 
 
 class Disk(NamedTuple):
@@ -61,8 +64,8 @@ def read_system_memory(root: Path = _ROOT) -> SystemMemory:
     """Return the machine's memory in bytes."""
     fields: dict[str, int] = {}
     for line in (root / "proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        amount = rest.split()
+        name, _, amount_text = line.partition(":")
+        amount = amount_text.split()
         fields[name] = int(amount[0]) * 1024 if amount and amount[0].isdigit() else 0
     total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
     swap = fields.get("SwapTotal", 0)
@@ -81,8 +84,9 @@ def find_orphans() -> list[Orphan]:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
-                born = processes.read_process_identity(process.pid)
-                orphans.append(Orphan(process.pid, title.strip(), processes.measure_resident_memory(family), born))
+                born, port = process_identity.read_process_identity(process.pid), processes.find_listening_port(process)
+                memory = processes.measure_resident_memory(family)
+                orphans.append(Orphan(process.pid, title.strip(), memory, born, port))
         except (psutil.Error, OSError):
             continue
     return orphans
@@ -95,7 +99,7 @@ def _adopted(process: psutil.Process) -> bool:
 
 def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
     """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
-    folder = next(place for place in (folder, *folder.parents) if place.exists()).resolve()
+    folder = paths.find_existing(folder).resolve()
     number = folder.stat().st_dev
     device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
     if not device.exists():  # a file system of no single disk has a number of its own, and may name one all the same
@@ -168,10 +172,16 @@ def _word(file: Path) -> str:
         return ""
 
 
+@lru_cache(maxsize=8)
+def is_wsl(root: Path = _ROOT) -> bool:
+    """Whether this is the Windows Subsystem for Linux."""
+    return "microsoft" in _word(root / "proc/sys/kernel/osrelease").lower()
+
+
 def find_compiler(variable: str = "CC", names: Sequence[str] = ("gcc", "clang")) -> str | None:
     """Return the compiler that Triton and Inductor would take, by the variable or one of the names; None without."""
-    given = os.environ.get(variable, "").split()
-    return next((path for name in given[:1] or names if (path := shutil.which(name))), None)
+    command = os.environ.get(variable, "").split()
+    return next((path for name in command[:1] or names if (path := shutil.which(name))), None)
 
 
 def find_nvcc() -> str | None:

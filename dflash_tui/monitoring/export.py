@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import private_files
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.own_secrets import LEFT_OUT
-from dflash_tui.common.redaction import redact_argv, redact_prompts, redact_secrets, redact_variables
 from dflash_tui.common.sanitizer import clean_text
-from dflash_tui.events import Exited, encode
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets.redaction import redact_argv, redact_prompts, redact_secrets, redact_variables
+from dflash_tui.event_json import encode
+from dflash_tui.events import Exited
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from dflash_tui.runs import server_process
@@ -37,26 +38,36 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
         UsageError: the file already exists.
         DflashError: it cannot be written.
     """
-    path = Path(output or f"{run.id}.zip").expanduser().absolute()
+    path = paths.expand_home(output or f"{run.id}.zip").absolute()
     temporary = path.with_name(f".{path.name}.{time.time_ns()}")
     if path.exists():
         raise UsageError(f"{path} already exists", hint="choose another file with -o")
     try:
-        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
-            for name, lines in (
-                (LOG_PART, _redact_log(run, with_prompts=with_prompts)),
-                (SAMPLES_PART, _redact_samples(run)),
-            ):
-                with archive.open(name, "w", force_zip64=True) as member:
-                    for line in lines:
-                        member.write(line)
+        with temporary.open("xb") as file:
+            _write_archive(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6), run, with_prompts)
         temporary.rename(path)
     except OSError as error:
         raise DflashError(f"{path} cannot be written", evidence=error.strerror or str(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def _write_archive(archive: zipfile.ZipFile, run: Run, with_prompts: bool) -> None:
+    """Write the parts of a run and close the archive; one that is given up is left open, for its file to be deleted."""
+    try:
+        archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
+        for name, lines in (
+            (LOG_PART, _redact_log(run, with_prompts=with_prompts)),
+            (SAMPLES_PART, _redact_samples(run)),
+        ):
+            with archive.open(name, "w", force_zip64=True) as member:
+                for line in lines:
+                    member.write(line)
+        archive.close()
+    except BaseException:
+        archive.fp = None  # closing it raises where a signal came as a part was opened
+        raise
 
 
 def _redact_text(text: str) -> str:
@@ -98,19 +109,19 @@ def _read_log_lines(path: Path) -> Iterator[bytes]:
 
     Whether a text is a secret or a prompt depends on what precedes it, and no reader of a log shows more of a line.
     """
-    rest, overlong = b"", False
+    beginning, overlong = b"", False
     for piece in _read_lines(path):
-        *lines, rest = _LINE_ENDS.split(rest + piece)
+        *lines, beginning = _LINE_ENDS.split(beginning + piece)
         for line in lines:
             if not overlong:
                 yield line
             overlong = False
         if overlong:
-            rest = b""
-        elif overlong := len(rest) > _CHUNK:
-            yield rest[: _CHUNK + 1] + b"\n"
+            beginning = b""
+        elif overlong := len(beginning) > _CHUNK:
+            yield beginning[: _CHUNK + 1] + b"\n"
     if not overlong:
-        yield rest
+        yield beginning
 
 
 def _redact_samples(run: Run) -> Iterator[bytes]:

@@ -24,13 +24,16 @@ from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
+from dflash_tui.readings import Histogram
 
 _Answer = TypeVar("_Answer")
 # Never an argument: every user of the machine can read those.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = httpx.Timeout(5.0)
+# A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
+_HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]+\]|[^\[\]%:]+)(?::(?!0*$)\d+|:)?")
 
 
 class ForeignIdentity(NamedTuple):
@@ -49,7 +52,8 @@ class ForeignServer:
 
     def __init__(self, url: str) -> None:
         self.url, self.identity = _parse_address(url), ForeignIdentity()
-        self._health = Health.STARTING
+        self._pace = bounded_http.Pace()
+        self._health, self._detail, self._slower = Health.STARTING, "", 1
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
@@ -58,17 +62,22 @@ class ForeignServer:
             )
 
     async def events(self) -> AsyncIterator[AnyEvent]:
-        """Poll the server once a second, without end: yield its counters, and its health when it changes."""
+        """Poll the server once a second, without end: yield its counters, and its health when it changes.
+
+        One whose answers cost much is polled more seldom.
+        """
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        address, zone, rest = urlsplit(self.url).netloc.partition("%")
+        address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
         if zone:  # means something on this machine only, so that no other is told (RFC 6874)
-            headers["Host"] = address + rest[rest.index("]") :]
-        async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=headers) as client:
+            headers["Host"] = address + after_zone[after_zone.index("]") :]
+        async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
             while True:
-                due = time.monotonic() + INTERVAL
-                for event in await self._poll(client):
+                began = time.monotonic()
+                for event in await self._pace.measure(self._poll(client)):
                     yield event
-                await asyncio.sleep(max(0.05, due - time.monotonic()))
+                for event in self._health_change(self._health, self._detail):  # when it becomes slower or faster
+                    yield event
+                await asyncio.sleep(max(0.05, began + INTERVAL * self._pace.slower - time.monotonic()))
 
     async def _poll(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
@@ -104,10 +113,10 @@ class ForeignServer:
         return await _with_key_hint(bounded_http.fetch_bounded(client, self.url + path, path))
 
     def _health_change(self, health: Health, detail: str = "") -> list[AnyEvent]:
-        if health is self._health:
+        if (health, self._pace.slower) == (self._health, self._slower):
             return []
-        self._health = health
-        return [HealthChanged(time.time(), health, detail)]
+        self._health, self._detail, self._slower = health, detail, self._pace.slower
+        return [HealthChanged(time.time(), health, detail, self._slower)]
 
 
 async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
@@ -136,12 +145,17 @@ def _parse_address(url: str) -> str:
             "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
         )
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
-    plain = not (parts.query or parts.fragment) and parts.hostname
+    plain = not (parts.query or parts.fragment) and _HOST_AND_PORT.fullmatch(parts.netloc)
     if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
         raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
     # A URL has a zone as `%25eth0` (RFC 6874), a socket as `%eth0`; people write both.
     host = re.sub("%(25)?", "%", str(parts.hostname), count=1)
-    return f"{parts.scheme.lower()}://{format_host_and_port(host, port)}{path}"
+    address = f"{parts.scheme.lower()}://{format_host_and_port(host, port)}{path}"
+    try:
+        httpx.URL(address).host  # noqa: B018 - a name in other letters is decoded there
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
+    return address
 
 
 def _is_filled_list(value: Any) -> bool:

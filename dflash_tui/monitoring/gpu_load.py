@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
+from dflash_tui.readings import Foreign, GpuLoad
 
 
 def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
@@ -45,27 +45,27 @@ def has_load_changed(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> boo
     """Whether a chart or an alarm would show the difference: 3 % of power or clock, 2 °C, 1 % of the memory."""
     if len(before) != len(after):
         return True
-    return any(_has_gpu_changed(one, other) for one, other in zip(before, after, strict=True))
+    return any(_has_gpu_changed(old, new) for old, new in zip(before, after, strict=True))
 
 
-def _has_gpu_changed(one: GpuLoad, other: GpuLoad) -> bool:
-    if (one.index, one.throttle) != (other.index, other.throttle):
+def _has_gpu_changed(old: GpuLoad, new: GpuLoad) -> bool:
+    if (old.index, old.throttle) != (new.index, new.throttle):
         return True
-    if one.foreign is None or other.foreign is None:
-        others_changed = one.foreign is not other.foreign
+    if old.foreign is None or new.foreign is None:
+        others_changed = old.foreign is not new.foreign
     else:
-        others_changed = {process.pid for process in one.foreign} != {process.pid for process in other.foreign}
+        others_changed = {process.pid for process in old.foreign} != {process.pid for process in new.foreign}
     return others_changed or any(
         _differ_by(a, b, step)
         for a, b, step in (
-            (one.power_w, other.power_w, (one.power_limit_w or 300) * 0.03),
-            (one.clock_mhz, other.clock_mhz, (one.clock_max_mhz or 2000) * 0.03),
-            (one.temperature_c, other.temperature_c, 2),
-            (one.memory_used, other.memory_used, (one.memory_total or 1 << 36) * 0.01),
-            (one.utilisation, other.utilisation, 0.1),
+            (old.power_w, new.power_w, (old.power_limit_w or 300) * 0.03),
+            (old.clock_mhz, new.clock_mhz, (old.clock_max_mhz or 2000) * 0.03),
+            (old.temperature_c, new.temperature_c, 2),
+            (old.memory_used, new.memory_used, (old.memory_total or 1 << 36) * 0.01),
+            (old.utilisation, new.utilisation, 0.1),
         )
     )
 
 
-def _differ_by(one: float | None, other: float | None, step: float) -> bool:
-    return abs(one - other) >= step if one is not None and other is not None else one is not other
+def _differ_by(old: float | None, new: float | None, step: float) -> bool:
+    return abs(old - new) >= step if old is not None and new is not None else old is not new

@@ -110,8 +110,8 @@ def _read_journal(since: float) -> Iterator[tuple[float, str]]:
     except (OSError, subprocess.TimeoutExpired):
         return
     for line in journalctl.stdout.decode(errors="replace").splitlines():
-        stamp, _, rest = line.partition(" ")
+        stamp, _, message = line.partition(" ")
         try:
-            yield float(stamp), rest.partition("kernel: ")[2]
+            yield float(stamp), message.partition("kernel: ")[2]
         except ValueError:
             continue

@@ -14,58 +14,36 @@ PANEL_SPEED = 4.0
 _EVENTS_PER_CLOCK_CHECK = 32
 
 
-class Player:
-    """Yields the events of a recording when they are due.
+class PlaybackClock:
+    """A position that moves with the clock, faster or slower; it can be paused and set.
 
     Args:
-        recording: the recording to play.
-        at: where to start, in seconds since the launch.
-        speed: how much faster than recorded to play.
+        duration: where it ends, in seconds.
+        speed: how much faster than the clock it moves.
         clock: returns the real time, in seconds.
     """
 
-    recording: Recording
-    """The recording that is played."""
     duration: float
-    """The length of the recording, in seconds."""
+    """Where it ends, in seconds."""
     speed: float
     """How much faster than recorded it plays."""
     paused: bool
     """Whether the clock stands still."""
-    behind: bool
-    """Whether more events are due than were yielded."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        *,
-        at: float = 0.0,
-        speed: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.recording, self._clock = recording, clock
-        self.duration = recording.last_event_time() - recording.started_at
-        self.speed, self.paused = speed, False
+    def __init__(self, duration: float, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.duration, self.speed, self.paused, self._clock = duration, speed, False, clock
         self._since, self._from = clock(), 0.0
-        self._events: Iterator[AnyEvent] = recording.events()
-        self._next: AnyEvent | None = None
-        self.behind = True
-        self.seek(at)
 
     @property
     def position(self) -> float:
-        """The position, in seconds since the launch, at most `duration`."""
+        """The position in seconds, at most `duration`."""
         played = 0.0 if self.paused else (self._clock() - self._since) * self.speed
         return min(self.duration, self._from + played)
 
     @property
     def finished(self) -> bool:
-        """Whether the end of the recording is reached."""
+        """Whether the end is reached."""
         return self.position >= self.duration
-
-    def now(self) -> float:
-        """Return the position as seconds since the epoch, which is the time for a `RunState`."""
-        return self.recording.started_at + self.position
 
     def pause(self, paused: bool) -> None:
         """Pause or resume; resuming at the end starts from the beginning."""
@@ -82,11 +60,54 @@ class Player:
         self.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at))]
 
     def seek(self, position: float) -> bool:
-        """Go to a position; return whether events are yielded from the first again, as after going back."""
+        """Go to a position; return whether that is back."""
         position = max(0.0, min(self.duration, position))
-        if back := position < self.position:
-            self._events, self._next = self.recording.events(), None
+        back = position < self.position
         self._set_position(position)
+        return back
+
+    def _set_position(self, position: float) -> None:
+        self._since, self._from = self._clock(), position
+
+
+class Player(PlaybackClock):
+    """Yields the events of a recording when they are due.
+
+    Args:
+        recording: the recording to play.
+        at: where to start, in seconds since the launch.
+        speed: how much faster than recorded to play.
+        clock: returns the real time, in seconds.
+    """
+
+    recording: Recording
+    """The recording that is played."""
+    behind: bool
+    """Whether more events are due than were yielded."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        at: float = 0.0,
+        speed: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(recording.last_event_time() - recording.started_at, speed, clock)
+        self.recording = recording
+        self._events: Iterator[AnyEvent] = recording.events()
+        self._next: AnyEvent | None = None
+        self.behind = True
+        self.seek(at)
+
+    def now(self) -> float:
+        """Return the position as seconds since the epoch, which is the time for a `RunState`."""
+        return self.recording.started_at + self.position
+
+    def seek(self, position: float) -> bool:
+        """Go to a position; return whether events are yielded from the first again, as after going back."""
+        if back := super().seek(position):
+            self._events, self._next = self.recording.events(), None
         self.behind = True
         return back
 
@@ -106,6 +127,3 @@ class Player:
                 self.behind = True
                 return
         self._next = event
-
-    def _set_position(self, position: float) -> None:
-        self._since, self._from = self._clock(), position

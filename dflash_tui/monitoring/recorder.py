@@ -12,19 +12,14 @@ import httpx
 
 from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http, private_files
-from dflash_tui.events import (
-    ClockSet,
-    Counters,
-    Health,
-    HealthChanged,
-    LatenciesSampled,
-    LogLine,
-    Sampled,
-    decode_recorded,
-)
+from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import OBSERVER_SOURCE, ClockSet, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
 from dflash_tui.machine import clock, processes, system
+from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
+from dflash_tui.planning.start_measures import WARM_UP
+from dflash_tui.readings import Counters
 from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -35,6 +30,7 @@ FIRST_REQUEST_RETRY = 30.0
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
 _MAX_LINE = 1 << 20
+_TIMEOUT = 5.0
 
 
 async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> None:
@@ -50,7 +46,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
                 write_error = lease.write_error
                 problem = f"cannot record, so the figures stand still: {write_error}: {run.folder}"
                 text = problem if write_error else "recording again"
-                report_line(LogLine(time.time(), text, "WARNING", "dflash-tui"))
+                report_line(LogLine(time.time(), text, "WARNING", OBSERVER_SOURCE))
             if acquired:
                 await _Recorder(run, lease).run()
             await asyncio.sleep(SAMPLE_INTERVAL)
@@ -61,7 +57,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
 async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
-        async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
+        async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
             return (await scraper.fetch_metrics(client)).counters
     return None
 
@@ -97,6 +93,8 @@ class _Recorder:
         self._last_reading: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
         self._sampler = Sampler(run)
+        self._pace, self._slower = bounded_http.Pace(), changes[-1].slower if changes else 1
+        self._left_out = 0
         self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.idle_seconds_before_probe()
         self._idle_since = time.monotonic()
@@ -105,7 +103,7 @@ class _Recorder:
     async def run(self) -> None:
         """Record until the server has exited or the lease is lost."""
         async with (
-            httpx.AsyncClient(base_url=self._run.url, timeout=5.0, trust_env=False) as client,
+            bounded_http.open_client(self._run.url, timeout=_TIMEOUT) as client,
             asyncio.TaskGroup() as group,
         ):
             request: asyncio.Task[None] | None = None
@@ -113,7 +111,11 @@ class _Recorder:
                 due = time.monotonic() + SAMPLE_INTERVAL
                 self._record_clock()
                 await self._sampler.sample(starting=not self._warm)
-                healthy = await self._poll(client)
+                self._left_out += 1
+                healthy = False
+                if self._left_out >= self._pace.slower:
+                    self._left_out, healthy = 0, await self._pace.measure(self._poll(client))
+                    self._record_health(self._health, self._detail)  # when the pace has changed
                 if healthy and (request is None or request.done()):
                     if not self._warm and time.monotonic() >= self._first_request_at:
                         request = group.create_task(self._send_first_request())
@@ -170,9 +172,10 @@ class _Recorder:
     def _record_health(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
-        if (health, detail) != (self._health, self._detail) and not failed:
-            self._health, self._detail = health, detail
-            run_files.record_event(self._run, HealthChanged(time.time(), health, detail))
+        now = (health, detail, self._pace.slower)
+        if now != (self._health, self._detail, self._slower) and not failed:
+            self._health, self._detail, self._slower = now
+            run_files.record_event(self._run, HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:
         """Record counters and latencies when they changed, and the counters every ten seconds."""
@@ -212,7 +215,14 @@ class _Recorder:
         It may take minutes (kernels are compiled for it), so its timeout is that of any other request; one that fails
         is repeated after a while.
         """
-        result = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.api_key)
+        model, key = self._run.plan.served_name, self._run.api_key
+        if WARM_UP in self._run.plan.start or self._run.far_ranks:
+            # A server that fails on it may serve the others all the same.
+            greedy, answer = await client.send_greedy_warm_up(self._run.url, model, key=key)
+            run_files.record_event(self._run, greedy)
+            if not greedy.error and (verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer)):
+                run_files.record_event(self._run, verdict)
+        result = await client.send_first_request(self._run.url, model, key=key)
         self._record_clock()
         run_files.record_event(self._run, result)
         self._warm = not result.error
@@ -224,5 +234,5 @@ def _describe_error(path: str, error: Exception) -> str:
     return str(error) if isinstance(error, bounded_http.BadResponse) else f"{path}: {type(error).__name__}"
 
 
-def _same_latencies(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:
-    return other is not None and (one.ttft, one.tpot) == (other.ttft, other.tpot)
+def _same_latencies(sample: LatenciesSampled, before: LatenciesSampled | None) -> bool:
+    return before is not None and (sample.ttft, sample.tpot) == (before.ttft, before.tpot)

@@ -22,13 +22,16 @@ class RecorderLease:
 
     def __init__(self, path: Path) -> None:
         self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
-        self.write_error = ""  # of the last attempt; empty when it succeeded
+        self.write_error = ""  # of the last attempt of anybody; empty when it succeeded
 
     def acquire(self) -> bool:
         """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
-        _, renewed_at = self._read()
-        if 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
-            return self.renew()
+        holder, renewed_at = self._read()
+        if not 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
+            return self._write()
+        if holder != self._me:
+            self.write_error = ""  # somebody else could write there
+            return False
         return self._write()
 
     def renew(self) -> bool:

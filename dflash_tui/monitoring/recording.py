@@ -7,8 +7,10 @@ unpacked. A recording identifies no process, so nothing can be signalled through
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import io
+import os
 import re
 import struct
 import zipfile
@@ -24,7 +26,8 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
+from dflash_tui.event_json import YEAR_2100, decode_recorded
+from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping
 from dflash_tui.planning.earlier_plans import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
@@ -38,6 +41,8 @@ _ALWAYS_ALLOWED = 16 << 20
 _MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
 _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
+# Seconds of the start that are seen before the server is up.
+_LEAD = 8.0
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
 # An archive ends with a record of each of its files, three by `export`, and a comment.
 _MAX_DIRECTORY = 2 << 20
@@ -86,6 +91,14 @@ class Recording(Run, frozen=True):
     def _exited_unrecorded(self) -> bool:
         """Whether the server has exited without a record of it; unknown, so False, for an exported file."""
         return self.folder.is_dir() and (run := _find_own_run(self.id)) is not None and not server_process.is_alive(run)
+
+    def find_opening(self) -> float:
+        """Return the seconds after the launch from which on something happens: shortly before it was up or ended."""
+        moments = (HealthChanged, RequestDone, Stopping, Exited)
+        with contextlib.suppress(*_READ_ERRORS):
+            first = next((event.at for event in self._read_samples() if isinstance(event, moments)), self.started_at)
+            return max(0.0, first - self.started_at - _LEAD)
+        return 0.0
 
     def last_event_time(self) -> float:
         """Return the time of the last event, by the last parts of both files."""
@@ -151,7 +164,7 @@ def find_recording(name: str) -> Recording:
     """
     if name == SAMPLE:
         return read_recording(paths.sample_folder())
-    path = Path(name).expanduser()
+    path = paths.expand_home(name)
     if path.is_dir() or path.is_file():
         return read_recording(path)
     if "/" in name or name.endswith(".zip"):
@@ -177,7 +190,7 @@ def read_recording(path: Path) -> Recording:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # Without the identity of a process, no pid in it is ever taken for a process of ours.
         fields = upgrade_record(clean_json_value(msgspec.json.decode(data)))
-        fields |= {"born": "", "source": str(path.resolve())}
+        fields |= {"born": "", "source": str(paths.resolve_links(path))}
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
@@ -204,8 +217,17 @@ def _read_run_part(path: Path) -> bytes:
 
 
 def _open_in_folder(path: Path) -> BinaryIO:
-    """Open a part of a run folder; that of the sample may be a link, as some installers make it."""
-    return private_files.open_file(path, follow=path.parent == paths.sample_folder())
+    """Open a part of a run folder; that of the sample may be a link, as some installers make it.
+
+    Raises:
+        OSError: it is no file, or is far larger than what of it is on the disk: a hole can be of any size.
+    """
+    file = private_files.open_file(path, follow=path.parent == paths.sample_folder())
+    status = os.fstat(file.fileno())
+    if status.st_size > _ALWAYS_ALLOWED + MAX_COMPRESSION * status.st_blocks * 512:
+        file.close()
+        raise OSError(errno.EFBIG, f"{path.name} says that it has {status.st_size >> 20} MiB, most of which are a hole")
+    return file
 
 
 class _ArchiveFile(io.FileIO):

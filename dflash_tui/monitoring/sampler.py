@@ -7,10 +7,11 @@ import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.events import Activity, GpusSampled, MemorySampled, Suspended
+from dflash_tui.events import Activity, GpusSampled, MemorySampled, ProcessorsSampled, Suspended
 from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.monitoring import gpu_load
 from dflash_tui.runs import run_files, server_process
@@ -19,6 +20,7 @@ from dflash_tui.runs.run import Run
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 _ACTIVITY_INTERVAL = 2.0
+_BUSIER = 0.1  # processors; a smaller difference is told of every ten seconds only
 
 
 class Sampler:
@@ -30,8 +32,11 @@ class Sampler:
         self._memory: MemorySampled | None = None
         self._gpus: GpusSampled | None = None
         self._suspended: tuple[int, ...] = ()
+        self._processors: ProcessorsSampled | None = None
+        self._worked: tuple[float, float] | None = None  # when it was looked at, and the processor time by then
         # Intervals are measured by a clock that nobody sets.
         self._memory_at = self._gpus_at = self._members_at = self._activity_at = -math.inf
+        self._processors_at = -math.inf
 
     async def sample(self, *, starting: bool) -> None:
         """Sample once; CPU time and disk bytes only while the server is `starting`, when its log may be silent."""
@@ -42,6 +47,8 @@ class Sampler:
             self._activity_at = now
             activity = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
             run_files.record_event(self._run, activity)
+        if self._run.plan.on_cpu:
+            await self._record_processors(now)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
@@ -54,6 +61,22 @@ class Sampler:
             if changed or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
                 run_files.record_event(self._run, sample)
+
+    async def _record_processors(self, now: float) -> None:
+        if self._worked and now - self._worked[0] < _ACTIVITY_INTERVAL:
+            return
+        before, use = self._worked, await asyncio.to_thread(measure_processor_use, self.members)
+        self._worked = (now, use.seconds)
+        if before is None or use.seconds < before[1]:  # a process of it has ended, and its time with it
+            return
+        sample = ProcessorsSampled(
+            time.time(), round((use.seconds - before[1]) / (now - before[0]), 2), use.processors, use.threads
+        )
+        last = self._processors
+        changed = last is None or abs(sample.busy - last.busy) > _BUSIER or sample.threads != last.threads
+        if changed or now - self._processors_at >= IDLE_INTERVAL:
+            self._processors, self._processors_at = sample, now
+            run_files.record_event(self._run, sample)
 
     def _record_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
@@ -74,6 +97,34 @@ class Sampler:
         return MemorySampled(
             time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", available
         )
+
+
+class ProcessorUse(NamedTuple):
+    """What processes have used of the processors until now."""
+
+    seconds: float
+    processors: int
+    """How many they may run on."""
+    threads: int
+
+
+def measure_processor_use(members: Iterable[psutil.Process]) -> ProcessorUse:
+    """Return the processor time of `members`, how many processors they may run on, and their threads.
+
+    Processes of other users count as nothing.
+    """
+    seconds, threads = 0.0, 0
+    allowed: set[int] = set()
+    for process in members:
+        try:
+            with process.oneshot():
+                times = process.cpu_times()
+                seconds += times.user + times.system
+                threads += process.num_threads()
+            allowed.update(process.cpu_affinity() or ())
+        except psutil.Error:
+            continue
+    return ProcessorUse(seconds, len(allowed), threads)
 
 
 def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dflash_tui.common import private_files
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.events import Recorded, Step, decode_recorded
+from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import Recorded, Step
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state import eta as expectations
-from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
-from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output.log_reader import LogReader
+
+if TYPE_CHECKING:  # what reads logs takes 30 ms, which is spared where nothing was launched
+    from dflash_tui.run_state.eta import MedianSeconds, RecordedStart
 
 _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a server that is not up by this much log never came up.
@@ -51,6 +51,10 @@ def estimate_ready(plan: Plan) -> TimeToReady | None:
     Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
     """
     ready_starts = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
+    if not ready_starts:
+        return None
+    from dflash_tui.run_state.eta import expect_startup
+
     expected = expect_startup(ready_starts)
     return TimeToReady(*expected.ready) if expected and expected.ready else None
 
@@ -60,13 +64,15 @@ def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
     """
+    from dflash_tui.run_state import eta as expectations
+
     runs = [run for run in registry.list_runs() if run.id != exclude]
     engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
     medians = expectations.summarize_steps(engine) | {
         Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)
     }
-    needed = set(Step) - (set() if plan.patches else {Step.PATCHES})
+    needed = set(Step) - (set() if plan.patches else {Step.PATCHES}) - {Step.INSPECT}
     return {step: median for step, median in medians.items() if median and step in needed}
 
 
@@ -81,6 +87,10 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 def _read_start(run: Run) -> RecordedStart | None:
     """Read a start from the beginnings of its files; None when it never came up, or nobody knows how long it took."""
+    from dflash_tui.run_state.eta import RecordedStart
+    from dflash_tui.run_state.state import RunState
+    from dflash_tui.vllm_output.log_reader import LogReader
+
     state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
     state.apply(run.launched)
     for chunk in _read_chunks(run.log, _MAX_LOG_BYTES):
@@ -104,13 +114,14 @@ def _read_start(run: Run) -> RecordedStart | None:
         recipe=plan.recipe,
         mode=plan.mode.value,
         engine=run.engine,
-        setup=" ".join(filter(None, (plan.profile, plan.variant, f"n_spec {plan.num_speculative_tokens}"))),
+        setup=" ".join(filter(None, (plan.profile, plan.variant, f"n={plan.num_speculative_tokens}"))),
         kind=plan.kind,
         cache=startup.cache,
         phases={span.phase: span.seconds for span in startup.spans(state.up_at)},
         up=state.up_at - run.started_at,
         first_request=None if ready_at is None else ready_at - state.up_at,
         synthetic=plan.synthetic,
+        measures=plan.start,
     )
 
 

@@ -14,9 +14,12 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.field_types import FlagValue
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
-from dflash_tui.planning.recipe import FlagValue, Mode, ModelConfig
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.methods import WITHOUT_DRAFTER
+from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.recipe import HardwareLayer, Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 # How many requests at once the measurements had; each number of requests has a graph of its own.
 DEFAULT_SEQUENCES = 8
@@ -48,49 +51,64 @@ _FLASHINFER_SINCE = {
 _FLASHINFER_EVERYWHERE = Version("0.33.0")
 
 
-def apply_graphs_mode(setup: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
+def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     """Return a recipe with the flags, variables and warnings of graphs mode; `tokens` are drafted per step.
 
     Raises:
         UsageError: the server would run eagerly, or a setting says otherwise.
     """
-    if setup.recipe.for_cpu:
+    if resolved.recipe.for_cpu:
         raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")
-    vllm = Version(setup.engine.vllm)
-    flags = normalize_flag_names(setup.flags)
-    _check_attention(setup, flags)
-    config, flags = _split_compilation_config(flags, setup.changed)
+    vllm = Version(resolved.engine.vllm)
+    flags = normalize_flag_names(resolved.flags)
+    _check_attention(resolved, flags)
+    config, flags = _split_compilation_config(flags, resolved.changed)
     sequences, warnings = _choose_sequences(flags)
     sizes = config.get("cudagraph_capture_sizes") or _list_capture_sizes(flags, tokens + 1, sequences)
     config = {key: value for key, value in config.items() if key != "max_cudagraph_capture_size"}
     flags |= {"max-num-seqs": sequences, _CONFIG: config | _OWN_KEYS | {"cudagraph_capture_sizes": sizes}}
-    env = dict(setup.env)
-    if tokens and vllm < _FIRST_WITH_V2:
-        warnings.append(f"vLLM {setup.engine.vllm} captures the target only: its drafter runs eagerly")
-    if tokens and _needs_v2_runner(setup, vllm):
+    env = dict(resolved.env)
+    drafts = bool(tokens) and resolved.method not in WITHOUT_DRAFTER
+    if drafts and vllm < _FIRST_WITH_V2:
+        warnings.append(f"vLLM {resolved.engine.vllm} captures the target only: its drafter runs eagerly")
+    if drafts and _needs_v2_runner(resolved, vllm):
         env.setdefault(_RUNNER, "1")
     if env.get(_RUNNER) == "1" and vllm < _ALWAYS_V2:
         warnings += _reserve_memory(flags)
-    return replace(setup, flags=flags, env=env, warnings=(*setup.warnings, *warnings))
+    return replace(resolved, flags=flags, env=env, warnings=(*resolved.warnings, *warnings))
 
 
-def is_measured(setup: ResolvedRecipe) -> bool:
+def is_choice(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> bool:
+    """Whether a launch in another mode, with so many drafted tokens, could have graphs mode instead."""
+    if resolved.recipe.for_cpu or mode is Mode.GRAPHS:
+        return False
+    try:
+        apply_graphs_mode(resolved, tokens)
+    except UsageError:
+        return False
+    return True
+
+
+def is_measured(resolved: ResolvedRecipe) -> bool:
     """Whether the recipe has figures of graphs mode on this class of GPU."""
-    return any(figures.mode is Mode.GRAPHS for figures in setup.expected)
+    return any(
+        figures.mode is Mode.GRAPHS
+        for figures in resolved.recipe.hardware.get(resolved.hardware, HardwareLayer()).expected
+    )
 
 
-def _check_attention(setup: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
+def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
     """Raise where the attention backend cannot verify drafts within a graph: vLLM would run eagerly and go on."""
     backends = {
         "attention-backend": flags.get("attention-backend"),
-        "speculation.attention_backend": setup.speculation.get("attention_backend"),
+        "speculation.attention_backend": resolved.speculation.get("attention_backend"),
     }
-    since = _FLASHINFER_SINCE.get(setup.hardware, _FLASHINFER_EVERYWHERE)
+    since = _FLASHINFER_SINCE.get(resolved.hardware, _FLASHINFER_EVERYWHERE)
     for setting, backend in backends.items():
-        if str(backend).upper() == "FLASHINFER" and Version(setup.engine.vllm) < since:
+        if str(backend).upper() == "FLASHINFER" and Version(resolved.engine.vllm) < since:
             raise UsageError(
-                f"graphs mode: FlashInfer of vLLM {setup.engine.vllm} captures no verification on "
-                f"{setup.hardware.value}, and the server would run eagerly",
+                f"graphs mode: FlashInfer of vLLM {resolved.engine.vllm} captures no verification on "
+                f"{resolved.hardware.value}, and the server would run eagerly",
                 hint=f"--set {setting}=triton_attn, or --vllm {since}",
             )
 
@@ -155,9 +173,9 @@ def is_hybrid(config: ModelConfig | None) -> bool:
     )
 
 
-def _needs_v2_runner(setup: ResolvedRecipe, vllm: Version) -> bool:
+def _needs_v2_runner(resolved: ResolvedRecipe, vllm: Version) -> bool:
     """Whether the default runner of this release may leave the drafter eager, and the V2 runner serves the model."""
-    since = _V2_FOR_HYBRIDS if is_hybrid(setup.target.config) else _FIRST_WITH_V2
+    since = _V2_FOR_HYBRIDS if is_hybrid(resolved.target.config) else _FIRST_WITH_V2
     return since <= vllm < _ALWAYS_V2
 
 

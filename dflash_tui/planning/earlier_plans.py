@@ -14,8 +14,11 @@ from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")
 _RENAMED = {"unneeded": "skipped_patches", "unpatched": "disabled_patches", "differs": "deviations"}
-# Keys that a plan or an arm had before 2026-11-22; where none is, nothing has to be upgraded.
-_EARLIER_KEYS = re.compile(rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:')
+# Keys that a plan or an arm had before 2026-11-22, and a label of then that says a thing twice; where none is, nothing
+# has to be upgraded.
+_EARLIER = re.compile(
+    rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:|synthetic acceptance[^"]*; synthetic acceptance"'
+)
 
 
 def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
@@ -24,7 +27,7 @@ def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callab
     Raises:
         msgspec.MsgspecError: it is not JSON, or not what the decoder is for.
     """
-    if not _EARLIER_KEYS.search(data):
+    if not _EARLIER.search(data):
         return decode_untrusted(data, decoder)
     try:
         fields = clean_json_value(msgspec.json.decode(data))
@@ -38,9 +41,19 @@ def upgrade_plan(fields: Any) -> Any:
     if not isinstance(fields, dict):
         return fields
     plan = {_RENAMED.get(name, name): value for name, value in fields.items() if name != "asked"}
-    if asked := fields.get("asked"):
-        plan["request"] = upgrade_options({"": fields.get("recipe"), **asked} if isinstance(asked, dict) else asked)
+    if options := fields.get("asked"):
+        plan["request"] = upgrade_options(
+            {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
+        )
+    if isinstance(label := plan.get("synthetic"), str):
+        plan["synthetic"] = upgrade_label(label)
     return plan
+
+
+def upgrade_label(label: str) -> str:
+    """Return why figures are no real model's without what an earlier part says already."""
+    parts = label.split("; ")
+    return "; ".join(part for place, part in enumerate(parts) if not any(part in before for before in parts[:place]))
 
 
 def upgrade_options(options: Any) -> Any:

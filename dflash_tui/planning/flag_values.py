@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 _SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
@@ -13,7 +14,12 @@ T = TypeVar("T")
 
 def normalize_flag_names(flags: Mapping[str, T]) -> dict[str, T]:
     """Return the flags by the names that vLLM knows: `_` is `-` up to a dot, and the last one counts."""
-    return {re.sub(r"^[^.]+", lambda name: name[0].replace("_", "-"), name): value for name, value in flags.items()}
+    return {_normalize_name(name): value for name, value in flags.items()}
+
+
+@lru_cache(maxsize=1024)
+def _normalize_name(name: str) -> str:
+    return re.sub(r"^[^.]+", lambda match: match[0].replace("_", "-"), name)
 
 
 def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dflash_tui.planning.recipe import ModelConfig
+from dflash_tui.planning.recipes.artifacts import ModelConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
+# Where the language model stands in a config.json: beside a vision tower, or in a drafter of the speculators format.
+_INNER = ("text_config", "transformer_layer_config")
 
 
 class KvCache(NamedTuple):
@@ -31,7 +33,7 @@ class KvCache(NamedTuple):
     @property
     def unknown(self) -> tuple[str, ...]:
         """What of it cannot be computed."""
-        target, *drafter = (self._of(model, 1) for model in self.models)
+        target, *drafter = (self._measure_model(model, 1) for model in self.models)
         if target is None:
             return ("KV cache",)
         return ("KV cache of the drafter",) if None in drafter else ()
@@ -41,7 +43,7 @@ class KvCache(NamedTuple):
 
         On an H200 vLLM 0.26.0 said 3.753 GiB for 16384 tokens of Gemma 4 26B-A4B with its drafter; this gives 3.750.
         """
-        target, *drafter = (self._of(model, length) for model in self.models)
+        target, *drafter = (self._measure_model(model, length) for model in self.models)
         return None if target is None else target + sum(size or 0 for size in drafter)
 
     def longest(self, room: int, most: int | None) -> int | None:
@@ -52,7 +54,7 @@ class KvCache(NamedTuple):
         fitting = bisect.bisect_right(lengths, room, key=lambda length: self.needed(length) or 0)
         return lengths[fitting - 1] if fitting else None
 
-    def _of(self, model: ModelConfig | None, length: int) -> int | None:
+    def _measure_model(self, model: ModelConfig | None, length: int) -> int | None:
         """Return the bytes for one model, None when its config or the data type does not tell.
 
         Each full-attention layer keeps keys and values of all tokens; a sliding layer those of its window and of the
@@ -76,8 +78,8 @@ class KvCache(NamedTuple):
 
 def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
     """Return what a config.json says of its language model; None when it says what no model can have."""
-    inner = config.get("text_config")
-    text = inner if isinstance(inner, Mapping) else config
+    inner = [config.get(name) for name in _INNER]
+    text = next((part for part in inner if isinstance(part, Mapping)), config)
     try:
         return msgspec.convert({name: text.get(name) for name in ModelConfig.__struct_fields__}, ModelConfig)
     except msgspec.ValidationError:

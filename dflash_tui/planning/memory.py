@@ -14,8 +14,9 @@ from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.kv_cache import STEP, KvCache
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode, ModelConfig
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # the arithmetic itself asks no driver
     from dflash_tui.machine.gpus import Gpu
@@ -52,12 +53,12 @@ class GpuMemory(NamedTuple):
 
 def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
     """Return the memory of the GPUs that a server is divided over, by the smallest; None when it is unknown."""
-    known = [card for card in cards if card.memory_total]
-    if not known:
+    readable_cards = [card for card in cards if card.memory_total]
+    if not readable_cards:
         return None
-    total = min(card.memory_total or 0 for card in known)
-    free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
-    return GpuMemory(known[0].hardware, total, free, known[0].unified)
+    total = min(card.memory_total or 0 for card in readable_cards)
+    free = min((card.memory_total or 0) - (card.memory_used or 0) for card in readable_cards)
+    return GpuMemory(readable_cards[0].hardware, total, free, readable_cards[0].unified)
 
 
 class LocalModel(NamedTuple):
@@ -114,18 +115,23 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         return sum(share.size or 0 for share in self.shares if share.name != "activations") + (self.kv_needed or 0)
 
     @property
+    def holds_request(self) -> bool:
+        """Whether one request of the longest length fits, as far as that is known."""
+        return self.kv_needed is None or self.kv_needed <= self.kv_left
+
+    @property
     def requests(self) -> float | None:
         """How many requests of the longest length fit into the KV cache at a time."""
         return self.kv_left / self.kv_needed if self.kv_needed else None
 
 
 def estimate_plan_memory(
-    setup: ResolvedRecipe, plan: Plan, machine: GpuMemory | None, models: Sequence[LocalModel | None]
+    resolved: ResolvedRecipe, plan: Plan, machine: GpuMemory | None, models: Sequence[LocalModel | None]
 ) -> MemoryEstimate | None:
     """Return what a plan needs on each GPU of `machine`; None on the CPU, or when the machine's memory is unknown.
 
     Args:
-        setup: The recipe that the plan was made of.
+        resolved: The recipe that the plan was made of.
         plan: The plan.
         machine: The memory of one GPU.
         models: The target and the drafter where they are on this machine; what the recipe says is used otherwise.
@@ -134,7 +140,7 @@ def estimate_plan_memory(
         return None
     target, drafter = [*models, None, None][:2]
     return estimate_memory(
-        setup,
+        resolved,
         machine,
         mode=plan.mode,
         tokens=plan.num_speculative_tokens,
@@ -146,7 +152,7 @@ def estimate_plan_memory(
 
 
 def estimate_memory(
-    setup: ResolvedRecipe,
+    resolved: ResolvedRecipe,
     machine: GpuMemory,
     *,
     mode: Mode,
@@ -156,12 +162,12 @@ def estimate_memory(
     target_bytes: int | None = None,
     drafter_bytes: int | None = None,
 ) -> MemoryEstimate:
-    """Return what launching `setup` needs on each GPU of `machine`.
+    """Return what launching `resolved` needs on each GPU of `machine`.
 
     Weights and KV cache are divided by `tensor-parallel-size`. The recipe has what is not given of the models.
 
     Args:
-        setup: The resolved recipe.
+        resolved: The resolved recipe.
         machine: The memory of one GPU.
         mode: How the server runs the model.
         tokens: How many tokens are drafted per step.
@@ -171,24 +177,25 @@ def estimate_memory(
         drafter_bytes: The size of the drafter's files.
     """
     if mode is Mode.GRAPHS:
-        setup = cuda_graphs.apply_graphs_mode(setup, tokens)
-    flags = normalize_flag_names(setup.flags)
-    target = target or setup.target.config
+        resolved = cuda_graphs.apply_graphs_mode(resolved, tokens)
+    flags = normalize_flag_names(resolved.flags)
+    target = target or resolved.target.config
     split = read_whole_number(flags, "tensor-parallel-size") or 1
-    batched, sequences = read_batch_limits(setup, machine)
+    batched, sequences = read_batch_limits(resolved, machine)
     # A quantization while loading leaves something else than the files.
-    files = None if setup.weights_gb else target_bytes
-    shares = [_share("weights", files, setup.weights_gb or setup.target.size_gb, split)]
-    if tokens:
-        shares.append(_share("drafter", drafter_bytes, setup.drafter.size_gb, split))
+    files = None if resolved.weights_gb else target_bytes
+    shares = [_share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)]
+    draft = resolved.drafter if tokens else None
+    if draft:
+        shares.append(_share("drafter", drafter_bytes, draft.size_gb, split))
     shares.append(MemoryShare("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
     if mode is not Mode.EAGER:
         graphs = _GRAPHS if mode is Mode.COMPILE else _DECODE_GRAPHS
         shares.append(MemoryShare("CUDA graphs", graphs, "measured on an H200"))
     shares.append(MemoryShare("CUDA context", _CONTEXT, "measured on an H200"))
     cache = KvCache(
-        models=(target, drafter or setup.drafter.config) if tokens else (target,),
-        in_flight=batched * (2 if Version(setup.engine.vllm) >= _TWO_BATCHES else 1),
+        models=(target, drafter or draft.config) if draft else (target,),
+        in_flight=batched * (2 if Version(resolved.engine.vllm) >= _TWO_BATCHES else 1),
         tokens=tokens,
         split=split,
         dtype=str(flags.get("kv-cache-dtype", "auto")),
@@ -233,12 +240,12 @@ def _compare_with_gpu(
     )
 
 
-def read_batch_limits(setup: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:
+def read_batch_limits(resolved: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:
     """Return the tokens and the sequences that vLLM schedules at most in a step, by flag or by its default."""
-    flags = normalize_flag_names(setup.flags)
+    flags = normalize_flag_names(resolved.flags)
     # vLLM leaves the A100 out by name; no other Ampere GPU has that much memory.
     large = machine.total >= _LARGE_GPU and machine.hardware is not Hardware.AMPERE
-    if machine.hardware is Hardware.GB10 and Version(setup.engine.vllm) >= Version("0.33.0"):
+    if machine.hardware is Hardware.GB10 and Version(resolved.engine.vllm) >= Version("0.33.0"):
         large = False
     tokens, sequences = (8192, 1024) if large else (2048, 256)
     return read_whole_number(flags, "max-num-batched-tokens") or tokens, read_whole_number(
@@ -261,9 +268,9 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
     )
 
 
-def read_max_model_len(setup: ResolvedRecipe) -> int | None:
+def read_max_model_len(resolved: ResolvedRecipe) -> int | None:
     """Return the tokens that `--max-model-len` lets a request have; None where it is not given, or `auto`."""
-    return read_whole_number(normalize_flag_names(setup.flags), "max-model-len")
+    return read_whole_number(normalize_flag_names(resolved.flags), "max-model-len")
 
 
 def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:

@@ -20,11 +20,13 @@ _TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
 
 
 class VllmBuild(msgspec.Struct, frozen=True):
-    """A build of vLLM: distribution, version, major version of CUDA (0: none, None: not known)."""
+    """A build of vLLM: distribution, version, major version of CUDA (0: none, None: not known), from where it runs."""
 
     distribution: str
     vllm: str
     cuda: int | None = None
+    editable: bool = False
+    """Whether it runs from a source tree, which may be another than its version says."""
 
     @property
     def number(self) -> Version | None:
@@ -36,8 +38,8 @@ class VllmBuild(msgspec.Struct, frozen=True):
 
     @property
     def release(self) -> Version | None:
-        """The release that it is; None for a development build or pre-release, whose number says little."""
-        return None if self.number is None or self.number.is_prerelease else self.number
+        """The release that it is; None of a development build, pre-release or source tree, whose number says little."""
+        return None if self.editable or self.number is None or self.number.is_prerelease else self.number
 
 
 def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
@@ -88,11 +90,7 @@ def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None
     if patch.distribution != build.distribution:
         return f"for {patch.distribution}, and this is {build.distribution}"
     if build.release and not covers_build(patch, build):
-        return (
-            f"upstream since {patch.upstream.since}"
-            if patch.upstream and has_reached_upstream(patch, build)
-            else explain_out_of_range(patch)
-        )
+        return _explain_other_release(patch, build)
     if patch.cuda and build.cuda is None:
         return f"for builds with CUDA {patch.cuda}, and which one this has is unknown"
     if patch.cuda and build.cuda != patch.cuda:
@@ -100,6 +98,21 @@ def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None
     if patch.hardware and hardware and hardware not in patch.hardware:
         return f"for {', '.join(patch.hardware)}"
     return ""
+
+
+def _explain_other_release(patch: Patch, build: VllmBuild) -> str:
+    """Return why a release that the patch is not for does not need it."""
+    if patch.upstream and has_reached_upstream(patch, build):
+        return f"upstream since {patch.upstream.since}"
+    if keys := find_keys_instead(patch, build):
+        return f"{', '.join(keys)} of --speculative-config does it"
+    return explain_out_of_range(patch)
+
+
+def find_keys_instead(patch: Patch, build: VllmBuild) -> dict[str, bool | int | str]:
+    """Return the keys of --speculative-config that do what the patch does in this release; empty where none do."""
+    keys = patch.by_key
+    return keys.speculation if keys and build.release and build.release in SpecifierSet(keys.versions) else {}
 
 
 def explain_out_of_range(patch: Patch) -> str:
@@ -122,6 +135,8 @@ def has_reached_upstream(patch: Patch, build: VllmBuild) -> bool:
 
 def explain_caveat(patch: Patch, build: VllmBuild) -> str:
     """Return why a verdict rests on the source alone; empty for the releases that the patch was verified on."""
+    if build.editable:
+        return "an editable install: judged by its source"
     if build.release is None:
         return f"{build.vllm} is not a release: judged by its source"
     last = [Version(bound.version) for bound in SpecifierSet(patch.versions) if bound.operator == "<="]

@@ -1,8 +1,5 @@
 """The schema and loader of patch files: a change of vLLM's source, for which releases and machines it is."""
 
-from __future__ import annotations
-
-import difflib
 import hashlib
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +12,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.recipe import EnvName, Link, Name, Prose, Text
+from dflash_tui.planning.field_types import EnvName, Link, Name, Prose, Text
+from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
@@ -71,6 +70,15 @@ class WithoutPatch(_Strict, frozen=True):
     why: Prose
 
 
+class ByKey(_Strict, frozen=True):
+    """Releases that do what the patch does when keys of --speculative-config ask for it."""
+
+    versions: Text
+    """The releases, as a specifier of PEP 440."""
+    speculation: Annotated[dict[Identifier, bool | int | str], Meta(min_length=1)]
+    """The keys, and what they are set to."""
+
+
 class Patch(_Strict, frozen=True):
     """One change of vLLM's source."""
 
@@ -106,6 +114,10 @@ class Patch(_Strict, frozen=True):
     """Whether it is applied only when it is asked for by name."""
     stands_for: tuple[Name, ...] = ()
     """Keys of --speculative-config that these releases do not know and whose work the patch does."""
+    methods: tuple[Method, ...] = ()
+    """The methods of speculation that it is for; any when empty."""
+    by_key: ByKey | None = None
+    """Other releases, in which keys of --speculative-config do what it does."""
     name: str = ""
     """The name of the file, which it may repeat."""
 
@@ -128,19 +140,23 @@ class Patch(_Strict, frozen=True):
 register_type(Patch)
 
 
-def are_alternatives(one: Patch, other: Patch) -> bool:
+def are_alternatives(patch: Patch, other: Patch) -> bool:
     """Whether either is an alternative to the other, so that only one of both may be applied."""
-    return one.name == other.instead_of or other.name == one.instead_of
+    return patch.name == other.instead_of or other.name == patch.instead_of
 
 
-def list_patch_names() -> list[str]:
-    """Return the names of all patches, the user's own included."""
-    return sorted(_files())
+def is_shipped(patch: Patch) -> bool:
+    """Whether a patch is one of ours, word for word."""
+    path = paths.bundled_folder("patches") / f"{patch.name}.yaml"
+    try:
+        return path.is_file() and _load_file(path) == patch
+    except RecipeError:
+        return False
 
 
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
-    usable, broken = load_each(dict(sorted(_files().items())), _load_file)
+    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
     return list(usable.values()), broken
 
 
@@ -151,12 +167,11 @@ def load_patch(name: str) -> Patch:
         UsageError: there is no such patch; the message names the nearest one.
         RecipeError: its file is not valid.
     """
-    known = _files()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known))}"
+    files = paths.list_patch_files()
+    if name not in files:
+        hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
         raise UsageError(f"no patch called '{name}'", hint=hint)
-    return _load_file(known[name])
+    return _load_file(files[name])
 
 
 def _load_file(path: Path) -> Patch:
@@ -172,23 +187,20 @@ def _load_file(path: Path) -> Patch:
     return _read(path, changed)
 
 
-def _files() -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for folder in (paths.bundled_folder("patches"), paths.user_patches_folder()):
-        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
-    return files
-
-
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
     patch = yaml_loader.load_yaml(path, Patch)
     if patch.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
-    try:
-        SpecifierSet(patch.versions)
-    except InvalidSpecifier as error:
-        raise yaml_loader.build_file_error(path, ["versions"], str(error)) from None
+    ranges: dict[tuple[str, ...], str] = {("versions",): patch.versions}
+    if patch.by_key:
+        ranges["by_key", "versions"] = patch.by_key.versions
+    for keys, versions in ranges.items():
+        try:
+            SpecifierSet(versions)
+        except InvalidSpecifier as error:
+            raise yaml_loader.build_file_error(path, keys, str(error)) from None
     if len(set(patch.paths)) < len(patch.files):
         raise yaml_loader.build_file_error(path, ["files"], "the same file twice")
     for index, file in enumerate(patch.files):

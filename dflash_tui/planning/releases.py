@@ -1,7 +1,5 @@
 """The table of vLLM releases that engines are installed from: what uv installs for each, and how large that is."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What the user asked to launch, as a value: a plan keeps it, remedies and experiments change it. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +8,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import yaml_loader
-from dflash_tui.common.errors import UsageError
-from dflash_tui.common.redaction import redact_secrets, redact_variables
+from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common.secrets.redaction import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.recipe import Mode
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
 _TEXT_SETTINGS = ("target.", "drafter.", "env.")
@@ -28,6 +27,8 @@ class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     """Another variant of the recipe."""
     mode: Mode | None = None
     """Another mode."""
+    method: Method | None = None
+    """Another method of speculation."""
     port: int | None = None
     """Another port."""
     num_speculative_tokens: int | None = None
@@ -60,7 +61,9 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     variant: str | None = None
     """The variant, such as another drafter."""
     mode: Mode | None = None
-    """Eager or compile."""
+    """Eager, graphs or compile."""
+    method: Method | None = None
+    """How tokens are drafted, such as `dflash` or `mtp`; `none` is without speculation."""
     port: int | None = None
     """The port; without it the recipe's, or the next one that is free."""
     num_speculative_tokens: int | None = None
@@ -73,31 +76,37 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """An environment by name or folder instead of the recipe's."""
     settings: dict[str, str] = {}
     """Flags of `vllm serve` and what else `--set` takes, by name; the values are YAML that is not parsed yet."""
+    peers: tuple[str, ...] = ()
+    """The other hosts of a server over several, as ssh calls them."""
+    link: str | None = None
+    """The interface of this machine, or an address, whose subnet the hosts share."""
 
-    def with_changes(self, changes: LaunchChanges) -> LaunchRequest:
+    def with_changes(self, changes: LaunchChanges) -> "LaunchRequest":
         """Return this request with `changes`."""
-        fields: dict[str, Any] = dict.fromkeys(changes.removed)
+        fields: dict[str, Any] = {name: () if name == "peers" else None for name in changes.removed}
         fields |= {name: value for name in _OPTIONS if (value := getattr(changes, name)) is not None}
-        kept = {name: value for name, value in self.settings.items() if name not in changes.removed_settings}
-        return replace(self, settings=kept | changes.settings, **fields)
+        settings = {name: value for name, value in self.settings.items() if name not in changes.removed_settings}
+        return replace(self, settings=settings | changes.settings, **fields)
 
     def to_argv(self) -> list[str]:
         """Return the recipe and the options that ask for this on the command line, to stand after `up` or `ab`."""
         options = [(f"--{name.replace('_', '-')}", getattr(self, name)) for name in _OPTIONS]
         argv = [self.recipe, *(word for name, value in options if value is not None for word in (name, str(value)))]
-        return argv + [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        argv += [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        argv += [word for host in self.peers for word in ("--peer", host)]
+        return argv + (["--link", self.link] if self.link else [])
 
     def to_command(self) -> str:
         """Return the line for a shell that launches this."""
         return shlex.join(["dflash-tui", "up", *self.to_argv()])
 
-    def without_secrets(self) -> LaunchRequest:
+    def without_secrets(self) -> "LaunchRequest":
         """Return this request without secrets in its values, for whoever else reads it."""
         fields = {name: redact_secrets(value) for name in _TEXTS if (value := getattr(self, name)) is not None}
         return replace(self, settings=redact_variables(self.settings), **fields)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> LaunchRequest:
+    def from_options(cls, options: Mapping[str, str]) -> "LaunchRequest":
         """Return the request that run.json and experiment.json of earlier releases hold as a mapping of options.
 
         The recipe is under `""`, an option under its name, and each setting under `--set NAME`.
@@ -119,7 +128,9 @@ register_type(LaunchChanges)
 register_type(LaunchRequest)
 
 # The fields that are options of the command line by the same name, in the order in which they are typed.
-_OPTIONS = tuple(name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "settings"})
+_OPTIONS = tuple(
+    name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "settings", "peers", "link"}
+)
 _TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
 
 
@@ -134,6 +145,6 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
         is_text = not text or (name.startswith(_TEXT_SETTINGS) and text != "null")
         try:
             values[name] = text if is_text else yaml_loader.parse_yaml_value(text)
-        except yaml_loader.YamlError as error:
+        except YamlError as error:
             raise UsageError(f"--set {name}: {error}", evidence=text) from None
     return values

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from msgspec import structs
+
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
@@ -31,7 +33,7 @@ def tabulate_kinds(measured: LevelSummary) -> str:
     """Return the medians of each kind, with the spread of its speed; empty when every kind was sent once."""
     if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
         return ""
-    header = ("median of", "n", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
+    header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
     rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
     if measured.figures and len(rows) > 1:
         rows.append(_figures_row("all", measured.figures))
@@ -56,24 +58,64 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
     return format_number(spread.median if spread else None, digits, unit)
 
 
+def tabulate_latency(measured: LevelSummary) -> str:
+    """Return the percentiles of latencies by kind and of all together; empty where one request is all there is."""
+    kinds = {kind: latency for kind, latency in measured.latency.items() if kind or len(measured.latency) != 2}
+    if measured.requests <= 1:
+        return ""
+    several = any(latency.e2e and latency.e2e.n > 1 for kind, latency in kinds.items() if kind)
+    rows = [
+        (truncate(kind or "all", KIND_WIDTH), what, str(values.n), *(format_latency(value) for value in values.values))
+        for kind, latency in kinds.items()
+        if several or not kind
+        for what, values in (("TTFT", latency.ttft), ("TPOT", latency.tpot), ("ITL", latency.itl), ("E2E", latency.e2e))
+        if values
+    ]
+    return format_table(("latency of", "", "#", "p50", "p90", "p95", "p99"), rows, right=(2, 3, 4, 5, 6))
+
+
+def format_latency(seconds: float) -> str:
+    """Return a latency in the unit that shows three digits of it."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _format_window(measured: LevelSummary) -> list[str]:
+    """Return what happened while requests counted, as lines; nothing where one at a time is all there is."""
+    window, lines = measured.window, list[str]()
+    if window and window.streams != 1:
+        load = f"{window.rate:g} requests/s arriving" if window.rate else f"{window.streams} at a time"
+        lines.append(f"{load}: {window.under_way:.1f} under way on average, {pluralize(window.tokens, 'token')} in all")
+    if window and window.joules_per_token is not None:
+        lines.append(f"{window.joules_per_token:.3g} J per output token of all GPUs, {window.joules:.0f} J")
+    if goodput := measured.goodput:
+        limits = ", ".join(f"{name} {limit:g} s" for name, limit in structs.asdict(goodput.slo).items() if limit)
+        rate = format_number(goodput.per_second, 2)
+        lines.append(f"goodput {rate} requests/s: {goodput.met} of {goodput.n} within {limits}")
+    return lines
+
+
 def format_level(measured: LevelSummary) -> str:
     """Return the sum of a level in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
         f"{pluralize(measured.requests, 'request')}{failed}, {pluralize(measured.tokens, 'token')} in "
         f"{measured.seconds:.1f} s: "
-        f"{measured.tok_s:.1f} tok/s"
+        f"{measured.tok_s:.1f} tok/s",
+        *_format_window(measured),
     ]
     if measured.figures and (speed := measured.figures.tok_s):
         bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
-        lines.append(f"decode tok/s median {speed.median:.1f}, {bounds}, n={speed.n}")
+        lines.append(f"decode tok/s median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}")
     if measured.acceptance is not None:
-        positions = " ".join(f"{share:.0%}" for share in measured.per_position)
+        positions = " ".join(UNKNOWN if share is None else f"{share:.0%}" for share in measured.per_position)
         lines.append(
             f"acceptance {format_percent(measured.acceptance, 1)}, acceptance length "
             f"{format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
         )
-        lines.append(f"by position {positions}")
+        lines += [f"by position {positions}"] if positions else []
+    if measured.sampler:
+        end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
+        lines.append(f"answers {end}; sampler: {measured.sampler}")
     if measured.synthetic:
         lines.append(format_synthetic_warning(measured.synthetic))
     return "\n".join(lines)
@@ -86,7 +128,7 @@ def format_synthetic_warning(why: str) -> str:
 
 def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
     """Return the levels of concurrency beside each other."""
-    header = ("streams", "n", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
+    header = ("streams", "#", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
     for level in levels:
         figures = level.figures or RequestFigures.from_requests(())
@@ -105,8 +147,8 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
 
 def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
     """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
-    theirs = [one.measured[0] for one in compared.theirs]
-    mine, other = _mean(one.tok_s for one in ours), _mean(one.tok_s for one in theirs)
+    theirs = [turn.measured[0] for turn in compared.theirs]
+    mine, other = _mean(turn.tok_s for turn in ours), _mean(turn.tok_s for turn in theirs)
     if compared.tok_s:
         low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (compared.tok_s.low, compared.tok_s.high))
         speed = f"{(compared.tok_s.ratio - 1) * 100:+.1f} % ({low} to {high})"
@@ -114,10 +156,10 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
         speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else UNKNOWN
     rows = (
         ("output tok/s", format_number(mine), format_number(other), speed),
-        _acceptance(_mean(one.acceptance for one in ours), _mean(one.acceptance for one in theirs)),
-        _length(_mean(one.acceptance_length for one in ours), _mean(one.acceptance_length for one in theirs)),
-        ("requests", _out_of([(one.requests - one.failed, one.failed) for one in ours]),
-         _out_of([(one.n, one.failed) for one in theirs]), ""),
+        _acceptance(_mean(turn.acceptance for turn in ours), _mean(turn.acceptance for turn in theirs)),
+        _length(_mean(turn.counted_length for turn in ours), _mean(turn.acceptance_length for turn in theirs)),
+        ("requests", _out_of([(turn.requests - turn.failed, turn.failed) for turn in ours]),
+         _out_of([(turn.n, turn.failed) for turn in theirs]), ""),
     )  # fmt: skip
     streams = "one stream" if compared.streams == 1 else f"{compared.streams} streams"
     what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
@@ -127,8 +169,8 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
 
 def _mean(values: Iterable[float | None]) -> float | None:
     """Return the mean; None when one is unknown."""
-    known = list(values)
-    return None if None in known else fmean(value for value in known if value is not None)
+    numbers = list(values)
+    return None if None in numbers else fmean(value for value in numbers if value is not None)
 
 
 def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
@@ -138,7 +180,7 @@ def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
 
 def _length(mine: float | None, other: float | None) -> tuple[str, ...]:
     apart = UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
-    return "AL", format_number(mine, 2), format_number(other, 2), apart
+    return "AL as counted", format_number(mine, 2), format_number(other, 2), apart
 
 
 def _out_of(turns: Sequence[tuple[int, int]]) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from dflash_tui.common.formatting import (
     UNKNOWN,
+    format_gib,
     format_number,
     format_time,
     pluralize,
     truncate,
 )
-from dflash_tui.common.own_secrets import LEFT_OUT
-from dflash_tui.common.secret_names import is_secret
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets.secret_names import is_secret
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.measures import START, TOKENS
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep
-from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.experiments.design import Boot, Design, HostFacts
 from dflash_tui.presentation import experiment_tables as tables
-from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation import output_text, start_phases, stock_text, tune_text, verdict_text
 from dflash_tui.presentation.markdown import (
     escape_cells,
     escape_text,
@@ -41,27 +44,39 @@ def render_experiment(report: ExperimentReport) -> str:
 
 def _render_sections(report: ExperimentReport) -> Iterator[str]:
     design = report.design
-    title = f"{'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}"
-    yield f"# {title}: {escape_text(tables.describe_variation(design))}"
+    kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
+    title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
+    yield f"# {title}, {escape_text(tables.describe_variation(design))}"
     if label := tables.synthetic_label(design):
         yield f"> **{escape_text(label)}.** The comparison holds for this engine configuration, not for a real model."
     how = f"{tables.describe_certainty(design)}, order {tables.format_boot_order(design)}"
     yield f"{format_time(design.made_at)}, {how}, written by dflash-tui {escape_text(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
-    for one in report.comparisons:
-        yield from _render_verdict(report, one)
+    yield from _render_stock(design)
+    if report.tune:
+        yield render_bullets(map(escape_text, tune_text.list_outcome_lines(design, report.boots, report.tune)))
     if report.sweep:
         yield "## Sweep"
         yield render_bullets(escape_text(line) for line in verdict_text.describe_sweep(report))
         yield _render_sweep(design, report.sweep)
+    for comparison in _list_comparisons(report):
+        yield from _render_verdict(report, comparison)
     yield "## Arms"
     rows = [
         (tables.name_arm(design, row.arm), _format_boot_count(row), *(cell.with_range() for cell in row.figures))
         for row in tables.list_arm_rows(design, report.boots)
     ]
     yield render_table(("arm", "boots", *tables.FIGURES), escape_cells(rows), range(1, 9))
-    yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
+    yield (
+        "The median of each boot's requests, then the median of the boots, with the least and the greatest boot. "
+        "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians. "
+        "tok/s is the decode speed of a request, its time to the first token (TTFT) left out; steps/s are its "
+        "verification steps in that time. AL is the acceptance length: the tokens of an answer per verification step, "
+        "the bonus token counted. Ready is the first answer after the launch; first request is what the first real one "
+        "then took, sent alone. A dash is a figure that is not known."
+    )
+    yield from _render_latency(report)
     yield from _render_starts(report)
     yield from _render_method(report)
     yield from _render_machine(report)
@@ -69,21 +84,58 @@ def _render_sections(report: ExperimentReport) -> Iterator[str]:
     yield from _render_requests(report)
 
 
+def _list_comparisons(report: ExperimentReport) -> tuple[Comparison, ...]:
+    """Return what is worth a verdict: of a tune the best alone, by the boots after its choice."""
+    if report.tune is None:
+        return report.comparisons
+    return (report.tune.comparison,) if report.tune.comparison else ()
+
+
+def _render_stock(design: Design) -> Iterator[str]:
+    """Yield what stock is and what ours, where that is what is compared."""
+    if rows := stock_text.list_stock_rows(design):
+        yield "## Stock and ours"
+        yield render_bullets(escape_text(row) for row in rows)
+        yield quote_block(*(f"# {arm.name}\n{stock_text.format_bare_command(arm)}" for arm in design.arms))
+
+
 def _format_boot_count(row: tables.ArmRow) -> str:
     return f"{row.boots} of {row.boots + row.failed}" if row.failed else str(row.boots)
 
 
-def _render_verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
+def _render_verdict(report: ExperimentReport, comparison: Comparison) -> Iterator[str]:
     design = report.design
-    yield f"## Verdict: {escape_text(f'{tables.name_arm(design, one.b)} against {tables.name_arm(design, one.a)}')}"
-    yield f"**{escape_text(verdict_text.format_headline(report, one))}**"
-    yield render_bullets(escape_text(str(line)) for line in verdict_text.list_details(report, one, labelled=True))
-    if one.prompts:
-        rows = tables.list_prompt_rows(report, one)
-        a, b = (escape_text(f"{tables.name_arm(design, arm, 16)}, {one.measure}") for arm in (one.a, one.b))
-        header = ("prompt", a, b, "ratio and interval", "n")
+    sides = f"{tables.name_arm(design, comparison.b)} against {tables.name_arm(design, comparison.a)}"
+    yield f"## Verdict: {escape_text(sides)}"
+    yield f"**{escape_text(verdict_text.format_headline(report, comparison))}**"
+    yield render_bullets(
+        escape_text(str(line)) for line in verdict_text.list_details(report, comparison, labelled=True)
+    )
+    names = (verdict_text.label_arm(design, arm) for arm in (comparison.a, comparison.b))
+    if comparison.outputs and (lines := output_text.list_first_difference(comparison.outputs, *names)):
+        yield quote_block(*lines)
+    if comparison.prompts:
+        rows = tables.list_prompt_rows(comparison)
+        a, b = (
+            escape_text(f"{tables.name_arm(design, arm, 16)}, {comparison.measure}")
+            for arm in (comparison.a, comparison.b)
+        )
+        letters = "/".join(tables.arm_letter(arm) for arm in (comparison.b, comparison.a))
+        header = ("prompt", a, b, f"{letters} (95 % interval)", "requests of both")
         yield render_table(header, escape_cells(row.cells() for row in rows), range(1, 5))
         yield quote_block(*_draw_intervals(rows))
+        if comparison.measure == TOKENS and design.rounds == 1 and min(comparison.boots) > 1:
+            yield (
+                "However well the boots agree, the interval of a single prompt has what another text may do to its "
+                "tok/s: ±17 %, as two requests on a GB10 differed."
+            )
+    if comparison.figures:
+        figure = f"{escape_text(comparison.measure)}, {_name_mean(comparison)}"
+        yield render_table(("boot", "arm", figure), escape_cells(tables.list_figure_rows(comparison)), (0, 2))
+
+
+def _name_mean(comparison: Comparison) -> str:
+    return "seconds" if comparison.measure == START else "geometric mean over the prompts"
 
 
 def _draw_intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
@@ -102,16 +154,32 @@ def _render_sweep(design: Design, sweep: Sweep) -> str:
     rows = [
         (
             tables.name_arm(design, point.arm),
-            f"{format_number(point.tok_s)} ({format_number(point.low)} to {format_number(point.high)})",
+            tables.format_point(point),
             format_number(point.al, 2),
             sweep.standing(point.arm),
         )
         for point in sweep.points
     ]
-    return render_table((escape_text(design.vary), "tok/s", "AL", ""), escape_cells(rows), (1, 2))
+    header = (escape_text(design.vary), "tok/s (interval against the fastest)", "AL", "")
+    return render_table(header, escape_cells(rows), (1, 2))
+
+
+def _render_latency(report: ExperimentReport) -> Iterator[str]:
+    if rows := tables.list_latency_rows(report):
+        yield "## Latency"
+        header = ("arm", "concurrency", "prompt", "latency", "requests", "p50", "p90", "p95", "p99")
+        yield render_table(header, escape_cells(rows), (1, *range(4, 9)))
+    if energy := tables.describe_energy(report):
+        yield render_bullets(map(escape_text, energy))
 
 
 def _render_starts(report: ExperimentReport) -> Iterator[str]:
+    design = report.design
+    if rows := start_phases.list_phase_rows(design, report.boots):
+        names = [escape_text(tables.name_arm(design, arm)) for arm in range(len(design.arms))]
+        yield "## Starts by phase"
+        yield render_table(("phase", *names), escape_cells(row.cells() for row in rows), range(1, len(names) + 1))
+        yield "Medians of the boots that count, so that the parts need not add up to the whole."
     bars = tables.list_start_rows(report.boots, range(len(report.design.arms)))
     if bars:
         yield "## Start-up"
@@ -127,6 +195,7 @@ def _render_starts(report: ExperimentReport) -> Iterator[str]:
 def _render_method(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     temperature = "the model's own" if design.temperature is None else f"{design.temperature:g}"
+    temperature += "" if design.top_p is None else f", top-p {design.top_p:g}"
     streams = ", ".join(str(count) for count in design.concurrency)
     yield "## How it was measured"
     if not design.suite:
@@ -137,21 +206,63 @@ def _render_method(report: ExperimentReport) -> Iterator[str]:
     if design.command:
         yield "To repeat it on a machine like this one:"
         yield quote_block(design.command)
+    if design.measures_start:
+        caches = "are emptied before each boot" if design.cold else "are filled by a first boot that does not count"
+        yield render_bullets(
+            [
+                "the seconds from the launch to the first answer, and those of inspecting models before it; "
+                "nothing else was sent",
+                f"the caches of each arm {caches}",
+            ]
+        )
+        return
     yield render_bullets(
         [
             f"suite {quote_code(design.suite)}, SHA-256 {quote_code(design.digest)}",
             f"{pluralize(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
-            f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
-            f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
-            f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
-            "the end of an answer is ignored, so that every answer has its full length"
-            if _all_full_length(report.boots)
-            else "some answers ended before their full length",
-            f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
+            f"{design.seed}; {_format_length(design.scale)}; concurrency {streams}"
+            f"{_describe_fillers(report)}",
+            f"temperature {temperature}{_name_samplers(report.boots)}; warm-ups are not counted; the first real "
+            "request is measured alone",
+            _describe_ends(report),
+            _describe_caches(design),
             f"{tables.count_requests(report.boots)} requests in {pluralize(len(report.boots), 'boot')}; "
-            f"the boots took {tables.total_seconds(report.boots)} together",
+            f"the boots took {tables.format_total_time(report.boots)} together",
         ]
     )
+
+
+def _describe_caches(design: Design) -> str:
+    if design.own_cache:
+        return "each arm has compile caches of its own, empty at its first boot"
+    return "all arms share the compile caches of the machine's other servers"
+
+
+def _format_length(scale: float) -> str:
+    return "max_tokens as in the suite" if scale == 1 else f"max_tokens {scale:g} times those of the suite"
+
+
+def _describe_fillers(report: ExperimentReport) -> str:
+    """Return how many requests were under way on average, and how they were kept at that."""
+    windows = [window for boot in report.boots for window in boot.windows if window.streams > 1]
+    if not windows:
+        return ", more rounds where one would not keep them busy twice" if max(report.design.concurrency) > 1 else ""
+    levels = {streams: [w.under_way for w in windows if w.streams == streams] for streams in report.design.concurrency}
+    means = ", ".join(f"{fmean(counts):.1f}" for counts in levels.values() if counts)
+    return f" (on average {means}: others that do not count take the places of those that are over)"
+
+
+def _name_samplers(boots: Sequence[Boot]) -> str:
+    names = sorted({boot.sampler for boot in boots if boot.sampler})
+    return f", sampler: {', '.join(map(escape_text, names))}" if names else ""
+
+
+def _describe_ends(report: ExperimentReport) -> str:
+    if not report.design.fixed:
+        return "answers end where the model ends them, or at the length that was asked for (`ignore_eos` is off)"
+    if _all_full_length(report.boots):
+        return "every answer has the length that was asked for (`ignore_eos`), also past the model's own end"
+    return "some answers ended before their full length"
 
 
 def _all_full_length(boots: Sequence[Boot]) -> bool:
@@ -168,12 +279,16 @@ def _render_machine(report: ExperimentReport) -> Iterator[str]:
     yield render_bullets(
         [f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {tables.format_clocks(boots)}"]
     )
-    header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
+    header = ("boot", "arm", "compile cache", "up", "ready", "took", "before", "after", "remark")
     rows = [
         (row.number, tables.arm_letter(boot.arm), *row[1:5], row.before, row.after, row.remark)
         for boot, row in zip(boots, tables.list_boot_rows(boots), strict=True)
     ]
     yield render_table(header, escape_cells(rows), (0, 3, 4, 5))
+    yield (
+        "Times since the launch: *up*, the log says that the server listens; *ready*, its first answer. *Took* is all "
+        "of the boot; *before* and *after* are of the machine around its requests, the load that of a minute."
+    )
 
 
 def _render_commands(report: ExperimentReport) -> Iterator[str]:
@@ -195,6 +310,21 @@ def _render_commands(report: ExperimentReport) -> Iterator[str]:
                     f"versions: {versions or UNKNOWN}",
                 ]
             )
+            for rank, host in enumerate(boot.hosts, 1):
+                yield f"#### Rank {rank} on {escape_text(host.host)}"
+                yield quote_block(*_format_launch(host.argv, host.env, None))
+                yield render_bullets([escape_text(fact) for fact in _list_host_facts(host)])
+
+
+def _list_host_facts(host: HostFacts) -> list[str]:
+    """Return what is known of another host of a boot: what it is, its link, and what serves the rank."""
+    link = f"{host.address} on {host.interface}"
+    return [
+        f"host: {host.name}, {host.machine}, {host.hardware}, {format_gib(host.memory)} of memory",
+        f"link: {link}, {', '.join(host.devices) or 'sockets'}",
+        f"engine: {host.vllm}",
+        f"patches: {host.patches}",
+    ]
 
 
 def _render_inherited(boot: Boot) -> str:
@@ -206,18 +336,23 @@ def _render_inherited(boot: Boot) -> str:
 def _format_launch(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
     """Return the environment, without secrets, and the command that a boot of an arm ran."""
     argv, env = (boot.argv, boot.env) if boot else (argv, env)
-    shown = [f"{key}={LEFT_OUT if is_secret(key) else shlex.quote(value)} \\" for key, value in sorted(env.items())]
-    return [*shown, shlex.join(argv)]
+    variables = [f"{key}={LEFT_OUT if is_secret(key) else shlex.quote(value)} \\" for key, value in sorted(env.items())]
+    return [*variables, shlex.join(argv)]
 
 
 def _render_requests(report: ExperimentReport) -> Iterator[str]:
     yield "## Every request"
-    header = (*["boot", "arm", "prompt", "round", "streams", "tokens"], *tables.REQUEST_FIGURES, "end", "answer")
+    header = (
+        *["boot", "arm", "prompt", "round", "concurrency", "tokens"],
+        *tables.REQUEST_FIGURES,
+        "finish",
+        "answer (SHA-256)",
+    )
     rows = [
         [str(boot.number + 1), tables.arm_letter(boot.arm), *_request_row(stage, done)]
         for boot in report.boots
         for stage, done in (
-            *([("cold", boot.cold_request)] if boot.cold_request else []),
+            *([("first", boot.cold_request)] if boot.cold_request else []),
             *((str(done.round + 1), done) for done in boot.requests),
         )
     ]

@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.benchmark.stats import Ratio
+from dflash_tui.benchmark import latency
+from dflash_tui.benchmark.stats import LEVEL, Ratio
 from dflash_tui.common.formatting import (
     UNKNOWN,
     format_duration,
@@ -18,13 +19,16 @@ from dflash_tui.common.formatting import (
     format_number,
     format_usage,
     pluralize,
+    shorten_names,
     truncate_middle,
 )
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.arm_summary import MedianFigure, summarize_arm
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio
+from dflash_tui.experiments.analysis.arm_summary import MedianFigure, is_uncached, summarize_arm
+from dflash_tui.experiments.analysis.measures import select_measured_boots
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio, SweepPoint
 from dflash_tui.experiments.design import Boot, Conditions, Design
+from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.presentation.verdict_text import format_factor, label_arm
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
@@ -44,21 +48,29 @@ def arm_mark(arm: int) -> str:
 
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
-    """Return letter and name of an arm, the name cut in the middle."""
-    return f"{arm_letter(arm)} {truncate_middle(clean_line(label_arm(design, arm)), width)}"
+    """Return letter and name of an arm, the name cut so that it differs from those of the others."""
+    labels = [clean_line(label_arm(design, place)) for place in range(len(design.arms))]
+    return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
 
 
 def describe_variation(design: Design) -> str:
-    """Return what is varied, as `mode: eager against compile`."""
+    """Return what is varied, as `mode: eager against compile`; of a tune within which budget."""
+    if design.tuning:
+        return f"tune within {format_duration(design.tuning.budget)}"
     names = [truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{clean_line(design.vary)}: {joined}"
 
 
 def describe_certainty(design: Design) -> str:
-    """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
-    kind = "measured apart" if not design.suite else "honest" if design.honest else "quick"
-    return f"{kind}, {pluralize(len(design.order), 'boot')}"
+    """Return how sure an experiment can be: `4 boots, 2 per arm`, or `measured apart, 2 boots`."""
+    boots = pluralize(len(design.order), "boot")
+    if design.tuning:
+        return boots
+    if not design.suite:
+        return f"measured apart, {boots}"
+    counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
+    return f"{boots}, {' to '.join(map(str, counts))} per arm"
 
 
 def format_boot_order(design: Design) -> str:
@@ -78,21 +90,22 @@ class FigureCell(NamedTuple):
     digits: int = 1
     is_seconds: bool = False
     is_start: bool = False  # of minutes, so that a range is told to the second
+    is_none: bool = False  # there is no such figure of this arm, which is not the same as an unknown one
 
     def with_range(self) -> str:
-        """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
+        """Return `35.9 (34.1 to 36.6, 4 boots)`, `none`, or a dash where it is unknown."""
         if (figure := self.figure) is None:
-            return UNKNOWN
+            return "none" if self.is_none else UNKNOWN
         middle, low, high = (
             format_duration(value) if self.is_start else format_number(value, self.digits) for value in figure[:3]
         )
         unit = " s" if self.is_seconds and not self.is_start else ""
-        return f"{middle}{unit} ({f'{low} to {high}, ' if figure.n > 1 else ''}n={figure.n})"
+        return f"{middle}{unit} ({f'{low} to {high}, ' if figure.n > 1 else ''}{pluralize(figure.n, 'boot')})"
 
     def with_spread(self, *, spread: bool = True) -> str:
-        """Return `35.9 ±3%`, the half of the range as a share of the median, or without it `35.9`; or a dash."""
+        """Return `35.9 ±3%`, half the range as a share of the median, or `35.9` without it; else as `with_range`."""
         if (figure := self.figure) is None:
-            return UNKNOWN
+            return "none" if self.is_none else UNKNOWN
         median = figure.median
         text = format_seconds(median, self.digits) if self.is_seconds else f"{median:.{self.digits}f}"
         share = (figure.high - figure.low) / 2 / median * 100 if median else 0.0
@@ -117,7 +130,11 @@ def list_arm_rows(design: Design, boots: Sequence[Boot]) -> list[ArmRow]:
     rows = []
     for arm in range(len(design.arms)):
         of = summarize_arm(boots, arm)
-        starts = [FigureCell(figure, is_seconds=True, is_start=True) for figure in (of.cold, of.cached)]
+        without = is_uncached(boots, arm)
+        starts = [
+            FigureCell(figure, is_seconds=True, is_start=True, is_none=without and cached)
+            for figure, cached in ((of.cold, False), (of.cached, True))
+        ]
         ttft, first = FigureCell(of.ttft, 2, is_seconds=True), FigureCell(of.first, is_seconds=True)
         figures = (FigureCell(of.steps_s), FigureCell(of.tok_s), FigureCell(of.al, 2), ttft, *starts, first)
         rows.append(ArmRow(arm, of.boots, of.failed, figures))
@@ -145,7 +162,7 @@ def list_boot_rows(boots: Sequence[Boot]) -> list[BootRow]:
     return [
         BootRow(
             number=str(boot.number + 1),
-            cache=boot.cache or UNKNOWN,
+            cache=boot.cache or ("none" if is_uncached(boots, boot.arm) else UNKNOWN),
             up=format_duration(boot.up),
             ready=format_duration(boot.ready),
             took=format_duration(boot.took),
@@ -162,8 +179,10 @@ def list_boot_rows(boots: Sequence[Boot]) -> list[BootRow]:
 
 def median_speed(boot: Boot) -> float | None:
     """Return the median tok/s of a boot's measured requests, or None without any."""
-    known = [one.decode_tok_s for one in boot.requests if not one.error and one.decode_tok_s is not None]
-    return statistics.median(known) if known else None
+    speeds = [
+        request.decode_tok_s for request in boot.requests if not request.error and request.decode_tok_s is not None
+    ]
+    return statistics.median(speeds) if speeds else None
 
 
 def format_conditions(at: Conditions | None) -> str:
@@ -175,12 +194,13 @@ def format_conditions(at: Conditions | None) -> str:
         format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
         format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
         format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
-        f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
+        f"driver reported: {', '.join(at.throttle)}" if at.throttle else "",
         f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
         f"load {at.load:.1f}" if at.load is not None else "",
         f"{format_gib(at.available)} free" if at.available is not None else "",
     ]
-    return ", ".join(part for part in parts if part) or UNKNOWN
+    near = ", ".join(part for part in parts if part) or UNKNOWN
+    return "; ".join([near, *(f"{host}: {format_conditions(far)}" for host, far in at.hosts.items())])
 
 
 class PromptRow(NamedTuple):
@@ -198,13 +218,14 @@ class PromptRow(NamedTuple):
         return self.name, format_number(self.a), format_number(self.b), format_ratio(self.ratio), str(self.n)
 
 
-def list_prompt_rows(report: ExperimentReport, one: Comparison) -> list[PromptRow]:
-    """Return a row per prompt, and one of all."""
-    rows = [PromptRow(_name_prompt(row), row.a, row.b, row.ratio, row.n) for row in one.prompts]
-    arms = [summarize_arm(report.boots, arm) for arm in (one.a, one.b)]
-    figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in arms]
-    a, b = (figure.median if figure else None for figure in figures)
-    return [*rows, PromptRow("all", a, b, one.ratio, sum(row.n for row in rows), is_total=True)]
+def list_prompt_rows(comparison: Comparison) -> list[PromptRow]:
+    """Return a row per prompt, and one of all: geometric means, as the verdict's, and its interval with its level."""
+    rows = [PromptRow(_name_prompt(row), row.a, row.b, row.ratio, row.n) for row in comparison.prompts]
+    a, b = (statistics.geometric_mean(figures) if figures else None for figures in (
+        [row.a for row in comparison.prompts], [row.b for row in comparison.prompts]))  # fmt: skip
+    level = comparison.test.level if comparison.test else LEVEL
+    name = "all" if level == LEVEL else f"all ({100 * level:.3g} % interval)"
+    return [*rows, PromptRow(name, a, b, comparison.ratio, sum(row.n for row in rows), is_total=True)]
 
 
 def _name_prompt(row: PromptRatio) -> str:
@@ -224,14 +245,21 @@ class StartRow(NamedTuple):
 def list_start_rows(boots: Sequence[Boot], arms: Sequence[int]) -> list[StartRow]:
     """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
     of = [(arm, summarize_arm(boots, arm)) for arm in arms]
-    bars = [("cold start", arm, each.cold) for arm, each in of]
-    bars += [("cached start", arm, each.cached) for arm, each in of]
-    bars += [("first request", arm, each.first) for arm, each in of]
+    bars = [("cold start", arm, start.cold) for arm, start in of]
+    bars += [("cached start", arm, start.cached) for arm, start in of]
+    bars += [("first request", arm, start.first) for arm, start in of]
     longest = max((figure.median for _, _, figure in bars if figure), default=0.0) or 1.0
     return [StartRow(what, arm, figure.median, figure.median / longest) for what, arm, figure in bars if figure]
 
 
 REQUEST_FIGURES = ("TTFT s", "tok/s", "steps/s", "AL")
+
+
+def format_load(done: RequestDone) -> str:
+    """Return how a request was sent: among so many at a time, or at so many per second; a dash where that is lost."""
+    if done.rate:
+        return f"{done.rate:g}/s"
+    return str(done.streams) if done.streams else UNKNOWN
 
 
 def request_cells(done: RequestDone) -> tuple[str, ...]:
@@ -252,9 +280,26 @@ def format_ratio(value: Ratio | None) -> str:
     return f"{format_factor(value.ratio)} ({format_factor(value.low)} to {format_factor(value.high)})"
 
 
+def list_figure_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Return a row per boot of a comparison: its number, its arm and what the verdict compares."""
+    return [
+        (str(figure.number + 1), arm_letter(figure.arm), format_number(figure.value, 2))
+        for figure in comparison.figures
+    ]
+
+
+def format_point(point: SweepPoint) -> str:
+    """Return the speed of a point of a sweep with its interval against the fastest, which has none."""
+    if point.low is None:
+        return format_number(point.tok_s)
+    return f"{format_number(point.tok_s)} ({format_number(point.low)} to {format_number(point.high)})"
+
+
 def axis_scale(ratios: Iterable[Ratio]) -> float:
     """Return the greatest distance from 1 among the ends of the intervals, as a logarithm: how far an axis goes."""
-    ends = [abs(math.log(end)) for one in ratios for end in (one.low, one.ratio, one.high) if 0 < end < math.inf]
+    ends = [
+        abs(math.log(end)) for ratio in ratios for end in (ratio.low, ratio.ratio, ratio.high) if 0 < end < math.inf
+    ]
     return min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
 
 
@@ -264,7 +309,7 @@ class IntervalCells(NamedTuple):
     low: int
     middle: int
     high: int
-    one: int
+    no_difference: int
 
 
 def place_interval(value: Ratio, most: float, width: int) -> IntervalCells:
@@ -274,10 +319,10 @@ def place_interval(value: Ratio, most: float, width: int) -> IntervalCells:
 
 def draw_interval(value: Ratio, most: float, width: int) -> str:
     """Return an interval drawn on an axis of `width` cells, with `│` at 1 where it is free."""
-    low, middle, high, one = place_interval(value, most, width)
+    low, middle, high, no_difference = place_interval(value, most, width)
     cells = [" "] * width
     cells[low : high + 1] = "━" * (high + 1 - low)
-    cells[one] = "┿" if low <= one <= high else "│"
+    cells[no_difference] = "┿" if low <= no_difference <= high else "│"
     cells[middle] = "◆"
     return "".join(cells)
 
@@ -300,13 +345,50 @@ def count_requests(boots: Iterable[Boot]) -> int:
     return sum(len(boot.requests) for boot in boots)
 
 
-def total_seconds(boots: Sequence[Boot]) -> str:
+def format_total_time(boots: Sequence[Boot]) -> str:
     """Return how long the boots took together."""
-    known = [boot.took for boot in boots if boot.took is not None]
-    return format_duration(sum(known)) if known else UNKNOWN
+    durations = [boot.took for boot in boots if boot.took is not None]
+    return format_duration(sum(durations)) if durations else UNKNOWN
 
 
 def format_clocks(boots: Iterable[Boot]) -> str:
     """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
-    seen = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
-    return f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else UNKNOWN
+    clocks = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
+    if not clocks:
+        return UNKNOWN
+    return f"{statistics.median(clocks):.0f} MHz ({min(clocks)} to {max(clocks)}, {pluralize(len(clocks), 'reading')})"
+
+
+def list_latency_rows(report: ExperimentReport) -> list[tuple[str, ...]]:
+    """Return the percentiles of latencies by arm, number of streams and prompt, which has none if it was sent once."""
+    rows = []
+    for arm in range(len(report.design.arms)):
+        requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
+        for streams in report.design.concurrency:
+            groups = latency.group_latencies([done for done in requests if done.streams == streams], {})
+            named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+            rows += [
+                (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),
+                 *map(format_latency, percentiles.values))
+                for kind, group in groups.items() for name, field in named
+                if (percentiles := getattr(group, field)) and (percentiles.n > 1 or not kind)
+            ]  # fmt: skip
+    return rows
+
+
+def describe_energy(report: ExperimentReport) -> list[str]:
+    """Return the energy of an output token of each arm, a line for each number of streams; nothing where unknown."""
+    lines = []
+    for streams in report.design.concurrency:
+        figures = []
+        for arm in range(len(report.design.arms)):
+            windows = [w for boot in report.boots if boot.arm == arm for w in boot.windows if w.streams == streams]
+            joules = [window.joules_per_token for window in windows if window.joules_per_token is not None]
+            figures += (
+                [f"{name_arm(report.design, arm)} {statistics.fmean(joules):.3g} J ({pluralize(len(joules), 'boot')})"]
+                if joules
+                else []
+            )
+        if figures:
+            lines.append(f"energy of an output token, all GPUs, {streams} at a time: {', '.join(figures)}")
+    return lines

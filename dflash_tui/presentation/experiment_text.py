@@ -8,20 +8,23 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import (
+    CONFIRM,
+    PUBLISHED,
     Boot,
     BootBegan,
     BootEnded,
     Design,
+    ExperimentExtended,
     ExperimentHalted,
     Happened,
     RequestMeasured,
+    RoundBegan,
 )
 from dflash_tui.experiments.estimate import DurationEstimate
-from dflash_tui.experiments.progress import ATTEMPTS
-from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_tables import list_boot_rows, median_speed
+from dflash_tui.presentation import output_text, start_phases, stock_text, verdict_text
+from dflash_tui.presentation.experiment_tables import list_boot_rows, list_prompt_rows, median_speed
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -30,6 +33,12 @@ class Designed(Event, frozen=True, tag="experiment"):
     """What an experiment is going to do."""
 
     design: Design
+
+
+class Detached(Event, frozen=True, tag="detached"):
+    """An experiment goes on in a process of its own, and is no longer followed."""
+
+    id: str
 
 
 class Reported(Event, frozen=True, tag="ab report"):
@@ -50,22 +59,42 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     """
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
-    caches = "each arm its own, empty at its first boot" if design.own_cache else "shared with your other servers"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
     rounds = f"{least}{pluralize(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
-        ("sends", f"{clean_line(design.suite)}, {rounds}, answers × {design.scale:g}"),
-        ("", f"{_format_concurrency(design)}; temperature {_format_temperature(design)}"),
+        *_list_sent(design, rounds),
         ("takes", _format_duration_estimate(estimate)),
-        ("caches", caches),
+        ("caches", _describe_caches(design)),
+        ("answers", "kept beside the figures, without secrets" if design.keep_answers else "not kept"),
         ("port", f"{first.port}; each boot launches a server of its own and stops it"),
     ]
+    if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
+        rows.insert(1, ("hosts", f"this one and {clean_line(', '.join(peers))}"))
     rows += [("stops", f"{name}, which uses the same GPU or port") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
+
+
+def _list_sent(design: Design, rounds: str) -> list[tuple[str, str]]:
+    """Return what each boot sends, as rows."""
+    if design.measures_start:
+        return [("judges", "the seconds until a server is ready; nothing is sent but what shows that")]
+    length = f"answers × {design.scale:g}{'' if design.fixed else ' at most'}"
+    return [
+        ("sends", f"{clean_line(design.suite)}, {rounds}, {length}"),
+        ("", f"{_format_concurrency(design)}; temperature {_format_temperature(design)}"),
+    ]
+
+
+def _describe_caches(design: Design) -> str:
+    if design.cold:
+        return "each arm its own, empty at each boot"
+    if design.measures_start:
+        return "filled by a first boot of each arm, which does not count"
+    return "each arm its own, empty at its first boot" if design.own_cache else "shared with your other servers"
 
 
 def _format_concurrency(design: Design) -> str:
@@ -75,7 +104,8 @@ def _format_concurrency(design: Design) -> str:
 
 
 def _format_temperature(design: Design) -> str:
-    return "of the model" if design.temperature is None else f"{design.temperature:g}"
+    temperature = "of the model" if design.temperature is None else f"{design.temperature:g}"
+    return temperature if design.top_p is None else f"{temperature}, top-p {design.top_p:g}"
 
 
 def _format_duration_estimate(estimate: DurationEstimate) -> str:
@@ -89,9 +119,10 @@ def _format_duration_estimate(estimate: DurationEstimate) -> str:
     )
 
 
-def describe_experiment_commands(identity: str) -> str:
+def describe_experiment_commands(design: Design) -> str:
     """Return the commands that watch and stop an experiment, one per line."""
-    return f"  watch: dflash-tui ab attach {identity}\n  stop:  dflash-tui ab stop {identity}"
+    command = f"dflash-tui {design.command_word}"
+    return f"  watch: {command} attach {design.id}\n  stop:  {command} stop {design.id}"
 
 
 def format_event(design: Design, event: Happened) -> str:
@@ -105,11 +136,25 @@ def format_event(design: Design, event: Happened) -> str:
         case RequestMeasured(stage=stage, request=request):
             return f"  {_STAGES.get(stage, stage):<24}  {request.kind:<9} {_format_answer(request)}"
         case BootEnded(boot=boot):
-            return _format_ended_boot(boot)
+            return _format_ended_boot(boot, design.attempts)
+        case RoundBegan() | ExperimentExtended():
+            return _format_addition(design, event)
         case ExperimentHalted(why=why):
             return f"ended early: {clean_line(why)}"
         case _:
             return ""
+
+
+def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> str:
+    """Return a round of a tune, or what was added to an A/B, in a line; `design` has its arms already."""
+    if isinstance(event, ExperimentExtended):
+        return f"extended by {pluralize(len(event.order), 'boot')}"
+    names = ", ".join(clean_line(design.arms[arm].name) for arm in event.field)
+    if event.key == CONFIRM:
+        return f"last round: {names}, {pluralize(len(event.order), 'boot')} to be sure" if event.order else ""
+    if event.key == PUBLISHED:
+        return "the published setting once more"
+    return f"round of {clean_line(event.key)}: {pluralize(len(event.field), 'setting')}: {names}"
 
 
 def _arm_name(design: Design, arm: int) -> str:
@@ -122,9 +167,9 @@ def _format_answer(request: RequestDone) -> str:
     return f"{format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
 
 
-def _format_ended_boot(boot: Boot) -> str:
+def _format_ended_boot(boot: Boot, attempts: int) -> str:
     if boot.error:
-        again = "; retrying once" if boot.attempt < ATTEMPTS else "; continuing without it"
+        again = "; retrying once" if boot.attempt < attempts else "; continuing without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
     start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
     return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, took {format_duration(boot.took)}"
@@ -132,13 +177,56 @@ def _format_ended_boot(boot: Boot) -> str:
 
 def format_report(report: ExperimentReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
-    lines = [clean_line(verdict_text.format_headline(report, each)) for each in report.comparisons]
+    lines = [clean_line(verdict_text.format_headline(report, comparison)) for comparison in report.comparisons]
     lines += map(clean_line, verdict_text.describe_sweep(report))
-    for each in report.comparisons:
-        versus = f"{verdict_text.label_arm(report.design, each.b)} to {verdict_text.label_arm(report.design, each.a)}"
+    for comparison in report.comparisons:
+        versus = " to ".join(verdict_text.label_arm(report.design, arm) for arm in (comparison.b, comparison.a))
         lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
-        lines += [f"  {clean_line(str(line))}" for line in verdict_text.list_details(report, each)]
+        lines += [f"  {clean_line(str(line))}" for line in verdict_text.list_details(report, comparison)]
+        lines += [f"  {line}" for line in _list_first_difference(report, comparison)]
+        lines += _describe_stock(report, comparison)
+    lines += ["", phases] if (phases := _tabulate_phases(report)) else []
     return "\n".join([*lines, "", _tabulate_boots(report)])
+
+
+def _tabulate_phases(report: ExperimentReport) -> str:
+    """Return the phases of the starts by arm; nothing where these were not what was measured."""
+    rows = [row.cells() for row in start_phases.list_phase_rows(report.design, report.boots)]
+    header = ("PHASE", *(clean_line(arm.name).upper() for arm in report.design.arms))
+    return format_table(header, rows, right=tuple(range(1, len(header)))) if rows else ""
+
+
+def _describe_stock(report: ExperimentReport, comparison: Comparison) -> list[str]:
+    """Return what stock is, and both arms prompt by prompt; nothing of another experiment."""
+    design = report.design
+    if not (rows := stock_text.list_stock_rows(design)):
+        return []
+    header = (
+        "PROMPT",
+        *(f"{design.arms[arm].name.upper()} {comparison.measure}" for arm in (comparison.a, comparison.b)),
+        "RATIO",
+        "REQUESTS",
+    )
+    cells = [row.cells() for row in list_prompt_rows(comparison)]
+    commands = [f"  {arm.name:<5}  {stock_text.format_bare_command(arm)}" for arm in design.arms]
+    return ["", *map(clean_line, rows), *map(clean_line, commands), "", format_table(header, cells, right=(1, 2, 3, 4))]
+
+
+def format_output_check(report: ExperimentReport) -> str:
+    """Return what is known of the answers as lines, and nothing of speeds."""
+    lines = []
+    for comparison in report.comparisons:
+        if outputs := comparison.outputs:
+            names = (verdict_text.label_arm(report.design, arm) for arm in (comparison.a, comparison.b))
+            lines += [output_text.format_output_headline(outputs)]
+            lines += [f"  {clean_line(line)}" for line in output_text.list_output_details(outputs, *names)]
+            lines += [f"  {line}" for line in _list_first_difference(report, comparison)]
+    return "\n".join(lines or ["no answers were compared"])
+
+
+def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> list[str]:
+    names = (verdict_text.label_arm(report.design, arm) for arm in (comparison.a, comparison.b))
+    return output_text.list_first_difference(comparison.outputs, *names) if comparison.outputs else []
 
 
 def _tabulate_boots(report: ExperimentReport) -> str:

@@ -30,7 +30,9 @@ class SideBySide(msgspec.Struct, frozen=True):
 def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport]) -> SideBySide:
     """Return the figures of both."""
     foreign = [
-        f"{name} ({one.source})" for name, one in zip(names, results, strict=True) if isinstance(one, ImportedResult)
+        f"{name} ({result.source})"
+        for name, result in zip(names, results, strict=True)
+        if isinstance(result, ImportedResult)
     ]
     synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic_label, results))))
     measured = (tuple(_list_measured(results[0])), tuple(_list_measured(results[1])))
@@ -43,42 +45,52 @@ def render_comparison(sides: SideBySide) -> str:
     parts += [f"> **Not a real model's figures: {escape_text(sides.synthetic)}.**"] if sides.synthetic else []
     parts.append(f"**refused: {escape_text(sides.refused)}**")
     parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
-    header = ("of", "what", "n", "streams", "tok/s", "TTFT s", "acceptance", "AL", "failed")
+    header = ("of", "what", "requests", "concurrency or rate", "tok/s", "TTFT s", "acceptance", "AL", "failed")
     rows = [
-        (escape_text(name), *_table_row(one))
+        (escape_text(name), *_table_row(measurement))
         for name, measured in zip(sides.names, sides.measured, strict=True)
-        for one in measured
+        for measurement in measured
     ]
     return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
 
 
-def _table_row(one: ImportedMeasurement) -> tuple[str, ...]:
-    streams = UNKNOWN if one.streams is None else str(one.streams)
-    ttft = f"{format_number(one.ttft, 3)} ({escape_text(one.ttft_is)})" if one.ttft is not None else UNKNOWN
-    figures = (
-        format_number(one.tok_s),
-        ttft,
-        format_percent(one.acceptance, 1),
-        format_number(one.acceptance_length, 2),
+def _table_row(measurement: ImportedMeasurement) -> tuple[str, ...]:
+    streams = (
+        f"{measurement.rate:g}/s"
+        if measurement.rate
+        else UNKNOWN
+        if measurement.streams is None
+        else str(measurement.streams)
     )
-    return (escape_text(one.what), str(one.n), streams, *figures, str(one.failed))
+    ttft = (
+        f"{format_number(measurement.ttft, 3)} ({escape_text(measurement.ttft_is)})"
+        if measurement.ttft is not None
+        else UNKNOWN
+    )
+    figures = (
+        format_number(measurement.tok_s),
+        ttft,
+        format_percent(measurement.acceptance, 1),
+        format_number(measurement.acceptance_length, 2),
+    )
+    return (escape_text(measurement.what), str(measurement.n), streams, *figures, str(measurement.failed))
 
 
-def _synthetic_label(one: AnyReport) -> str:
-    if isinstance(one, ExperimentReport):
-        return one.design.synthetic
-    return one.plan.synthetic if isinstance(one, RunReport) else ""
+def _synthetic_label(report: AnyReport) -> str:
+    if isinstance(report, ExperimentReport):
+        return report.design.synthetic
+    return report.plan.synthetic if isinstance(report, RunReport) else report.synthetic
 
 
-def _list_measured(one: AnyReport) -> Iterator[ImportedMeasurement]:
-    if isinstance(one, ImportedResult):
-        yield from one.measured
-    elif isinstance(one, RunReport):
-        yield from _summarize_prompts("", one.requests)
+def _list_measured(report: AnyReport) -> Iterator[ImportedMeasurement]:
+    if isinstance(report, ImportedResult):
+        yield from report.measured
+    elif isinstance(report, RunReport):
+        yield from _summarize_prompts("", report.requests)
     else:
-        for place, arm in enumerate(one.design.arms):
+        for place, arm in enumerate(report.design.arms):
             yield from _summarize_prompts(
-                f"{arm.name}: ", [done for boot in one.boots if boot.arm == place for done in boot.requests]
+                f"{arm.name}: ", [done for boot in report.boots if boot.arm == place for done in boot.requests]
             )
 
 
@@ -86,14 +98,15 @@ def _summarize_prompts(
     head: str, requests: tuple[RequestDone, ...] | list[RequestDone]
 ) -> Iterator[ImportedMeasurement]:
     """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
-    for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
+    for kind, streams, rate in dict.fromkeys((done.kind, done.streams, done.rate) for done in requests):
         figures = RequestFigures.from_requests(
-            [done for done in requests if (done.kind, done.streams) == (kind, streams)]
+            [done for done in requests if (done.kind, done.streams, done.rate) == (kind, streams, rate)]
         )
         yield ImportedMeasurement(
             what=f"{head}{kind}",
             n=figures.n,
-            streams=streams,
+            streams=streams or None,
+            rate=rate or None,
             tok_s=figures.tok_s.median if figures.tok_s else None,
             ttft=figures.ttft.median if figures.ttft else None,
             acceptance_length=figures.acceptance_length.median if figures.acceptance_length else None,

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.common.errors import UsageError
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_megabytes, pluralize
+from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning import cuda_graphs
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning import cuda_graphs, start_measures
+from dflash_tui.planning.advice import split_verification
 from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode, PublishedFigures, RestartPolicy
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.server_command import format_command
+from dflash_tui.planning.start_measures import StartMeasure
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -25,68 +30,156 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint i
 
 # Measured with vLLM 0.26.0, Gemma 4 26B-A4B's shape in random weights, one stream, 15 tokens per step.
 _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
+# The kernel for the global layers of that model, at 8192 tokens of context: microseconds per layer and step.
+_SPLIT_KERNEL = "87 instead of 692 µs per wide layer and step after 8k of context on an H200, the kernel alone"
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
-def describe_plan(planned: PlannedLaunch) -> str:
-    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
-    setup, plan = planned.setup, planned.plan
-    spec, recipe = setup.engine, setup.recipe
-    engine = inventory.find_any_engine(Path(plan.engine_folder))
-    fetched = (
-        f"to install: ≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    )
-    drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
-    rows = [("recipe", f"{plan.recipe}: {plan.title}")]
+def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
+    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it.
+
+    Its lines are folded to `width` columns; those of the command, which people copy, are not. 0 is without a limit.
+    """
+    resolved, plan = planned.resolved, planned.plan
+    rows = [
+        *_describe_choice(planned),
+        ("target", describe_model(plan.target, resolved.target.quantization, resolved.target.licence)),
+        ("drafter", _describe_drafting(resolved, plan)),
+        ("mode", f"{plan.mode.value}{': ' + why if (why := resolved.modes.get(plan.mode)) else ''}"),
+        *(("", offer) for offer in (format_graphs_offer(resolved, plan), format_drafts_offer(resolved, plan)) if offer),
+        ("engine", _describe_engine(resolved.engine, plan)),
+        *_describe_patches(plan),
+        *_describe_start(planned),
+        *_describe_expectations(planned),
+    ]
+    lines = [fold_line(f"{label:<8} {value}".rstrip(), width, hang=9) for label, value in rows]
+    return "\n".join([*lines, "command", *(f"  {line}" for line in format_command(plan).splitlines())])
+
+
+def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
+    """Yield which recipe it is, for which machine, in which profile and variant, and how far it can be trusted."""
+    resolved, plan = planned.resolved, planned.plan
+    yield "recipe", f"{plan.recipe}: {plan.title}"
     if not plan.on_cpu:
         here = ", ".join(f"GPU {card.index} {card.name}" for card in planned.gpus) or "not in this machine"
         kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
-        rows.append(("for", f"{kind} ({here})"))
-    if recipe.profiles:
-        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
+        yield "for", f"{kind} ({here})"
+    if resolved.recipe.profiles:
+        yield "profile", f"{plan.profile}: {resolved.recipe.profiles[plan.profile].title}"
     if plan.variant:
-        rows.append(("variant", f"{plan.variant}: {recipe.variants[plan.variant].title}"))
-    rows += [
-        ("status", f"{setup.standing.status.value}: {setup.standing.why.strip()}"),
-        ("target", " ".join([plan.target, f"({setup.target.quantization})" if setup.target.quantization else ""])),
-        ("drafter", drafter if plan.num_speculative_tokens else "none: the baseline without speculation"),
-        ("mode", f"{plan.mode.value}{': ' + why if (why := setup.modes.get(plan.mode)) else ''}"),
-        *([("", offer)] if (offer := format_graphs_offer(setup, plan)) else []),
-        ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
-        ("patches", ", ".join(plan.patches) or "none"),
-    ]
-    rows += [("", f"{name}: not needed, {why}") for name, why in plan.skipped_patches.items()]
-    rows += [("", f"{name}: left out by hand") for name in plan.disabled_patches]
-    if recipe.build:
-        built = Path(plan.models_folder).is_dir()
-        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if ready := format_time_to_ready(plan, setup, startup_history.estimate_ready(plan)):
-        rows.append(("ready", ready))
-    if fit := planned.memory:
-        rows.append(("memory", format_memory(fit)))
-    rows += [("expected", format_published(band)) for band in setup.expected if plan.num_speculative_tokens]
+        yield "variant", f"{plan.variant}: {resolved.recipe.variants[plan.variant].title}"
+    yield "status", f"{resolved.standing.status.value}: {resolved.standing.why.strip()}"
+
+
+def _describe_engine(spec: EngineSpec, plan: Plan) -> str:
+    sizes = f"≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
+    is_here = inventory.find_any_engine(Path(plan.engine_folder)) is not None
+    return f"{spec.distribution} {spec.vllm}, {'installed' if is_here else f'to install: {sizes}'}"
+
+
+def _describe_patches(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the patches that are applied, and why the others are not."""
+    yield "patches", ", ".join(plan.patches) or "none"
+    yield from (("", f"{name}: not needed, {why}") for name, why in plan.skipped_patches.items())
+    yield from (("", f"{name}: disabled by --set") for name in plan.disabled_patches)
+
+
+def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
+    """Yield what is built before a start, how long it takes, what makes it shorter, and the memory that it needs."""
+    resolved, plan = planned.resolved, planned.plan
+    if build := resolved.recipe.build:
+        is_built = Path(plan.models_folder).is_dir()
+        yield "models", "built" if is_built else f"to build here: {build.size_mb} MB, a few seconds"
+    far = [f"{rank.host}: {text}" for rank in plan.ranks for text in rank.models]
+    yield from (("" if number or resolved.recipe.build else "models", line) for number, line in enumerate(far))
+    if ready := format_time_to_ready(plan, startup_history.estimate_ready(plan)):
+        yield "ready", ready
+    yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))
+    if planned.memory:
+        yield "memory", format_memory(planned.memory)
+
+
+def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
+    """Yield what others measured, what happens after a crash, and all that somebody should know before."""
+    plan = planned.plan
+    yield from (("expected", format_published(band)) for band in plan.expected)
     if restart := format_restart(plan.restart):
-        rows.append(("restart", restart))
+        yield "restart", restart
     if plan.synthetic:
-        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
-    rows += [("differs", f"{name}: {why}") for name, why in plan.deviations.items()]
-    rows += [("warning", warning) for warning in plan.warnings]
-    rows += [("power", str(power)) for power in plan.powers]
-    lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
-    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.format_command(plan).splitlines())])
+        yield "note", f"{plan.synthetic}: figures say nothing about a real model"
+    yield from (("differs", f"{name}: {why}") for name, why in plan.deviations.items())
+    yield from (("warning", warning) for warning in plan.warnings)
+    yield from (("power", str(power)) for power in plan.powers)
 
 
-def format_graphs_offer(setup: ResolvedRecipe, plan: Plan) -> str:
+def describe_model(name: str, *facts: str) -> str:
+    """Return the name of a model with what is known of it in brackets, such as its quantization and licence."""
+    details = ", ".join(filter(None, facts))
+    return f"{name} ({details})" if details else name
+
+
+def _describe_drafting(resolved: ResolvedRecipe, plan: Plan) -> str:
+    """Return how tokens are drafted: the drafter, the method where it is not DFlash, and how many."""
+    if not plan.num_speculative_tokens:
+        return "none: the baseline without speculation"
+    method = [] if plan.method is Method.DFLASH and plan.drafter else [plan.method.value]
+    drafter = describe_model(plan.drafter, resolved.drafter.licence) if plan.drafter and resolved.drafter else ""
+    return ", ".join(filter(None, [drafter, *method, f"{plan.num_speculative_tokens} tokens per step"]))
+
+
+def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
     """Return why graphs mode is worth a try where the recipe does not take it; empty where it is no choice."""
-    if plan.on_cpu or plan.mode is Mode.GRAPHS:
+    if not cuda_graphs.is_choice(resolved, plan.mode, plan.num_speculative_tokens):
         return ""
-    try:
-        cuda_graphs.apply_graphs_mode(setup, plan.num_speculative_tokens)
-    except UsageError:
+    advice = resolved.modes.get(Mode.GRAPHS, _GRAPHS_ELSEWHERE)
+    unmeasured = "" if cuda_graphs.is_measured(resolved) else f"; not measured on {plan.hardware.value}"
+    return f"try --mode graphs: {advice}{unmeasured}"
+
+
+def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
+    """Return a line for each measure for a shorter start: what is taken, what is not and why, what may be tried."""
+    used = [start_measures.MEASURES[name] for name in plan.start]
+    lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
+    lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
+    offers = start_measures.list_offers(resolved, plan.start)
+    return lines + [f"try --set start.{measure.name}=true: {measure.does}{_format_gain(measure)}" for measure in offers]
+
+
+def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
+    """Return the measures for a shorter start where room is short: what saved seconds where, the others by name."""
+    used = [start_measures.MEASURES[name] for name in plan.start]
+    timed = [measure for measure in used if measure.seconds]
+    lines = []
+    if used:
+        names = [f"{measure.name} −{measure.seconds}" for measure in timed]
+        source = f" ({'; '.join(dict.fromkeys(measure.source for measure in timed))})" if timed else ""
+        lines.append(", ".join(names) + source)
+        lines.append(", ".join(measure.name for measure in used if not measure.seconds))
+    if plan.start_left_out:
+        lines.append("without " + ", ".join(f"{name} ({why})" for name, why in plan.start_left_out.items()))
+    if offers := start_measures.list_offers(resolved, plan.start):
+        lines.append(f"to try: {', '.join(measure.name for measure in offers)}")
+    return "\n".join(line for line in lines if line)
+
+
+def _format_gain(measure: StartMeasure) -> str:
+    gain = f"{measure.saves} ({measure.source})" if measure.saves else ""
+    since = f"from {measure.since} on" if measure.since else ""
+    risk = f"risk: {measure.risk}" if measure.risk else ""
+    return "".join(f"; {part}" for part in (gain, since, risk) if part)
+
+
+def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
+    """Return why fewer drafts are worth a try where Triton attention splits steps of few tokens only; else empty."""
+    most = split_verification.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
+    if not most:
         return ""
-    known = setup.modes.get(Mode.GRAPHS, _GRAPHS_ELSEWHERE)
-    unmeasured = "" if cuda_graphs.is_measured(setup) else f"; not measured on {plan.hardware.value}"
-    return f"try --mode graphs: {known}{unmeasured}"
+    tokens = plan.num_speculative_tokens
+    return (
+        f"try --set n={most}: Triton attention of vLLM {plan.vllm} splits a long context for steps of up to {most + 1} "
+        f"tokens, and n={tokens} has {tokens + 1} (vllm#48076): {_SPLIT_KERNEL}; no server was measured on "
+        f"{plan.hardware.value}; or --set patches.{split_verification.PATCH}=true"
+    )
 
 
 def format_memory(fit: MemoryEstimate) -> str:
@@ -94,15 +187,20 @@ def format_memory(fit: MemoryEstimate) -> str:
     parts = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
     parts.append(f"KV for {fit.max_model_len or UNKNOWN} tokens {format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
-    return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken"
+    short = ""
+    if fit.kv_left <= 0:
+        short = f"; does not fit: {format_gib(-fit.kv_left)} too little before any KV cache"
+    elif not fit.holds_request:
+        short = f"; does not fit: {format_gib(fit.kv_left)} are left for the KV cache"
+    return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken{short}"
 
 
-def format_time_to_ready(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) -> str:
+def format_time_to_ready(plan: Plan, before: TimeToReady | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
         return f"after about {format_duration(before.seconds)}, as {often} here"
-    bands = [band for band in setup.expected if band.ready_s and band.mode in {None, plan.mode}]
+    bands = [band for band in plan.expected if band.ready_s and not band.set_up]
     if not bands or not bands[0].ready_s:
         return ""
     low, high = (format_duration(seconds) for seconds in bands[0].ready_s)
@@ -121,9 +219,10 @@ def format_restart_limit(policy: RestartPolicy) -> str:
     return f"at most {pluralize(policy.times, 'time')} within {format_duration(policy.within_s)}"
 
 
-def format_published(band: PublishedFigures) -> str:
-    """Return published figures in a line, with what they are from."""
-    mode = f"{band.mode.value}: " if band.mode else ""
+def format_published(band: ExpectedFigures) -> str:
+    """Return published figures in a line, with what they are from, and of which set-up where that is another."""
+    of = f"{band.mode.value}: " if band.mode else ""
+    of = f"published for {band.set_up}: " if band.set_up else of
     figures = [
         f"{name} {_range(values, scale, unit)}"
         for name, values, scale, unit in (
@@ -135,9 +234,18 @@ def format_published(band: PublishedFigures) -> str:
         )
         if values
     ]
-    runs = f", n={band.runs}" if band.runs else ""
+    conditions = (
+        band.source,
+        band.date,
+        f"vLLM {band.vllm}" if band.vllm else "",
+        f"{band.tokens} tokens per step" if band.tokens and not band.set_up else "",
+        "" if band.temperature is None else f"temperature {band.temperature:g}",
+        f"prompts of {band.depth} tokens" if band.depth else "",
+        f"{band.streams} streams" if band.streams else "",
+        pluralize(band.runs, "run") if band.runs else "",
+    )
     remark = f"; {band.note}" if band.note else ""
-    return f"{mode}{', '.join(figures)} ({band.source}{runs}){remark}"
+    return f"{of}{', '.join(figures)} ({', '.join(filter(None, conditions))}){remark}"
 
 
 def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
@@ -145,10 +253,11 @@ def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-def format_check(check: Check) -> str:
-    """Return a check in one line, or two with its fix."""
-    fix = f"\n{'':4}→ {check.fix}" if check.fix and check.level.value != "ok" else ""
-    return f"{MARKS[check.level.value]} {check.name}: {check.finding}{fix}"
+def format_check(check: Check, width: int = 0) -> str:
+    """Return a check in one line, or two with its fix, each folded to `width` columns; 0 is without a limit."""
+    finding = fold_line(f"{MARKS[check.level.value]} {check.name}: {check.finding}", width, hang=2)
+    fix = fold_line(f"{'':4}→ {check.fix}", width, hang=6) if check.fix and check.level.value != "ok" else ""
+    return "\n".join(filter(None, [finding, fix]))
 
 
 def format_verdict(report: PreflightReport) -> str:

@@ -6,10 +6,10 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
-from dflash_tui.common.formatting import format_duration, format_number, format_percent, format_time
+from dflash_tui.common.formatting import format_duration, format_number, format_percent, format_time, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.presentation.experiment_tables import REQUEST_FIGURES, request_cells
+from dflash_tui.presentation.experiment_tables import REQUEST_FIGURES, format_load, request_cells
 from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
 
 
@@ -23,7 +23,8 @@ def _render_sections(report: RunReport) -> Iterator[str]:
     yield f"# Run {quote_code(report.run)}"
     if plan.synthetic:
         yield f"> **Not a real model's figures: {escape_text(plan.synthetic)}.**"
-    drafts = f"{plan.num_speculative_tokens} drafts per step" if plan.num_speculative_tokens else "no speculation"
+    tokens = plan.num_speculative_tokens
+    drafts = f"{plan.method}, {tokens} drafts per step" if tokens else "no speculation"
     launched = f"launched {format_time(report.at)}, {escape_text(report.status)}"
     yield f"{escape_text(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, {launched}."
     yield "One launch, so nothing here tells what another launch would measure."
@@ -44,7 +45,7 @@ def _render_sections(report: RunReport) -> Iterator[str]:
             *(f"{escape_text(name)}: {escape_text(', '.join(values))}" for name, values in report.facts.items()),
             *([f"launched although a check failed: {escape_text(report.forced)}"] if report.forced else []),
             *(
-                [f"launched in place of {quote_code(report.restarted_from)}, which died"]
+                [f"launched in place of {quote_code(report.restarted_from)}, which failed"]
                 if report.restarted_from
                 else []
             ),
@@ -70,11 +71,12 @@ def _render_measured(report: RunReport) -> Iterator[str]:
     good = [done for done in report.requests if not done.error]
     speeds = [done.decode_tok_s for done in good if done.decode_tok_s is not None]
     if speeds:
-        ends = f"{min(speeds):.1f} to {max(speeds):.1f}, n={len(speeds)}"
+        ends = f"{min(speeds):.1f} to {max(speeds):.1f}, {pluralize(len(speeds), 'request')}"
         yield f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends})."
-    header = ("prompt", "tokens", *REQUEST_FIGURES, "end")
-    yield render_table(header, [_request_row(done) for done in report.requests], (1, 2, 3, 4, 5))
+    header = ("prompt", "concurrency or rate", "tokens", *REQUEST_FIGURES, "finish")
+    yield render_table(header, [_request_row(done) for done in report.requests], range(1, 7))
 
 
 def _request_row(done: RequestDone) -> list[str]:
-    return [escape_text(done.kind), str(done.tokens), *request_cells(done), escape_text(done.error or done.finish)]
+    figures = (format_load(done), str(done.tokens), *request_cells(done))
+    return [escape_text(done.kind), *figures, escape_text(done.error or done.finish)]

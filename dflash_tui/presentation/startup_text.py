@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_megabytes, pluralize
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_megabytes,
+    format_number,
+    format_percent,
+    pluralize,
+)
 from dflash_tui.events import Health, Phase, Step
-from dflash_tui.run_state.eta import ExpectedStart, MedianSeconds, estimate_time_to_launch, estimate_time_to_ready
+from dflash_tui.run_state.eta import (
+    ExpectedStart,
+    MedianSeconds,
+    RecordedStart,
+    estimate_time_to_launch,
+    estimate_time_to_ready,
+)
 from dflash_tui.run_state.stall import Silence, detect_silence
 from dflash_tui.run_state.startup import PhaseSpan, Startup
-from dflash_tui.run_state.startup_comparison import StartKind
+from dflash_tui.run_state.startup_comparison import SavedSeconds, StartKind, find_saved_seconds
 from dflash_tui.run_state.state import RunState
 
 _GIB_IN_GB = 1.073741824
 _MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling
 _ASKED_LATE = 60.0
 _ORDER = list(Phase)
+Saved = Mapping[Phase, SavedSeconds]
+
+
+GLOSSES = (
+    ("install", "the engine: a Python environment with this release of vLLM"),
+    ("check", "the models and flags are looked at, before anything is launched"),
+    ("models", "weights are downloaded or built"),
+    ("patches", "changes of vLLM's files that the plan names are applied"),
+    ("inspect", "vLLM reads the models' classes once, so that the server need not"),
+    (Phase.IMPORT.value, "Python imports torch and vLLM; nothing is logged meanwhile"),
+    (Phase.RESOLVE.value, "vLLM reads the models' config.json and settles its own settings"),
+    (Phase.ENGINE.value, "the engine process starts and takes the GPU"),
+    (Phase.RANKS.value, "the ranks on other hosts are waited for"),
+    (Phase.WEIGHTS.value, "the target's weights are loaded"),
+    (Phase.DRAFTER.value, "the drafter's weights are loaded"),
+    (Phase.COMPILE.value, "torch.compile: cold compiles, cached loads what an earlier start compiled"),
+    (Phase.PROFILE.value, "one large batch is run to see how much memory is left"),
+    (Phase.KV_CACHE.value, "the memory that holds keys and values of the tokens is taken"),
+    (Phase.AUTOTUNE.value, "kernels are tried for the fastest"),
+    (Phase.GRAPHS.value, "decode steps are recorded as CUDA graphs"),
+    (Phase.JIT.value, "kernels are compiled as they are first needed"),
+    (Phase.API.value, "the HTTP server starts"),
+    (Phase.UP.value, "the log says that the server listens; nobody has asked it yet"),
+    (Health.HEALTHY.value, "/health answered 200; whether it can generate is not known"),
+    (Health.WARM.value, "it has answered a first real request: only now it is ready"),
+    (Phase.UNATTRIBUTED.value, "time of which the log does not say what it was"),
+)
+"""The steps, phases and ends of a start, each in a line."""
 
 
 class RowMark(Enum):
@@ -41,8 +82,8 @@ class StartupRow(NamedTuple):
 
 
 def format_expected(expected: MedianSeconds | None) -> str:
-    """Return `≈ 35 s (n=3)`, or a dash without history."""
-    return f"≈ {format_duration(expected.seconds)} (n={expected.n})" if expected else UNKNOWN
+    """Return `≈ 35 s (3 starts)`, or a dash without history."""
+    return f"≈ {format_duration(expected.seconds)} ({pluralize(expected.n, 'start')})" if expected else UNKNOWN
 
 
 def format_spread(kind: StartKind) -> str:
@@ -52,21 +93,46 @@ def format_spread(kind: StartKind) -> str:
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
 
 
-def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
-    """Return what has happened, what runs and what is still to come until the server is ready."""
+def format_saved(saved: SavedSeconds) -> str:
+    """Return what a measure saved in a phase, with how many starts of this machine say so."""
+    starts = f"{pluralize(saved.taken, 'start')} with it, {saved.before} without"
+    return f"{saved.measure} saved {format_duration(saved.seconds)} ({starts})"
+
+
+def find_saved(state: RunState, now: float, measures: Sequence[str], earlier: Sequence[RecordedStart]) -> Saved:
+    """Return by phase what the measures of a start saved so far, where earlier starts show it."""
+    startup = state.startup
+    if startup.clock_set or not measures:
+        return {}
+    spans = startup.spans(now, state.exit.at if state.exit else None)
+    over = {span.phase: span.seconds for span in spans if span.finished and span.phase is not startup.phase}
+    return find_saved_seconds(measures, over, startup.cache, earlier)
+
+
+def build_startup_rows(
+    state: RunState, now: float, expected: ExpectedStart | None, saved: Saved | None = None
+) -> list[StartupRow]:
+    """Return what has happened, what runs and what is still to come until the server is ready.
+
+    `saved` is by phase what a measure saved.
+    """
     if not state.startup.phase_changes:
         return []
     spans = state.startup.spans(now, state.exit.at if state.exit else None)
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
-    rows = [_phase_row(state, span, expected, quiet) for span in named]
+    rows = [_add_saved(_phase_row(state, span, expected, quiet), (saved or {}).get(span.phase)) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
         rows += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
     rows += _list_rows_after_up(state, now, expected, quiet)
     return rows + [_phase_row(state, span, expected, quiet) for span in unclear]
+
+
+def _add_saved(row: StartupRow, saved: SavedSeconds | None) -> StartupRow:
+    return row._replace(note="; ".join(filter(None, (row.note, format_saved(saved))))) if saved else row
 
 
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
@@ -115,12 +181,12 @@ def _list_rows_after_up(
     guessed = expected.first_request if expected else None
     if first is not None and not first.error:
         ttft = f", first token after {first.ttft:.2f} s" if first.ttft is not None else ""
-        return [
-            healthy,
-            StartupRow(RowMark.DONE, "warm", first.total, guessed, f"first request, {first.tokens} tokens{ttft}"),
-        ]
+        greedy = startup.greedy_request
+        note = f"first request, {first.tokens} tokens{ttft}" + (" after a greedy one" if greedy else "")
+        seconds = first.total + (greedy.total if greedy else 0.0)
+        return [healthy, StartupRow(RowMark.DONE, "warm", seconds, guessed, note)]
     if (first is not None and first.error) or (state.exit and state.up_at is not None and startup.healthy_at):
-        why = first.error if first is not None else "the server ended on it"
+        why = first.error if first is not None else "the server exited on it"
         return [healthy, StartupRow(RowMark.FAILED, "warm", None, guessed, f"first request failed: {why}")]
     if startup.healthy_at is not None and not state.exit:
         note = "first real request"
@@ -179,10 +245,12 @@ _STEPS = {"dynamo": "Dynamo", "inductor": "Inductor", "loaded": "loaded in"}
 
 def format_kv_cache(state: RunState) -> str:
     """Return the tokens that the KV cache holds, and how many of the longest requests that is."""
-    tokens, times, each = (_logged_figure(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request"))
+    tokens, times, request_tokens = (
+        _logged_figure(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request")
+    )
     parts = [f"{tokens:,.0f} tokens"] if tokens is not None else []
-    if times is not None and each is not None:
-        parts.append(f"{times:,.2f} requests of {each:,.0f}")
+    if times is not None and request_tokens is not None:
+        parts.append(f"{times:,.2f} requests of {request_tokens:,.0f}")
     return " · ".join(parts)
 
 
@@ -196,15 +264,15 @@ def _format_graphs(state: RunState) -> str:
 
 def list_facts(state: RunState) -> list[tuple[str, str]]:
     """Return what the server said that it uses, as label and value; what it has not said is left out."""
-    known = state.startup.facts
-    facts = []
+    logged_facts = state.startup.facts
+    facts = _list_logged_speculation(state)
     for of in ("", "drafter "):
-        if backend := known.get(f"{of}attention"):
-            version = known.get(f"{of}flash attention")
+        if backend := logged_facts.get(f"{of}attention"):
+            version = logged_facts.get(f"{of}flash attention")
             facts.append((f"{of}attention", ", ".join(backend) + (f" (version {version[0]})" if version else "")))
     for name, label in (("model runner", "runner"), ("moe", "MoE"), ("gemm", "GEMM"), ("sampler", "sampler")):
-        if name in known:
-            facts.append((label, ", ".join(known[name])))
+        if name in logged_facts:
+            facts.append((label, ", ".join(logged_facts[name])))
     if (weights := _logged_figure(state, "model_memory")) is not None:
         facts.append(("weights", f"{weights:.2f} GiB"))
     if (memory := _logged_figure(state, "kv_cache_memory")) is not None:
@@ -213,9 +281,28 @@ def list_facts(state: RunState) -> list[tuple[str, str]]:
     estimate = _logged_figure(state, "graph_estimate")
     if graphs is not None or estimate is not None:
         facts.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
-    if layers := known.get("aux layers"):
+    facts += _list_initialization(state)
+    if layers := logged_facts.get("aux layers"):
         facts.append(("drafter reads layers", "; ".join(layer.strip("()[] ") for layer in layers)))
     return facts
+
+
+def _list_initialization(state: RunState) -> list[tuple[str, str]]:
+    """Return how long the engine took to be made ready, which only the log says."""
+    if (begun := state.initialized) is None:
+        return []
+    of = f", {format_duration(begun.compilation)} of it compiling" if begun.compilation is not None else ""
+    return [("engine initialised in", f"{format_duration(begun.seconds)}{of} (by the log)")]
+
+
+def _list_logged_speculation(state: RunState) -> list[tuple[str, str]]:
+    """Return what the log said last of speculation, where /metrics says nothing."""
+    if (logged := state.logged_speculation) is None or state.readings:
+        return []
+    length = f"AL {format_number(logged.acceptance_length, 2)}, " if logged.acceptance_length is not None else ""
+    share = format_percent(logged.accepted / logged.drafted, 1) if logged.drafted else UNKNOWN
+    of = f"of {pluralize(logged.drafted, 'drafted token')}"
+    return [("speculation", f"{length}acceptance {share} {of} (by the log, of ten seconds)")]
 
 
 def format_ready_in(

@@ -14,9 +14,12 @@ from dflash_tui.common.formatting import (
     format_percent,
     format_usage,
     pluralize,
+    truncate,
 )
-from dflash_tui.events import PROBE, Counters, GpuLoad, Health
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.events import PROBE, Health, RankSampled, RankState
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.readings import Counters, GpuLoad
 from dflash_tui.run_state.counters import MAX_GAP, CounterReading
 from dflash_tui.run_state.retention import ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
@@ -31,6 +34,8 @@ _BASELINE_SECONDS = 3600.0
 _COLLAPSE_RATIO = 0.4
 _USELESS_ACCEPTANCE_LENGTH = 1.05
 _MIN_STEPS, _MIN_BASELINE_STEPS, _MIN_TOKENS = 30, 100, 64
+# They draft what the text repeats: how often that is, and how much of it is accepted, is the text's doing.
+_FROM_TEXT = frozenset({Method.NGRAM.value, Method.SUFFIX.value})
 _PREEMPTION_WINDOW = 300.0
 _THROTTLING_SECONDS = 10.0
 _HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
@@ -39,6 +44,9 @@ _POWER_CAP_CLOCK_RATIO = 0.7
 _LOW_MEMORY, _LOW_MEMORY_SHARE = GIB, 0.04
 _MIN_FOREIGN_MEMORY = GIB // 2
 _MAX_SAMPLES_BACK = 1000
+# The keeper records a rank every 5 s.
+_KEEPER_SILENT_SECONDS = 20.0
+_LONGEST_ANSWER = 60
 
 
 class Alarm(NamedTuple):
@@ -71,6 +79,58 @@ def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
     return Alarm("hang", suspended.at, what, f"pid {pids} was stopped, as by SIGSTOP", hint)
 
 
+def _check_ranks(state: RunState, now: float) -> Alarm | None:
+    """A rank on another host does not work, while rank 0 says that it is healthy for as long as nobody asks it."""
+    for sample in state.ranks.values():
+        if alarm := _judge_rank(sample, now):
+            return alarm
+    return None
+
+
+def _judge_rank(sample: RankSampled, now: float) -> Alarm | None:
+    name, host = f"rank {sample.rank} on {sample.host}", sample.host
+    if sample.state is RankState.ENDED:
+        hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
+        return Alarm("rank", sample.since, f"{name} has ended", sample.why, hint)
+    if sample.state is RankState.SUSPENDED:
+        hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
+        return Alarm("rank", sample.since, f"{name} is suspended", sample.why, hint)
+    if sample.state is RankState.LOST:
+        hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
+        return Alarm("rank", sample.since, f"{name} is silent", sample.why, hint)
+    if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
+        evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
+        return Alarm("rank", sample.at, f"nobody watches {name}", evidence, "press S to stop the server, on all hosts")
+    return None
+
+
+def _check_far_memory(state: RunState, now: float) -> Alarm | None:
+    """Another host of the server is running out of memory."""
+    for sample in state.ranks.values():
+        left, total = sample.available, sample.total
+        if left is None or total is None or now - sample.at > _KEEPER_SILENT_SECONDS:
+            continue
+        if left < max(_LOW_MEMORY, total * _LOW_MEMORY_SHARE):
+            evidence = f"{format_gib(left)} of {format_gib(total)} left; at 0 its kernel kills the largest process"
+            hint = f"stop other programs on {sample.host}, or give the KV cache less"
+            return Alarm("far memory", sample.at, f"memory of {sample.host} is nearly used up", evidence, hint)
+    return None
+
+
+def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Return the alarm of a first answer that other weights on another host may have given; None where it is right."""
+    answer = state.first_answer
+    if answer is None or not (answer.noise or answer.is_like_before is False):
+        return None
+    words = f"now “{truncate(answer.text, _LONGEST_ANSWER)}”"
+    hint = "ask it something; if it answers noise, stop it, and remove the model's files on the other hosts"
+    if answer.noise:
+        return Alarm("answer", answer.at, "the first answer looks like noise", f"{answer.noise}: {words}", hint)
+    what = "the first answer differs from the one these models gave before"
+    before = f"before “{truncate(answer.before, _LONGEST_ANSWER)}”, {answer.run}"
+    return Alarm("answer", answer.at, what, f"{words}; {before}", f"{hint}; if that one was wrong: rm {answer.record}")
+
+
 def _check_health(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
     worked = state.warm_at is not None or (state.launched is None and bool(state.readings))
     if state.health is not Health.UNHEALTHY or not worked:
@@ -85,6 +145,15 @@ def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
         return None
     what, hint = "the server's counters cannot be read", "all figures are unknown until then; see the log"
     return Alarm("metrics", state.health_at, what, state.health_detail, hint)
+
+
+def _check_cost(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """The server's answers cost so much processor time that it is asked less often."""
+    if state.slower == 1:
+        return None
+    evidence = f"polled {state.slower} times less often, since its answers cost much processor time"
+    hint = "a vLLM server's cost next to nothing: check what answers at that address"
+    return Alarm("cost", state.slower_at, "the server is expensive to watch", evidence, hint)
 
 
 def _check_token_flow(state: RunState, now: float) -> Alarm | None:
@@ -134,7 +203,7 @@ def _check_memory(state: RunState, now: float) -> Alarm | None:
 def _check_acceptance(state: RunState, now: float) -> Alarm | None:
     """Acceptance is far below what it was."""
     recent = state.window(_RECENT_SECONDS, now)
-    if recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
+    if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
     before = state.readings.between(now - _BASELINE_SECONDS, now - _RECENT_SECONDS)
     enough = before is not None and before.acceptance is not None and before.steps >= _MIN_BASELINE_STEPS
@@ -158,7 +227,7 @@ def _check_speculation(state: RunState, now: float) -> Alarm | None:
     expected = state.launched.num_speculative_tokens if state.launched else None
     end = state.readings.known_until(now)
     after, before = (state.readings.at(t) if t is not None else None for t in (end, end and end - _RECENT_SECONDS))
-    if not expected or after is None or before is None:
+    if not expected or _drafts_from_text(state) or after is None or before is None:
         return None
     # The first token of each request comes from the prompt.
     generated = after.generated - before.generated - (after.finished - before.finished)
@@ -168,6 +237,10 @@ def _check_speculation(state: RunState, now: float) -> Alarm | None:
     evidence = f"{generated:.0f} tokens in the last minute, {drafted:.0f} of them from steps with a draft"
     hint = "some sampling parameters switch it off for their requests, and so does a large batch; see the log"
     return Alarm("speculation", now - _RECENT_SECONDS, "speculative decoding is off", evidence, hint)
+
+
+def _drafts_from_text(state: RunState) -> bool:
+    return state.launched is not None and state.launched.method in _FROM_TEXT
 
 
 def _tokens_from_drafts(counters: Counters) -> float:
@@ -259,11 +332,15 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_suspension,
+    _check_ranks,
     _check_health,
     _check_token_flow,
     _check_idle_probe,
+    check_first_answer,
     _check_metrics,
+    _check_cost,
     _check_memory,
+    _check_far_memory,
     _check_speculation,
     _check_acceptance,
     _check_graphs,

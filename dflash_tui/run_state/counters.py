@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from itertools import zip_longest
 from typing import NamedTuple
 
-from dflash_tui.events import Counters
+from msgspec.structs import replace
+
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.retention import CLOCK_STEP, ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
@@ -105,7 +108,7 @@ def _counters_fell(before: Counters, after: Counters) -> bool:
 
 
 def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
-    """Return the counters a share of the way from `before` to `after`."""
+    """Return the counters a share of the way from `before` to `after`; what moves in jumps is as before."""
     if share <= 0 or before is after:
         return before
 
@@ -115,23 +118,15 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
     def part_or_none(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else part(a, b)
 
-    positions: tuple[float, ...] = ()
-    if len(before.per_position) == len(after.per_position):
-        positions = tuple(a + (b - a) * share for a, b in zip(before.per_position, after.per_position, strict=True))
-    return Counters(
+    return replace(
+        before,
         generated=part(before.generated, after.generated),
         prompt=part(before.prompt, after.prompt),
         steps=part_or_none(before.steps, after.steps),
         proposed=part_or_none(before.proposed, after.proposed),
         accepted=part_or_none(before.accepted, after.accepted),
-        per_position=positions,
-        running=before.running,
-        waiting=before.waiting,
-        kv_usage=before.kv_usage,
+        per_position=tuple(part_or_none(a, b) for a, b in zip_longest(before.per_position, after.per_position)),
         preemptions=part(before.preemptions, after.preemptions),
         prefix_queries=part(before.prefix_queries, after.prefix_queries),
         prefix_hits=part(before.prefix_hits, after.prefix_hits),
-        finished=before.finished,
-        finished_tokens=before.finished_tokens,
-        decode_seconds=before.decode_seconds,
     )

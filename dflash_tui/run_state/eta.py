@@ -43,6 +43,8 @@ class RecordedStart(msgspec.Struct, frozen=True):
     """The duration of the first real generation, or None when none is recorded."""
     synthetic: str = ""
     """Why the figures are not those of a real model; empty for a real one."""
+    measures: tuple[str, ...] = ()
+    """The measures for a shorter start that it had, by name."""
 
     @property
     def ready(self) -> float | None:

@@ -79,14 +79,14 @@ class ThinnedSeries(Sequence[T]):
     def _thin(self) -> None:
         newest = self._times[-1]
         dense = self.count_until(newest - DENSE_SECONDS)
-        kept: list[int] = []
+        places: list[int] = []
         last = -THINNED_INTERVAL
         for index in range(self.count_until(newest - MAX_AGE), dense):
             if self._times[index] - last >= THINNED_INTERVAL or self._must_keep(self._values[index]):
-                kept.append(index)
+                places.append(index)
                 last = self._times[index]
-        self._values = [self._values[index] for index in kept] + self._values[dense:]
-        self._times = [self._times[index] for index in kept] + self._times[dense:]
+        self._values = [self._values[index] for index in places] + self._values[dense:]
+        self._times = [self._times[index] for index in places] + self._times[dense:]
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -112,12 +112,17 @@ class LogTail(Sequence[LogLine]):
         self._lines: deque[LogLine] = deque()
         self.bytes = 0
 
-    def append(self, line: LogLine) -> None:
-        """Add the newest line, and drop the oldest ones beyond the limits."""
-        self._lines.append(line)
-        self.bytes += _line_bytes(line)
-        while len(self._lines) > MAX_LINES or self.bytes > MAX_BYTES:
-            self.bytes -= _line_bytes(self._lines.popleft())
+    def extend(self, newer: Sequence[LogLine]) -> None:
+        """Add the newest lines, and drop the oldest ones beyond the limits."""
+        lines = self._lines
+        if len(newer) >= MAX_LINES:
+            lines.clear()
+            self.bytes = 0
+        for line in newer[-MAX_LINES:]:
+            lines.append(line)
+            self.bytes += _measure(line.text)
+        while len(lines) > MAX_LINES or self.bytes > MAX_BYTES:
+            self.bytes -= _measure(lines.popleft().text)
 
     @overload
     def __getitem__(self, index: int) -> LogLine: ...
@@ -136,9 +141,9 @@ class LogTail(Sequence[LogLine]):
         return reversed(self._lines)
 
 
-def _line_bytes(line: LogLine) -> int:
-    """Return how many bytes the text of a line takes at most."""
-    return len(line.text) * (1 if line.text.isascii() else 4)
+def _measure(text: str) -> int:
+    """Return how many bytes a text has at most."""
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 def bucket_ends(now: float, span: float, count: int) -> list[float]:

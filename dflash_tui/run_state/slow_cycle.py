@@ -1,26 +1,34 @@
 """Detect requests that are slow in a regular cycle, and whether the drafter or the engine causes it. Pure.
 
-Requests are told apart as fast or slow, and the pattern is compared with itself, shifted by every possible period.
-What agrees must be too much for chance, also for a chance that likes to stay fast or slow for a while (a Markov chain
-with the persistence that was seen), and for the number of periods that were tried.
+Requests are told apart as fast or slow, once what their prompt and a trend over time explain is taken out. A cycle is
+so many slow requests after so many fast ones, again and again. It is named where it is a hundred times as likely to
+make what was seen as the best Markov chain that likes to stay fast or slow: such a chain, and so independent requests
+as well, then reach that in at most one of a hundred streams, however often one looks (Ville's inequality).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-# Numbers of last requests to search, the most first: a cycle may have begun just now.
-_WINDOWS = (200, 100, 50)
+# Searched are the last requests from each place that such a number divides: a cycle may have begun just now.
+_STRIDE, _LONGEST = 25, 200
 _MIN_REQUESTS = 12
 _MIN_SPEED = 1e-6
-_MAX_CHANCE = 0.015
-_MIN_AGREEMENT = 0.8
-_AGREEMENT_TOLERANCE = 0.05
+_MIN_ODDS = 100.0
+# Period and slow requests of the cycles that users published (RTX 5090 Laptop GPU): half of the belief is in these.
+_PUBLISHED = ((9, 4), (10, 4))
+# Belief in how many requests of a cycle are not as their place says: a Beta distribution, its mean is one in eleven.
+_ODD, _REGULAR = 0.2, 2.0
 _MIN_SPEED_RATIO = 1.3
+# A share of the variance that two levels explain; of evenly spread speeds it is 0.75, of a normal distribution 0.64.
+_MIN_EXPLAINED = 0.8
+_MAX_AVERAGED = 0.25
+_MIN_RUN = 3
 _BLAME_SHARE = 0.7
 
 
@@ -28,7 +36,8 @@ class FinishedRequest(NamedTuple):
     """A finished request; `kind` is empty for one of another client, and None is unknown.
 
     `tok_s` is (N - 1) / seconds of decoding, `acceptance_length` of the steps meanwhile, `steps_s` their quotient.
-    `averaged_over` requests ended between the same two readings, so that each has the mean of all.
+    `averaged_over` requests ended between the same two readings, so that each has the mean of all. `prompt_tokens`
+    tells apart the prompts of another client.
     """
 
     at: float
@@ -38,6 +47,7 @@ class FinishedRequest(NamedTuple):
     steps_s: float | None = None
     averaged_over: int = 1
     failed: bool = False
+    prompt_tokens: float | None = None
 
 
 class SlowCycle(NamedTuple):
@@ -78,45 +88,87 @@ class SlowCycle(NamedTuple):
         return f"seen {self.periods:.1f} times; {lengths}, {steps}: {blame[self.cause]}"
 
 
-def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
+def find_slow_cycle(requests: Iterable[FinishedRequest], first: int = 0) -> SlowCycle | None:
     """Return the cycle in which the speed of the last requests comes and goes, or None.
 
-    Kinds of prompts that are known are each compared with their own best, since some kinds are slower than others.
+    `first` is how many requests of the stream came before these.
     """
-    measured = [request for request in requests if (request.tok_s or 0.0) > _MIN_SPEED and not request.failed]
-    tried: set[int] = set()
-    for window in _WINDOWS:
-        last = measured[-window:]
-        if len(last) >= _MIN_REQUESTS and len(last) not in tried:
-            tried.add(len(last))
-            if cycle := _find_cycle_in(last):
-                return cycle
+    listed = list(requests)
+    oldest = max(0, len(listed) - _LONGEST)
+    for start in range(oldest + -(first + oldest) % _STRIDE, len(listed), _STRIDE):
+        last = [request for request in listed[start:] if (request.tok_s or 0.0) > _MIN_SPEED and not request.failed]
+        if len(last) >= _MIN_REQUESTS and (cycle := _find_cycle_in(last)):
+            return cycle
     return None
 
 
+class _Blocks(NamedTuple):
+    """A cycle of `period` requests, `slow` of them in a row, and the logarithm of the belief that it made the marks."""
+
+    belief: float
+    period: int
+    slow: int
+
+
 def _find_cycle_in(requests: Sequence[FinishedRequest]) -> SlowCycle | None:
-    slow = _mark_slow(requests)
-    share = sum(slow) / len(slow)
-    if not 0.05 <= share <= 0.95:
+    if sum(request.averaged_over > 1 for request in requests) > _MAX_AVERAGED * len(requests):
+        return None  # the mean of several requests does not say which of them was slow
+    prompts = _list_prompts(requests)
+    slow = _mark_slow(_subtract_trend(_compare_speeds(requests, prompts)))
+    if not any(slow):
         return None
-    chance = _chance_agreement(slow)
-    candidates = range(2, len(slow) // 2 + 1)
-    agreement: dict[int, float] = {}
-    for period in candidates:
-        pairs = len(slow) - period
-        same = sum(slow[place] == slow[place + period] for place in range(pairs))
-        if same / pairs >= _MIN_AGREEMENT and _binomial_tail(same, pairs, chance) * len(candidates) < _MAX_CHANCE:
-            agreement[period] = same / pairs
-    # Twice the period agrees as well, and by luck a little better.
-    best = max(agreement.values(), default=0.0)
-    period = next((period for period, share in agreement.items() if share >= best - _AGREEMENT_TOLERANCE), 0)
-    return _build_cycle(requests, slow, period) if period else None
+    least = _believe_chance(slow) + math.log(_MIN_ODDS)
+    fits = (_fit_blocks(slow, period) for period in _list_periods(slow, least))
+    best = max(fits, key=lambda blocks: blocks.belief, default=None)
+    if best is None or best.belief < least or not _blames_server(best, prompts, slow):
+        return None
+    return _build_cycle(requests, slow, best)
 
 
-def _mark_slow(requests: Sequence[FinishedRequest]) -> list[bool]:
+def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
+    """Return what tells the prompts of the requests apart: their kind or size, empty where neither does.
+
+    Sizes that do not come again, as those of a conversation, tell nothing: no prompt was sent twice.
+    """
+    sizes = Counter(request.prompt_tokens for request in requests if not request.kind)
+    again = sum(count for size, count in sizes.items() if size is not None and count > 1)
+    by_size = 2 * again > sum(sizes.values())
+    return [request.kind or (f"{request.prompt_tokens}" if by_size else "") for request in requests]
+
+
+def _blames_server(blocks: _Blocks, prompts: Sequence[str], slow: Sequence[bool]) -> bool:
+    """Whether it is not the client that sends slow prompts in turn with fast ones.
+
+    Most prompts are both fast and slow. Where prompts cannot be told apart, only several slow requests after several
+    fast ones are what prompts in turn seldom make.
+    """
+    if not any(prompts):
+        return min(blocks.slow, blocks.period - blocks.slow) >= _MIN_RUN
+    speeds: dict[str, set[bool]] = {}
+    for prompt, is_slow in zip(prompts, slow, strict=True):
+        speeds.setdefault(prompt, set()).add(is_slow)
+    return 2 * sum(len(speeds[prompt]) == 2 for prompt in prompts) > len(prompts)
+
+
+def _compare_speeds(requests: Sequence[FinishedRequest], prompts: Sequence[str]) -> list[float]:
+    """Return the logarithms of the speeds against what the best fifth of the same prompt reach."""
+    speeds: dict[str, list[float]] = {}
+    for request, prompt in zip(requests, prompts, strict=True):
+        speeds.setdefault(prompt, []).append(request.tok_s or 0.0)
+    best = {prompt: sorted(values)[math.ceil(0.8 * len(values)) - 1] for prompt, values in speeds.items()}
+    return [math.log((r.tok_s or 0.0) / best[prompt]) for r, prompt in zip(requests, prompts, strict=True)]
+
+
+def _subtract_trend(logs: Sequence[float]) -> list[float]:
+    """Return what is left of the values without a straight line over their order."""
+    slope, start = statistics.linear_regression(range(len(logs)), logs)
+    return [value - start - slope * place for place, value in enumerate(logs)]
+
+
+def _mark_slow(logs: Sequence[float]) -> list[bool]:
     """Return which requests are slow: below the middle between two levels that are well apart; none without such."""
-    logs = [math.log(speed) for speed in _relative_speeds(requests)]
     middle = (min(logs) + max(logs)) / 2
+    low, high = list(logs), list[float]()
     for _ in range(20):
         low, high = [x for x in logs if x < middle], [x for x in logs if x >= middle]
         if not low or not high:
@@ -126,51 +178,93 @@ def _mark_slow(requests: Sequence[FinishedRequest]) -> list[bool]:
             break
         middle = moved
     apart = statistics.median(high) - statistics.median(low) >= math.log(_MIN_SPEED_RATIO)
-    return [apart and x < middle for x in logs]
+    two_levels = _sum_squares(low) + _sum_squares(high) <= (1 - _MIN_EXPLAINED) * _sum_squares(logs)
+    return [apart and two_levels and x < middle for x in logs]
 
 
-def _relative_speeds(requests: Sequence[FinishedRequest]) -> list[float]:
-    """Return the speeds, each divided by what the best fifth of its kind of prompt reach when there are kinds."""
-    speeds: dict[str, list[float]] = {}
-    for request in requests:
-        speeds.setdefault(request.kind, []).append(request.tok_s or 0.0)
-    best = {kind: sorted(values)[math.ceil(0.8 * len(values)) - 1] for kind, values in speeds.items()}
-    return [(request.tok_s or 0.0) / best[request.kind] for request in requests]
+def _sum_squares(values: Sequence[float]) -> float:
+    """Return the sum of the squared distances from the mean; the variance of `statistics` is exact, and far slower."""
+    mean = statistics.fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
 
 
-def _chance_agreement(slow: Sequence[bool]) -> float:
-    """Return the probability that two places of such a sequence agree by chance, given that those before them did."""
-    share = sum(slow) / len(slow)
-    independent = share**2 + (1 - share) ** 2
-    staying = 0.0
-    for state, weight in ((True, share), (False, 1 - share)):
-        after = [b for a, b in pairwise(slow) if a is state]
-        stays = (sum(b is state for b in after) + 1) / (len(after) + 2)
-        staying += weight * (stays**2 + (1 - stays) ** 2)
-    stayed = sum(a is b for a, b in pairwise(slow)) / max(1, len(slow) - 1)
-    # One that changes more often than chance would is a cycle of two, not persistence.
-    return max(independent, staying) if stayed > independent else independent
+def _list_periods(slow: Sequence[bool], least: float) -> Iterator[int]:
+    """Yield the periods whose belief may reach `least`: a request that is not as its place says differs from two."""
+    marks = sum(1 << place for place, is_slow in enumerate(slow) if is_slow)
+    for period in range(2, len(slow) // 2 + 1):
+        differ = ((marks ^ marks >> period) & ((1 << len(slow) - period) - 1)).bit_count()
+        if _believe(_weigh(period, dict(_PUBLISHED).get(period, 1)), -(-differ // 2), len(slow)) >= least:
+            yield period
 
 
-def _binomial_tail(successes: int, trials: int, chance: float) -> float:
-    """Return the probability of at least so many successes (binomial)."""
-    return sum(
-        math.comb(trials, count) * chance**count * (1 - chance) ** (trials - count)
-        for count in range(successes, trials + 1)
-    )
+def _weigh(period: int, slow: int) -> float:
+    """Return the logarithm of the belief in a cycle that begins at some place; the longer, the less."""
+    weight = 1 / (period * (period + 1)) / (period * (period - 1))
+    if (period, slow) in _PUBLISHED:
+        weight += 0.5 / sum(period for period, _ in _PUBLISHED)
+    return math.log(weight)
 
 
-def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], period: int) -> SlowCycle:
-    phases = [[slow[place] for place in range(phase, len(slow), period)] for phase in range(period)]
-    slow_phases = sum(sum(phase) * 2 > len(phase) for phase in phases)
+def _believe(weight: float, odd: int, count: int) -> float:
+    return weight + _log_beta(odd + _ODD, count - odd + _REGULAR) - _log_beta(_ODD, _REGULAR)
+
+
+def _fit_blocks(slow: Sequence[bool], period: int) -> _Blocks:
+    """Return the run of slow places in each period that agrees best, and the belief in it.
+
+    A period, a run and where it begins are believed the less the more there are. Requests that are not as their place
+    says are as often as a Beta distribution has it.
+    """
+    gains = [sum(1 if is_slow else -1 for is_slow in slow[phase::period]) for phase in range(period)]
+    # The best run in a circle is the best one in a row, or all without the worst one.
+    best, length = _find_best_run(gains)
+    worst, left_out = _find_best_run([-gain for gain in gains])
+    if sum(gains) + worst > best:
+        best, length = sum(gains) + worst, period - left_out
+    belief = _believe(_weigh(period, length), sum(slow) - best, len(slow))
+    return _Blocks(belief, period, length)
+
+
+def _find_best_run(gains: Sequence[int]) -> tuple[int, int]:
+    """Return the largest sum of neighbours, of one at least and not of all, and how many they are."""
+    best = (-len(gains) * max(map(abs, gains)) - 1, 0)
+    total, length = 0, 0
+    for gain in gains:
+        total, length = (gain, 1) if total <= 0 else (total + gain, length + 1)
+        if length < len(gains):
+            best = max(best, (total, length), key=lambda run: run[0])
+    return best
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _believe_chance(slow: Sequence[bool]) -> float:
+    """Return the log likelihood of the marks after the first under the Markov chain that makes them likeliest.
+
+    One that changes more often than independent requests do is no chance that is to be ruled out but a cycle.
+    """
+    changes = Counter(pairwise(slow))
+    after = {state: changes[state, True] + changes[state, False] for state in (True, False)}
+    turns = [changes[state, not state] / after[state] if after[state] else 0.0 for state in (True, False)]
+    share = sum(slow[1:]) / (len(slow) - 1)
+    if sum(turns) > 1:
+        chances = {(before, now): share if now else 1 - share for before in (True, False) for now in (True, False)}
+    else:
+        chances = {(before, now): count / after[before] for (before, now), count in changes.items()}
+    return sum(count * math.log(chances[change]) for change, count in changes.items())
+
+
+def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], blocks: _Blocks) -> SlowCycle:
     groups = [[r for r, is_slow in zip(requests, slow, strict=True) if is_slow is wanted] for wanted in (False, True)]
     fast_tok_s, slow_tok_s = (statistics.median(r.tok_s or 0.0 for r in group) for group in groups)
     fast_length, slow_length = (_median([r.acceptance_length for r in group]) for group in groups)
     fast_steps, slow_steps = (_median([r.steps_s for r in group]) for group in groups)
     return SlowCycle(
-        period=period,
-        slow=max(1, slow_phases),
-        periods=len(requests) / period,
+        period=blocks.period,
+        slow=blocks.slow,
+        periods=len(requests) / blocks.period,
         fast_tok_s=fast_tok_s,
         slow_tok_s=slow_tok_s,
         cause=_attribute_slowdown(fast_length, slow_length, fast_steps, slow_steps),

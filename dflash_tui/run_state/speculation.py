@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.planning.recipe import Mode, PublishedFigures
+from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.recipe import PublishedFigures
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 
@@ -25,17 +26,20 @@ class DraftAdvice(NamedTuple):
     suggested: int
 
 
-def advise_draft_length(shares: Sequence[float], steps: float) -> DraftAdvice | None:
+def advise_draft_length(shares: Sequence[float | None], steps: float) -> DraftAdvice | None:
     """Return how many tokens to draft, by the `shares` of `steps` in which each position was accepted.
 
     Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Where
     that is under `MIN_GAIN`, verifying it costs at least as much in every model that was measured. The figures are
-    those of the traffic in the window: another number is a guess until it was measured. None for too few steps.
+    those of the traffic in the window: another number is a guess until it was measured. None for too few steps, and
+    where a position is unknown before one that is useless.
     """
     if not shares or steps < MIN_STEPS:
         return None
     length = 1.0
     for index, share in enumerate(shares):
+        if share is None:
+            return None
         if share < MIN_GAIN * length:
             return DraftAdvice(index + 1, max(1, index))
         length += share
@@ -53,14 +57,23 @@ class PublishedComparison(NamedTuple):
     source: str
 
 
-def choose_published_figures(published: Sequence[PublishedFigures], mode: Mode) -> PublishedFigures | None:
-    """Return the published figures for this mode, else those for any mode, else None."""
-    any_mode = next((figures for figures in published if figures.mode is None), None)
-    return next((figures for figures in published if figures.mode is mode), any_mode)
+def choose_published_figures(published: Sequence[ExpectedFigures], *, speculative: bool) -> ExpectedFigures | None:
+    """Return the nearest published figures that a running server can be compared with."""
+    return next((figures for figures in published if list_published_ranges(figures, speculative=speculative)), None)
+
+
+def list_published_ranges(figures: PublishedFigures, *, speculative: bool) -> list[tuple[str, tuple[float, float]]]:
+    """Return the published ranges of what a running server is compared by; without speculation it is the speed."""
+    ranges = (
+        ("tok/s", (figures.tok_s if speculative else figures.baseline_tok_s) if figures.streams in {None, 1} else None),
+        ("AL", figures.acceptance_length if speculative else None),
+        ("acceptance", figures.acceptance if speculative else None),
+    )
+    return [(name, (bounds[0], bounds[1])) for name, bounds in ranges if bounds]
 
 
 def compare_with_published(
-    published: PublishedFigures, rates: Rates | None, finished: Iterable[FinishedRequest]
+    published: PublishedFigures, rates: Rates | None, finished: Iterable[FinishedRequest], *, speculative: bool = True
 ) -> list[PublishedComparison]:
     """Compare the figures of a run with published ones, the speed first.
 
@@ -68,17 +81,15 @@ def compare_with_published(
     """
     speeds = [r.tok_s for r in finished if r.tok_s and r.averaged_over == 1 and not r.failed][-_MAX_SPEEDS:]
     enough = rates if rates and rates.steps >= _MIN_PUBLISHED_STEPS else None
-    values = (
-        ("tok/s", statistics.median(speeds) if speeds else None, published.tok_s),
-        ("AL", enough.acceptance_length if enough else None, published.acceptance_length),
-        ("acceptance", enough.acceptance if enough else None, published.acceptance),
-    )
+    measured = {
+        "tok/s": statistics.median(speeds) if speeds else None,
+        "AL": enough.acceptance_length if enough else None,
+        "acceptance": enough.acceptance if enough else None,
+    }
     return [
-        PublishedComparison(
-            name, value, bounds[0], bounds[1], _position_in_range(value, bounds[0], bounds[1]), published.source
-        )
-        for name, value, bounds in values
-        if value is not None and bounds
+        PublishedComparison(name, value, low, high, _position_in_range(value, low, high), published.source)
+        for name, (low, high) in list_published_ranges(published, speculative=speculative)
+        if (value := measured[name]) is not None
     ]
 
 

@@ -22,6 +22,7 @@ _LIKELY_CAUSE: dict[Phase, str] = {
     Phase.IMPORT: "it imports torch and vLLM, slowly when the disk is cold or on the network",
     Phase.RESOLVE: "it reads the model's configuration (from the hub, when the model is not here) and imports its code",
     Phase.ENGINE: "the engine process imports everything again, then sets up CUDA and NCCL",
+    Phase.RANKS: "it waits for the ranks on the other hosts, which start as slowly; see dflash-tui logs --rank 1",
     Phase.WEIGHTS: "it reads the checkpoint, or downloads it: vLLM shows no progress of a download",
     Phase.DRAFTER: "it reads the drafter's checkpoint, or downloads it: vLLM shows no progress of a download",
     Phase.COMPILE: "Dynamo and Inductor compile the model, for minutes without a line when nothing is cached",

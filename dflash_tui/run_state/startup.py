@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dflash_tui.events import (
+    GREEDY_WARM_UP,
     WARM_UP,
     Activity,
     ClockSet,
@@ -54,6 +55,13 @@ class Startup:
     """Whether somebody set the clock while the server started, so that nobody knows how long that took."""
     first_request: RequestDone | None = None
     """The first request that succeeded, or until then the last one that failed."""
+    greedy_request: RequestDone | None = None
+    """The last greedy request before it; None where none was sent."""
+
+    @property
+    def samplers(self) -> tuple[str, ...]:
+        """What the server says that it samples with; nothing where that is PyTorch."""
+        return self.facts.get("sampler", ())
 
     def apply(self, event: StartupEvent) -> None:
         """Update the start by one event; events of other kinds change nothing."""
@@ -70,14 +78,21 @@ class Startup:
                 self.compiled.setdefault(part, {})[step] = seconds
             case HealthChanged(health=Health.HEALTHY | Health.WARM, at=at) if self.healthy_at is None:
                 self.healthy_at = at
-            case RequestDone(kind=kind) if kind == WARM_UP and (self.first_request is None or self.first_request.error):
-                self.first_request = event
+            case RequestDone():
+                self._take_request(event)
             case Activity():
                 self.activities.append(event)
             case ClockSet(starting=starting):
                 self.clock_set = self.clock_set or starting
             case _:
                 pass
+
+    def _take_request(self, done: RequestDone) -> None:
+        if self.first_request is None or self.first_request.error:
+            if done.kind == GREEDY_WARM_UP:
+                self.greedy_request = done
+            elif done.kind == WARM_UP:
+                self.first_request = done
 
     @property
     def phase(self) -> Phase | None:
@@ -93,10 +108,11 @@ class Startup:
     def ready_at(self) -> float | None:
         """When the server was up and had generated once, or None.
 
-        Counted as the time of being up and the first request's own seconds, since that may have been sent later.
+        Counted as the time of being up and the first requests' own seconds, since those may have been sent later.
         """
-        first = self.first_request
-        return self.up_at + first.total if self.up_at is not None and first and not first.error else None
+        if self.up_at is None or self.first_request is None or self.first_request.error:
+            return None
+        return self.up_at + self.first_request.total + (self.greedy_request.total if self.greedy_request else 0.0)
 
     @property
     def cache(self) -> str:

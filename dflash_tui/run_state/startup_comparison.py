@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash_tui.events import Phase
+from dflash_tui.planning.start_measures import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.eta import RecordedStart
 
 # The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.
 STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
-    ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE)),
+    ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.RANKS)),
     ("weights", (Phase.WEIGHTS, Phase.DRAFTER)),
     ("compile", (Phase.COMPILE,)),
     ("kernels", (Phase.PROFILE, Phase.KV_CACHE, Phase.AUTOTUNE, Phase.JIT)),
     ("graphs", (Phase.GRAPHS,)),
     ("other", (Phase.API, Phase.UNATTRIBUTED)),
 )
+
+# The phase that each measure shortens, where one does.
+_SHORTENED = {MODELINFOS: Phase.RESOLVE, FORK: Phase.ENGINE, STARTUP_PLAN: Phase.PROFILE}
+_LEAST_SAVED = 1.0
 
 
 class StartGroup(NamedTuple):
@@ -69,10 +74,10 @@ class StartKind(NamedTuple):
 
 
 class StartDifference(NamedTuple):
-    """How many seconds later `one` is ready than `other`; negative when it is sooner."""
+    """How many seconds later `first` is ready than `second`; negative when it is sooner."""
 
-    one: StartKind
-    other: StartKind
+    first: StartKind
+    second: StartKind
     seconds: float
 
 
@@ -94,9 +99,45 @@ def compare_start_kinds(kinds: Iterable[StartKind]) -> Iterator[StartDifference]
         sides = [(kind, members["eager", ""]) for kind in compiled.values() if ("eager", "") in members]
         if "cold" in compiled and "cached" in compiled:
             sides.append((compiled["cold"], compiled["cached"]))
-        for one, other in sides:
-            if one.ready is not None and other.ready is not None:
-                yield StartDifference(one, other, one.ready - other.ready)
+        for first, second in sides:
+            if first.ready is not None and second.ready is not None:
+                yield StartDifference(first, second, first.ready - second.ready)
+
+
+class SavedSeconds(NamedTuple):
+    """How many seconds less a phase takes with a measure, by the medians of `taken` starts and of `before` without."""
+
+    measure: str
+    phase: Phase
+    seconds: float
+    taken: int
+    before: int
+
+
+def find_saved_seconds(
+    measures: Sequence[str], phases: Mapping[Phase, float], cache: str, earlier: Sequence[RecordedStart]
+) -> dict[Phase, SavedSeconds]:
+    """Return by phase what a measure of a start saved, where every start of this machine with it was the shorter one.
+
+    Args:
+        measures: the measures that the start has, by name.
+        phases: the seconds of its phases that are over.
+        cache: what torch.compile found in its cache, as far as that is known.
+        earlier: the earlier starts of the same kind, oldest first.
+    """
+    saved = {}
+    for measure, phase in _SHORTENED.items():
+        if measure not in measures or phase not in phases:
+            continue
+        alike = [start for start in earlier if phase in start.phases and (not cache or start.cache == cache)]
+        taken = [phases[phase], *(start.phases[phase] for start in alike if measure in start.measures)]
+        without = [start.phases[phase] for start in alike if measure not in start.measures]
+        if measure == MODELINFOS:  # vLLM fills them itself at the first start
+            without = without[:1] if alike and measure not in alike[0].measures else []
+        if without and min(without) - max(taken) >= _LEAST_SAVED:
+            seconds = statistics.median(without) - statistics.median(taken)
+            saved[phase] = SavedSeconds(measure, phase, seconds, len(taken), len(without))
+    return saved
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dflash_tui.events import (
     Activity,
+    AnswerHeld,
     AnyEvent,
     Autopsy,
     ClockSet,
     Compiled,
+    EngineInitialized,
     Exited,
     GpusSampled,
     Health,
     HealthChanged,
-    Histogram,
     LatenciesSampled,
     Launched,
     LogLine,
@@ -28,24 +29,31 @@ from dflash_tui.events import (
     PhaseStarted,
     Preparing,
     Problem,
+    ProcessorsSampled,
     Progressed,
+    RankSampled,
+    Recorded,
     RequestDone,
     Sampled,
+    SpeculationLogged,
     Stated,
     Step,
     Stopping,
     Suspended,
 )
+from dflash_tui.readings import Histogram
 from dflash_tui.run_state.counters import MAX_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
 from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.histogram import subtract_histograms
-from dflash_tui.vllm_output.known_failures import SYMPTOMS
+from dflash_tui.vllm_output.known_failures import list_symptoms
 from dflash_tui.vllm_output.metrics import Rates
 
 MAX_REQUESTS = 500
 _MAX_PROBLEMS = 100
+# Of so many processes the messages may be mixed line by line.
+_MIXED = 16
 T = TypeVar("T", bound=Timestamped)
 
 
@@ -59,6 +67,8 @@ class RunState:
     """The latest event of each step before the launch."""
     step_began: dict[Step, float] = field(default_factory=dict)
     """When each step before the launch began."""
+    far_steps: dict[tuple[str, Step], Preparing] = field(default_factory=dict)
+    """The latest event of each step on another host."""
     phases: dict[Phase, float] = field(default_factory=dict)
     """When each phase of the start was first entered."""
     startup: Startup = field(default_factory=Startup)
@@ -67,12 +77,20 @@ class RunState:
     """The progress bar of the running phase, if there is one."""
     log_figures: dict[str, Stated] = field(default_factory=dict)
     """The figures that the log states, such as the size of the KV cache, by name; the first of each."""
+    initialized: EngineInitialized | None = None
+    """How long the engine took to initialize, as the log says; None before."""
+    logged_speculation: SpeculationLogged | None = None
+    """What the log said last of speculation, which is all there is where /metrics cannot be had."""
     health: Health = Health.STARTING
     """What /health and the first request said last."""
     health_detail: str = ""
     """Why the server is unhealthy, or why its counters cannot be read; else empty."""
     health_at: float = 0.0
     """When the health changed last."""
+    slower: int = 1
+    """How many times more seldom the server is asked, because its answers cost much processor time."""
+    slower_at: float = 0.0
+    """Since when it is asked more seldom."""
     warm_at: float | None = None
     """When the server was first ready: it had answered a request."""
     readings: CounterSeries = field(default_factory=CounterSeries)
@@ -83,8 +101,14 @@ class RunState:
     """The memory of the server over time."""
     gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
     """The load of its GPUs over time."""
+    processors: ThinnedSeries[ProcessorsSampled] = field(default_factory=ThinnedSeries)
+    """The processors that it keeps busy, where it has no GPU."""
     suspended: Suspended | None = None
     """The processes that a signal has suspended; with no pids when none is any more."""
+    ranks: dict[int, RankSampled] = field(default_factory=dict)
+    """How the ranks on other hosts were last, by their numbers."""
+    first_answer: AnswerHeld | None = None
+    """What the first greedy answer of a server over several hosts says of its weights."""
     finished: FinishedLog = field(default_factory=FinishedLog)
     """The finished requests, those of other clients included."""
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
@@ -102,14 +126,28 @@ class RunState:
     autopsy: Autopsy | None = None
     """What the kernel's log says about an exit that nobody asked for."""
 
-    def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
+    def apply_all(self, events: Sequence[AnyEvent]) -> None:
+        """Update the state by events in their order, which for the lines of a log takes a third of the time."""
+        lines = [event for event in events if type(event) is LogLine]
+        self._add_lines(lines)
+        if len(lines) < len(events):
+            for event in events:
+                if type(event) is not LogLine:
+                    self.apply(event)
+
+    def _add_lines(self, lines: Sequence[LogLine]) -> None:
+        self.lines.extend(lines)
+        self.line_count += len(lines)
+
+    def apply(self, event: AnyEvent) -> None:  # noqa: C901 - one case per event is the clearest form
         """Update the state by one event."""
         match event:
-            case LogLine():  # first, since there are hundreds of thousands
-                self.lines.append(event)
-                self.line_count += 1
+            case LogLine():
+                self._add_lines((event,))
             case Launched():
                 self.launched = event
+            case Preparing(step=step, host=host) if host:
+                self.far_steps[host, step] = event
             case Preparing(at=at, step=step):
                 self.step_began.setdefault(step, at)
                 self.preparing[step] = event
@@ -120,14 +158,22 @@ class RunState:
             case Progressed():
                 self.progress = event
                 self.startup.apply(event)
-            case Noted() | Compiled() | Activity() | ClockSet():
+            case Noted() | Compiled():
                 self.startup.apply(event)
             case Stated(name=name):
                 self.log_figures.setdefault(name, event)
-            case Problem(kind=kind):
-                # A start fails by its first problem, a server by its last ones; a failing one repeats its symptoms.
-                if kind not in SYMPTOMS and (self.up_at is not None or len(self.problems) < _MAX_PROBLEMS):
-                    self.problems.append(event)
+            case Problem():
+                self._apply_problem(event)
+            case EngineInitialized() | SpeculationLogged():
+                self._apply_logged(event)
+            case _:
+                self._apply_recorded(event)
+
+    def _apply_recorded(self, event: Recorded) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
+        """Update the state by one event that the log does not say."""
+        match event:
+            case Activity() | ClockSet():
+                self.startup.apply(event)
             case HealthChanged():
                 self.startup.apply(event)
                 self._apply_health(event)
@@ -139,8 +185,14 @@ class RunState:
                 self.memory.append(event)
             case GpusSampled():
                 self.gpus.append(event)
+            case ProcessorsSampled():
+                self.processors.append(event)
             case Suspended():
                 self.suspended = event
+            case RankSampled(rank=rank):
+                self.ranks[rank] = event
+            case AnswerHeld():
+                self.first_answer = event
             case RequestDone():
                 self.startup.apply(event)
                 self.requests.append(event)
@@ -153,8 +205,30 @@ class RunState:
             case Autopsy():
                 self.autopsy = event
 
+    def _apply_logged(self, event: EngineInitialized | SpeculationLogged) -> None:
+        if isinstance(event, SpeculationLogged):
+            self.logged_speculation = event
+        else:
+            self.initialized = self.initialized or event
+
+    def _apply_problem(self, event: Problem) -> None:
+        """Keep a problem: a start fails by its first one, a server by its last ones; a failing one repeats symptoms."""
+        newest = range(len(self.problems) - 1, max(-1, len(self.problems) - 1 - _MIXED), -1)
+        for place in newest:
+            if (shorter := self.problems[place]).process == event.process:
+                if event.text.startswith(f"{shorter.text}\n"):
+                    self.problems[place] = event
+                    return
+                break
+        if event.kind not in list_symptoms() and (self.up_at is not None or len(self.problems) < _MAX_PROBLEMS):
+            self.problems.append(event)
+
     def _apply_health(self, event: HealthChanged) -> None:
-        self.health, self.health_detail, self.health_at = event.health, event.detail, event.at
+        if event.slower == self.slower or (event.health, event.detail) != (self.health, self.health_detail):
+            self.health_at = event.at
+        if 1 in {event.slower, self.slower}:
+            self.slower_at = event.at
+        self.health, self.health_detail, self.slower = event.health, event.detail, event.slower
         if event.health is Health.WARM and self.warm_at is None:
             self.warm_at = event.at
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -23,12 +23,13 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import clock, process_environment, processes, system
-from dflash_tui.planning.plan import HOST, Plan
+from dflash_tui.machine import clock, process_environment, process_identity, processes, system
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.runs import registry, reservation, run_files, server_process
 from dflash_tui.runs.gated_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
-from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, Run
+from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 
 # vLLM exits within 5 s of SIGTERM if it exits at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
@@ -43,6 +44,8 @@ def launch_server(
     prepared: Iterable[Preparing] = (),
     forced: str = "",
     restarted_from: str = "",
+    far_ranks: Iterable[FarRank] = (),
+    models: Mapping[str, str] = {},
 ) -> Run:
     """Start the server of `plan` detached, in a session of its own, and return its run.
 
@@ -53,6 +56,8 @@ def launch_server(
         prepared: the events of the steps before the launch, for the record.
         forced: why a failed check was overruled, for the record.
         restarted_from: the id of the failed run that this one replaces, for the record.
+        far_ranks: the ranks of it that run on other hosts already.
+        models: which weights it serves, for the record.
 
     Raises:
         ServerFailed: the process could not be started.
@@ -74,7 +79,7 @@ def launch_server(
         id=name,
         plan=plan,
         pid=process.pid,
-        born=processes.read_process_identity(process.pid),
+        born=process_identity.read_process_identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
         booted_at=booted_at,
@@ -83,6 +88,8 @@ def launch_server(
         prepared=tuple(prepared),
         forced=forced,
         restarted_from=restarted_from,
+        far_ranks=tuple(far_ranks),
+        models=dict(models),
     )
     _record_and_release(run, folder, gated)
     return run
@@ -170,16 +177,17 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
     raise DflashError(f"a hundred runs of {recipe} in one second")
 
 
-async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
+async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool = True) -> float:
     """Stop the server and every process of its session; return how many seconds it took.
 
     The leader gets SIGTERM; what is left after `grace` seconds gets SIGKILL.
+    With `by_request` false it counts as failed, not as stopped.
 
     Raises:
         DflashError: a process of the session survived SIGKILL.
     """
     began, was_alive = time.monotonic(), server_process.is_alive(run)
-    if was_alive:  # stopping the leftovers of a failed server is not stopping the server
+    if was_alive and by_request:  # stopping the leftovers of a failed server is not stopping the server
         run_files.record_event(run, Stopping(time.time()))
     members = await asyncio.to_thread(server_process.list_processes, run)
     for process in members:
@@ -218,8 +226,9 @@ def find_free_port(wanted: int) -> int:
         UsageError: none of the next hundred is free.
     """
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
-    ours = {run.plan.port for run in registry.list_runs() if server_process.is_alive(run)}
-    ours |= {plan.port for each in reservation.list_reservations() for plan in each.plans}
+    # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
+    ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
+    ours |= {run.plan.port for run in registry.list_living_runs()}
     for port in range(wanted, min(wanted + 100, 65536)):
         if port not in ours and not _is_port_taken(port):
             return port
@@ -240,13 +249,29 @@ def _is_port_taken(port: int) -> bool:
 
 
 def port_owner(port: int) -> str:
-    """Return who has `port`, as text: a server of ours, which may not listen yet, a launch, or another program."""
-    ours = (
+    """Return who has `port`, as text: a server of ours or what is left of one, a launch, or another program."""
+    reserved = [  # before the runs, as for a free port
+        claim.holder for claim in reservation.list_reservations() if any(plan.port == port for plan in claim.plans)
+    ]
+    ours = [
         f"{run.id} (pid {run.pid})"
         for run in registry.list_runs()
         if run.plan.port == port and server_process.is_alive(run)
-    )
-    reserved = (
-        each.holder for each in reservation.list_reservations() if any(plan.port == port for plan in each.plans)
-    )
-    return next(ours, "") or next(reserved, "") or system.find_port_listener(port) or "another program"
+    ]
+    owner, listener = next(iter([*ours, *reserved]), ""), system.find_port_listener(port)
+    return owner or _describe_leftover(port, someone_listens=bool(listener)) or listener or "another program"
+
+
+def _describe_leftover(port: int, *, someone_listens: bool) -> str:
+    """Return the engine that has the port of its server, which was killed, and how to stop it; empty without one.
+
+    A forked engine has the socket of its server, which may not have come to listen.
+    """
+    for orphan in system.find_orphans():
+        if someone_listens and orphan.port != port:
+            continue
+        for run in registry.list_runs():
+            if run.plan.port == port and orphan.pid in {process.pid for process in server_process.list_processes(run)}:
+                who = f"{orphan.name} of {run.id} (pid {orphan.pid}), whose server is gone"
+                return f"{who}; `dflash-tui orphans {orphan.pid}` stops it"
+    return ""

@@ -11,8 +11,9 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import YEAR_2100
+from dflash_tui.event_json import YEAR_2100
 from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
+from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
 
@@ -25,16 +26,23 @@ _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 def list_runs() -> list[Run]:
     """Return all recorded runs, oldest first; `list_broken_runs` has those that cannot be read."""
-    return sorted(_load_runs()[0].values(), key=lambda run: run.started_at)
+    return load_runs()[0]
+
+
+def list_living_runs() -> list[Run]:
+    """Return the runs whose server lives, oldest first."""
+    return [run for run in list_runs() if server_process.is_alive(run)]
 
 
 def list_broken_runs() -> dict[str, str]:
     """Return the runs whose record cannot be used, and why; the server of each may still be running."""
-    return _load_runs()[1]
+    return load_runs()[1]
 
 
-def _load_runs() -> tuple[dict[str, Run], dict[str, str]]:
-    return load_each(find_in_folders(paths.runs_folder(), RUN_FILE), _load_run)
+def load_runs() -> tuple[list[Run], dict[str, str]]:
+    """Return all recorded runs, oldest first, and why each other record cannot be used."""
+    runs, broken = load_each(find_in_folders(paths.runs_folder(), RUN_FILE), _load_run)
+    return sorted(runs.values(), key=lambda run: run.started_at), broken
 
 
 class _Version(msgspec.Struct):
@@ -61,7 +69,7 @@ def _load_run(path: Path) -> Run:
         why = str(error.strerror if isinstance(error, OSError) else error)
         raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
     if run.id != path.parent.name or not _is_possible(run):
-        raise UsageError(f"its {RUN_FILE} cannot be true: another run's, or with impossible values")
+        raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
     return run
 
 
@@ -70,8 +78,24 @@ def _is_possible(run: Run) -> bool:
         ip_address(run.plan.host)
     except ValueError:
         return False
-    is_process = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16
+    is_process = 1 < run.pid < 1 << 31 and 0 < run.plan.port <= HIGHEST_PORT
     return is_process and 0 <= run.started_at < YEAR_2100 and abs(run.utc_offset) <= _DAY
+
+
+def find_listening_run(name: str | None = None) -> Run:
+    """Return the run called `name` as `find_run` does, whose server can be asked something.
+
+    Raises:
+        UsageError: there is none, it has ended, or it does not listen yet.
+    """
+    run = find_run(name)
+    if not server_process.is_alive(run):
+        raise UsageError(f"{run.id} has ended", hint="dflash-tui ps lists the servers that run")
+    from dflash_tui.machine import processes
+
+    if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
+        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", hint="dflash-tui attach shows when")
+    return run
 
 
 def find_run(name: str | None = None) -> Run:

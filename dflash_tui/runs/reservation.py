@@ -5,8 +5,6 @@ process. A launch holds one until its `run.json` is there, an A/B as long as its
 free and then reserves it holds a lock meanwhile, so that of two at once the second sees what the first has taken.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator
@@ -19,14 +17,14 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, suggest_write_fix
 from dflash_tui.common.file_lock import acquire_lock
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 
 # Held for less than a second, unless its holder is suspended.
 _LOCK_TIMEOUT = 30.0
 _MAX_FILE = 4 << 20
-_held: set[Path] = set()
+_own_files: set[Path] = set()
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -56,7 +54,7 @@ _decoder: msgspec.json.Decoder[Reservation] = msgspec.json.Decoder(Reservation)
 def list_reservations() -> list[Reservation]:
     """Return the reservations of other processes that live."""
     files = sorted(paths.reservations_folder().glob("*.json"))
-    return [reservation for path in files if path not in _held and (reservation := _read_living(path))]
+    return [reservation for path in files if path not in _own_files and (reservation := _read_living(path))]
 
 
 def list_gpu_claims() -> list[GpuClaim]:
@@ -64,9 +62,11 @@ def list_gpu_claims() -> list[GpuClaim]:
 
     A process that holds a reservation was the first, so nobody's claims count for it.
     """
-    if _held:
+    if _own_files:
         return []
-    reserved = [GpuClaim(f"{each.holder} has reserved it", plan) for each in list_reservations() for plan in each.plans]
+    reserved = [
+        GpuClaim(f"{claim.holder} has reserved it", plan) for claim in list_reservations() for plan in claim.plans
+    ]
     starting = [
         GpuClaim(f"{run.id} (pid {run.pid}) is starting on it", run.plan)
         for run in registry.list_runs()
@@ -106,22 +106,22 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
     """
     folder, pid = paths.reservations_folder(), os.getpid()
     for path in folder.glob("*.json"):
-        if path not in _held and _read_living(path) is None:
+        if path not in _own_files and _read_living(path) is None:
             with suppress(OSError):  # a folder stays: it reserves nothing
                 path.unlink()
-    reservation = Reservation(owner, plans, pid, processes.read_process_identity(pid))
+    reservation = Reservation(owner, plans, pid, process_identity.read_process_identity(pid))
     path = folder / f"{pid}-{time.monotonic_ns()}.json"
     try:
         private_files.replace_private_file(path, msgspec.json.encode(reservation))
     except OSError as error:
         raise build_unwritable_error(folder, error) from None
-    _held.add(path)
+    _own_files.add(path)
     return path
 
 
 def drop_reservation(path: Path) -> None:
     """Give up what was reserved."""
-    _held.discard(path)
+    _own_files.discard(path)
     with suppress(OSError):
         path.unlink()
 
@@ -140,5 +140,5 @@ def _read_living(path: Path) -> Reservation | None:
         reservation = untrusted_json.decode_untrusted(private_files.read_file(path, _MAX_FILE), _decoder)
     except (OSError, msgspec.MsgspecError):
         return None
-    lives = reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
+    lives = reservation.born and process_identity.read_process_identity(reservation.pid) == reservation.born
     return reservation if lives else None

@@ -1,7 +1,5 @@
 """The record of one launched server, as `run.json` holds it."""
 
-from __future__ import annotations
-
 import os
 from ipaddress import ip_address
 from pathlib import Path
@@ -11,7 +9,8 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.events import Launched, Preparing
-from dflash_tui.planning.plan import HOST, Plan
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.settings import HOST
 
 # Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -19,6 +18,26 @@ KEY_VARIABLE = "VLLM_API_KEY"
 # Version 1 has plans as `planning.earlier_plans` reads them.
 VERSION = 2
 LOG_NAME = "server.log"
+# By this variable a server is known as one of an experiment, whatever became of the driver that launched it.
+EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
+# Who rotates logs may compress them, and what is in those nobody reads.
+_COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
+
+
+class FarRank(msgspec.Struct, frozen=True):
+    """A rank of a server that runs on another host."""
+
+    rank: int
+    """Its number, from 1."""
+    host: str
+    """How ssh calls the host."""
+    run: str
+    """The id of its run over there."""
+
+    @property
+    def log_name(self) -> str:
+        """The file of the near run folder that its log is copied to."""
+        return f"rank{self.rank}.log"
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -48,6 +67,10 @@ class Run(msgspec.Struct, frozen=True):
     """The id of the failed run that this one replaced; empty for any other."""
     booted_at: float | None = None
     """When the machine was booted by its clock at the launch, which tells later that the clock was set; see `clock`."""
+    far_ranks: tuple[FarRank, ...] = ()
+    """The other ranks of a server over several hosts; none of one of those ranks itself."""
+    models: dict[str, str] = {}
+    """Which weights its target and its drafter have: a commit, or a digest of files."""
     version: int = VERSION
     """The version of the format of `run.json`."""
 
@@ -91,6 +114,7 @@ class Run(msgspec.Struct, frozen=True):
             mode=plan.mode.value,
             synthetic=plan.synthetic,
             num_speculative_tokens=plan.num_speculative_tokens,
+            method=plan.method.value,
         )
 
 
@@ -112,7 +136,8 @@ def find_log(folder: Path, pid: int = 0) -> Path:
             return log
     except OSError:
         pass
-    others = [path for path in folder.glob(f"{LOG_NAME}.*") if path.is_file() and not path.is_symlink()]
+    rotated = (path for path in folder.glob(f"{LOG_NAME}.*") if path.suffix not in _COMPRESSED)
+    others = [path for path in rotated if path.is_file() and not path.is_symlink()]
     return max(others, key=_modified_at, default=log)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from dflash_tui.common import private_files
-from dflash_tui.events import Event, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import Event
 from dflash_tui.runs.run import Run
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from typing import TYPE_CHECKING
 
-import psutil
-
-from dflash_tui.machine import clock, processes
+from dflash_tui.machine import clock, process_identity
 from dflash_tui.runs.run import Run
+
+if TYPE_CHECKING:  # psutil takes 10 ms, which is spared where no server runs
+    import psutil
 
 # The first thread of a process may exit this many seconds before the last.
 _EXIT_CODE_TIMEOUT = 5.0
@@ -23,17 +25,19 @@ def is_alive(run: Run) -> bool:
     """Whether the server process is running; a zombie is not, nor is another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
-    return bool(run.born) and processes.read_process_identity(run.pid) == run.born
+    return bool(run.born) and process_identity.read_process_identity(run.pid) == run.born
 
 
 def is_starting(run: Run) -> bool:
     """Whether the server runs and does not listen yet: vLLM does so when all its memory is allocated."""
+    from dflash_tui.machine import processes
+
     return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
 
 
 def measure_clock_shift(run: Run) -> float:
     """Return by how many seconds the clock was set since the launch; 0 where that is not known."""
-    if run.booted_at is None or processes.is_from_another_boot(run.born):
+    if run.booted_at is None or process_identity.is_from_another_boot(run.born):
         return 0.0
     shift = clock.read_boot_time() - run.booted_at
     return shift if abs(shift) >= clock.TOLERANCE else 0.0
@@ -58,4 +62,6 @@ def read_exit_code(run: Run) -> int | None:
 
 def list_processes(run: Run) -> list[psutil.Process]:
     """Return the running processes of the server's session, the leader first."""
+    from dflash_tui.machine import processes
+
     return processes.list_session_processes(run.pid, run.born, run.folder)

@@ -1,61 +1,64 @@
-"""The panel: its screens, the worker that watches a run, and the one that launches a server."""
+"""The panel: its screens, what opens which, and how it is left."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.binding import Binding
-from textual.worker import Worker, WorkerError
+from textual.events import Ready
+from textual.worker import WorkerError, get_current_worker
 
-from dflash_tui.common.errors import DflashError, explain_resource_limit
-from dflash_tui.common.formatting import describe_attach_and_stop, format_duration, format_host_and_port
-from dflash_tui.experiments import store
-from dflash_tui.experiments.progress import Progress
-from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.monitoring.observer import observe_run
-from dflash_tui.monitoring.player import Player
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
-from dflash_tui.presentation import experiment_text
-from dflash_tui.runs import server_process
+from dflash_tui.common.errors import DflashError
+from dflash_tui.launch import planner
+from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
-from dflash_tui.tui.dialogs.experiments import ExperimentList
-from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
-from dflash_tui.tui.dialogs.runs import RunList
-from dflash_tui.tui.dialogs.trust import ask_trust
-from dflash_tui.tui.palette import PanelCommands
-from dflash_tui.tui.screens.experiment import ExperimentScreen
-from dflash_tui.tui.screens.launch import LaunchScreen, list_living_runs, load_recipes, probe_machine
-from dflash_tui.tui.screens.replay import ReplayScreen, build_player
-from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.screens.verdict import VerdictScreen
-from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
+from dflash_tui.tui.later_imports import import_later
+from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.server_app import ServerApp
+from dflash_tui.tui.terminal import CachedStylesheet, leave_on_signals, start_threads
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
-from dflash_tui.tui.widgets.recipe_list import Entries
+from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+if TYPE_CHECKING:  # the other screens come after the first paint
     from dflash_tui.machine.gpus import GpuProbe
     from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.tui.palette import Panel
+    from dflash_tui.monitoring.player import Player
+    from dflash_tui.tui.palette import Panel, PanelCommands
+    from dflash_tui.tui.screens.chat import ChatScreen
+    from dflash_tui.tui.screens.experiment import ExperimentScreen
+    from dflash_tui.tui.screens.playback import PlaybackScreen
+    from dflash_tui.tui.screens.replay import ReplayScreen
+    from dflash_tui.tui.screens.verdict import VerdictScreen
+
+_SETTLED = 3.0  # seconds after the first frame until what it did without is imported
 
 
-class DflashApp(TerminalApp):
+def load_palette() -> type[PanelCommands]:
+    """Return what the palette finds commands with, when it is opened."""
+    from dflash_tui.tui.palette import PanelCommands
+
+    return PanelCommands
+
+
+class DflashApp(ServerApp):
     """The panel; it exits with the text to print afterwards.
 
     Args:
         run: A run to open the panel on.
         player: A recording to open it on.
         foreign: A foreign server to open it on.
+        playback: Two arms of an A/B to open it on.
         now: The clock.
         probe: Reads the GPUs.
         load: Loads the recipes.
@@ -63,14 +66,15 @@ class DflashApp(TerminalApp):
     """
 
     TITLE = "dflash-tui"
-    COMMANDS = TerminalApp.COMMANDS | {PanelCommands}
+    COMMANDS: ClassVar = {load_palette}  # Textual's own, what is of use, among them
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar = [
         Binding("ctrl+q", "leave", "Quit", show=False, priority=True),
         Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark theme"),
-        Binding("3", "show('ab')", "A/B", show=False, tooltip="The A/B viewed last, or the newest"),
+        Binding("3", "show('ab')", "Last A/B", show=False, tooltip="The A/B viewed last, or the newest"),
+        Binding("4", "chat", "Chat", show=False, tooltip="Talk with the server"),
         Binding("r", "runs", "Runs", show=False, tooltip="Runs: watch, replay or export one"),
     ]
 
@@ -80,25 +84,49 @@ class DflashApp(TerminalApp):
         *,
         player: Player | None = None,
         foreign: ForeignServer | None = None,
+        playback: PlaybackScreen | None = None,
         now: Callable[[], float] = time.time,
-        probe: Callable[[], GpuProbe] = probe_machine,
-        load: Callable[[], Entries] = load_recipes,
+        probe: Callable[[], GpuProbe] = planner.probe_launchable_gpus,
+        load: Callable[[], Entries] = load_entries,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(now)
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name  # before anything is drawn: a change parses and applies all styles again
+        self.stylesheet = CachedStylesheet(variables=self.get_css_variables())
         self._pool = pool
-        self._attach_to, self._player, self._foreign = run, player, foreign
-        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
-        self.replay_screen = ReplayScreen()
-        self.ab_screen, self.compare_screen = ExperimentScreen(now), VerdictScreen()
+        self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
+        self.launch_screen = LaunchScreen(now, probe, load)
         self.add_mode("ab", lambda: self.ab_screen)
         self.add_mode("compare", lambda: self.compare_screen)
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
         self.add_mode("replay", lambda: self.replay_screen)
         self._last_experiment_mode = ""
-        self._launching: Worker[None] | None = None
-        self._stopping: Worker[None] | None = None
+        self._chat_screen: ChatScreen | None = None
+        self._mode_before_chat = "live"
+
+    @cached_property
+    def replay_screen(self) -> ReplayScreen:
+        """The screen of recordings, as all but the launch screen made when it is needed first."""
+        from dflash_tui.tui.screens.replay import ReplayScreen
+
+        return ReplayScreen()
+
+    @cached_property
+    def ab_screen(self) -> ExperimentScreen:
+        """The screen of an experiment that goes on."""
+        from dflash_tui.tui.screens.experiment import ExperimentScreen
+
+        return ExperimentScreen(self._now)
+
+    @cached_property
+    def compare_screen(self) -> VerdictScreen:
+        """The screen of a report."""
+        from dflash_tui.tui.screens.verdict import VerdictScreen
+
+        return VerdictScreen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -106,9 +134,6 @@ class DflashApp(TerminalApp):
     async def on_mount(self) -> None:
         if self._pool:
             asyncio.get_running_loop().set_default_executor(self._pool)
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = DARK.name
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
@@ -119,52 +144,28 @@ class DflashApp(TerminalApp):
             await self.switch_mode("foreign")
         elif self._player:
             self.play(self._player)
+        elif self._playback:
+            self.show_experiment(self._playback.report.design.id)
+            await self.push_screen(self._playback)
         elif self._attach_to:
             self.attach(self._attach_to)
         else:
             await self.switch_mode("launch")
 
-    @work(exclusive=True, group="observe")
-    async def follow(self, run: Run) -> None:
-        """Feed the run screen with the events of `run`."""
-        try:
-            async with observe_run(run) as events:
-                async for event in events:
-                    self.run_screen.take(event)
-        except DflashError as error:
-            self.run_screen.fail(error)
+    def on_ready(self, event: Ready) -> None:
+        super().on_ready(event)
+        if not self.is_headless:
+            self.set_timer(_SETTLED, self.import_other_screens)
 
-    @work(exclusive=True, group="bring-up")
-    async def bring_up(self, setup: ResolvedRecipe, plan: Plan, forced: str) -> None:
-        """Prepare and launch `plan`, then follow it."""
-        from dflash_tui.launch import admission, preparation
+    @work(thread=True, group="imports")
+    def import_other_screens(self) -> None:
+        """Import what the first frame did without, before a key asks for it."""
+        worker = get_current_worker()
+        import_later(lambda: worker.is_cancelled)
 
-        def report_moved(line: str) -> None:
-            self.call_from_thread(self.notify, line, markup=False)
-
-        try:
-            async with admission.reserve_launch(PlannedLaunch(setup, plan), report_moved, forced=forced) as planned:
-                if planned.plan is not plan:
-                    self.run_screen.prepare(planned.plan)
-                run = await preparation.prepare_and_launch(*planned[:2], self.run_screen.take, forced=forced)
-        except (DflashError, OSError, RuntimeError) as error:
-            explained = explain_resource_limit(error) or error
-            if isinstance(explained, RuntimeError):
-                raise
-            self.run_screen.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
-            return
-        self._launching = None
-        self.attach(run)
-
-    def attach(self, run: Run) -> None:
-        """Show `run` on the run screen."""
-        self.run_screen.begin(run)
-        self.switch_mode("live")
-        self.follow(run)
-
-    def play(self, player: Player) -> None:
-        """Show a recording on its own screen, which knows no server."""
-        self.replay_screen.play(player)
+    def play(self, player: Player, own: Run | None = None) -> None:
+        """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""
+        self.replay_screen.play(player, own)
         self.switch_mode("replay")
 
     @on(LaunchScreen.Attach)
@@ -173,12 +174,15 @@ class DflashApp(TerminalApp):
 
     def open_run(self, run: Run) -> None:
         """Watch `run` if its server is running, else replay it."""
+        from dflash_tui.monitoring.recording import Recording
+        from dflash_tui.tui.screens.replay import build_player
+
         current = self.run_screen.run
         if current and current.id == run.id:
             self.switch_mode("live")
         elif not server_process.is_alive(run):
             try:
-                self.play(build_player(run))
+                self.play(build_player(run), own=None if isinstance(run, Recording) else run)
             except DflashError as error:
                 self.push_screen(ErrorDialog(error))
         elif self.preparing:
@@ -188,30 +192,35 @@ class DflashApp(TerminalApp):
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
         """Show the report of an experiment, or its boots if there is none yet or with `boots`."""
+        from dflash_tui.experiments import store
+
         report = None if boots else store.read_report(store.experiment_folder(identity))
-        if report:
+        if report and not report.tune:  # the screen of a tune shows what it has found, too
             self.compare_screen.begin(report)
+            self._last_experiment_mode = "compare"
         else:
             self.ab_screen.begin(identity, stay=boots)
-        self._last_experiment_mode = "compare" if report else "ab"
+            self._last_experiment_mode = "ab"
         self.switch_mode(self._last_experiment_mode)
 
     @on(LaunchScreen.Begun)
     def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
         self.show_experiment(message.identity)
 
-    @on(VerdictScreen.Boots)
-    def _on_boots_wanted(self, message: VerdictScreen.Boots) -> None:
+    def _on_verdict_screen_boots(self, message: VerdictScreen.Boots) -> None:
         self.show_experiment(message.identity, boots=True)
 
-    @on(ExperimentScreen.Over)
-    def _on_verdict_wanted(self, message: ExperimentScreen.Over) -> None:
+    def _on_experiment_screen_over(self, message: ExperimentScreen.Over) -> None:
+        from dflash_tui.experiments import store
+
         if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
             self.notify("the report is not written yet, or cannot be read", severity="warning")
 
     def action_experiments(self) -> None:
+        from dflash_tui.tui.dialogs.experiments import ExperimentList
+
         self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
 
     def choose(self, name: str) -> None:
@@ -219,103 +228,30 @@ class DflashApp(TerminalApp):
         self.launch_screen.choose(name)
         self.switch_mode("launch")
 
-    def action_runs(self) -> None:
-        self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
+    def action_chat(self) -> None:
+        """Talk with the server that is watched, else with the newest."""
+        from dflash_tui.tui.screens.chat import ChatScreen
 
-    @on(LaunchScreen.Launch)
-    def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
-        setup = message.setup
-        ask_trust(self, setup.recipe, [setup.engine.vllm], lambda: self._ask_and_start(message))
-
-    def _ask_and_start(self, message: LaunchScreen.Launch) -> None:
-        """Launch what is wanted, after asking where another server runs."""
-        plan, port = message.plan, message.setup.recipe.port
-        if self.preparing:
-            self.notify("another launch is being prepared; 2 shows it", severity="warning")
-            return
-        moved = (
-            f" Port {port} is taken, so it gets {plan.port}."
-            if plan.port != port and not (plan.request and plan.request.port)
-            else ""
-        )
-        others = list_living_runs()
-        if not others:
-            self._start(message, moved)
-            return
-        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
-        question = Confirm(
-            "Launch beside a running server?",
-            f"{names} would share memory and processor with it, so the figures of both suffer.{moved}",
-            f"launch {plan.recipe} as well",
-        )
-        self.push_screen(question, lambda yes: self._start(message, moved) if yes else None)
-
-    def _start(self, message: LaunchScreen.Launch, moved: str) -> None:
-        if moved:
-            self.notify(moved.strip(), markup=False)
-        self.workers.cancel_group(self, "observe")
-        self.run_screen.prepare(message.plan)
-        self.switch_mode("live")
-        self._launching = self.bring_up(message.setup, message.plan, message.forced)
-
-    @property
-    def preparing(self) -> bool:
-        """Whether a launch is being prepared, which leaving would give up."""
-        return self._launching is not None and self._launching.is_running
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        if action == "fix":
-            failure = self.run_screen.failure
-            return failure is not None and bool(failure.remedies)
-        return self.run_screen.has_server if action == "stop" else True
-
-    def action_stop(self) -> None:
-        if self.preparing and self._launching:
-            question = Confirm("Cancel the launch?", "Whatever is unfinished is removed.", "cancel it", "go on")
-            self.push_screen(question, self._cancel_launch)
-            return
-        run = self.run_screen.run
-        if run is None or not server_process.is_alive(run):
+        watched = self.run_screen.run if self.has_server else None
+        run = watched or next(reversed(registry.list_living_runs()), None)
+        if run is None:
             self.notify("no server is running", severity="warning")
             return
-        detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Running requests are aborted."
-        self.push_screen(Confirm("Stop the server?", detail, "stop it", "let it run"), lambda yes: self._stop(yes, run))
+        if self._chat_screen is None:
+            screen = self._chat_screen = ChatScreen()
+            self.add_mode("chat", lambda: screen)
+        self._chat_screen.begin(run)
+        self._mode_before_chat = self.current_mode
+        self.switch_mode("chat")
 
-    def _stop(self, yes: bool | None, run: Run) -> None:
-        if yes:
-            self._stopping = self.stop(run)
+    def action_leave_chat(self) -> None:
+        """Go back to where somebody came from to talk."""
+        self.switch_mode(self._mode_before_chat)
 
-    def _cancel_launch(self, yes: bool | None) -> None:
-        if yes and self._launching:
-            self._launching.cancel()
-            self._launching = None
-            self.run_screen.clear()
-            self.switch_mode("launch")
+    def action_runs(self) -> None:
+        from dflash_tui.tui.dialogs.runs import RunList
 
-    @work(exclusive=True, group="stop")
-    async def stop(self, run: Run) -> None:
-        """Stop the server of `run`, wait until its memory is free, and go back to the launch screen."""
-        from dflash_tui.launch import shutdown
-
-        try:
-            seconds, stayed = await shutdown.stop_and_release_memory(run, lambda line: self.notify(line, timeout=2))
-        except DflashError as error:
-            self.push_screen(ErrorDialog(error))
-            return
-        self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
-        if stayed:
-            self.notify(stayed, severity="warning", markup=False, timeout=20)
-        if self.current_mode == "live" and self.run_screen.run is run:
-            self.switch_mode("launch")
-
-    def action_fix(self) -> None:
-        run, failure = self.run_screen.run, self.run_screen.failure
-        if run and failure and failure.remedies:
-            self.push_screen(RemedyDialog(run, failure), self._launch_again)
-
-    def _launch_again(self, chosen: Launch | None) -> None:
-        if chosen:
-            self.post_message(LaunchScreen.Launch(*chosen))
+        self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is shown instead of a run
@@ -326,6 +262,8 @@ class DflashApp(TerminalApp):
             self.switch_mode(mode)
 
     def _show_last_experiment(self) -> None:
+        from dflash_tui.experiments import store
+
         if self._last_experiment_mode:
             self.switch_mode(self._last_experiment_mode)
         elif designs := store.list_experiments():
@@ -364,9 +302,9 @@ class DflashApp(TerminalApp):
                 await self._launching.wait()
         farewell = ""
         if code != 128 + SIGHUP:
-            folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
-            driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
-            farewell = format_farewell(list_living_runs(), driven)
+            from dflash_tui.tui.farewell import build_farewell
+
+            farewell = build_farewell()
         self.exit(farewell, return_code=code)
 
 
@@ -374,33 +312,21 @@ if TYPE_CHECKING:
     _: type[Panel] = DflashApp  # the palette takes it for one
 
 
-def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
-    """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
-    measured = {progress.current.run for progress in driven if progress.current}
-    paragraphs = [
-        f"{run.plan.recipe} keeps running on {format_host_and_port(run.plan.host, run.plan.port)}\n"
-        f"{describe_attach_and_stop(run.id)}"
-        for run in runs
-        if run.id not in measured
-    ]
-    paragraphs += [
-        f"the A/B of {progress.design.recipe} continues in the background\n"
-        + experiment_text.describe_experiment_commands(progress.design.id)
-        for progress in driven
-    ]
-    return "\n".join(paragraphs)
-
-
 def run_panel(
-    run: Run | None = None, *, player: Player | None = None, foreign: ForeignServer | None = None
+    run: Run | None = None,
+    *,
+    player: Player | None = None,
+    foreign: ForeignServer | None = None,
+    playback: PlaybackScreen | None = None,
 ) -> tuple[str, int]:
-    """Run the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
+    """Run the panel on the launch screen, or with a run, a recording, a foreign server or an A/B; return its farewell.
 
     The number is the exit code: 0, or 128 plus the number of the signal that ended it.
 
     Raises:
         RuntimeError: no more threads may be started.
     """
-    panel = DflashApp(run, player=player, foreign=foreign, pool=start_threads())
+    panel = DflashApp(run, player=player, foreign=foreign, playback=playback, pool=start_threads())
+    gc.enable()
     gc.freeze()  # collecting them again would delay a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
-from dflash_tui.planning import resolution
-from dflash_tui.planning.recipe import Mode, Recipe, Status
+from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import method_layers, resolution
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.runs.verification import Verification
 
 MOST_TOKENS = 64
 
@@ -40,6 +43,11 @@ class LaunchSelection:
     def __init__(self) -> None:
         self.probe: GpuProbe | None = None
         self.models: LocalModels = {}
+        self.verified: dict[str, Verification] = {}
+        self.clusters: dict[tuple[str, ...], Cluster] = {}
+        """The hosts that were reached, with their link, by the names of the peers."""
+        self.surveyed: dict[tuple[str, ...], PlannedLaunch] = {}
+        """What became of plans by what the other hosts said of them, by the command of rank 0."""
         self.gpu: int | None = None  # the index of the GPU that somebody chose
         self._requests: dict[str, LaunchRequest] = {}
         self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
@@ -56,19 +64,47 @@ class LaunchSelection:
             DflashError: the recipe cannot be planned so.
         """
         request, probe = self.request(recipe), self.probe or GpuProbe()
-        basis = (request, probe, self.models, recipe, port)
+        cluster = self.clusters.get(request.peers)
+        basis = (request, probe, self.models, recipe, port, cluster)
         before, planned = self._planned.get(recipe.name, (None, None))
         if planned is None or before != basis:
-            planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port)
+            planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port, cluster=cluster)
             self._planned[recipe.name] = basis, planned
+        if survey := self.surveyed.get(planned.plan.argv):
+            ranks = replace(planned.plan, ranks=survey.plan.ranks)
+            planned = planned._replace(plan=ranks, memory=survey.memory)
         return planned
+
+    def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:
+        """Serve `recipe` together with these hosts, split over all of them unless it says how; with none alone."""
+        request, hosts = self.request(recipe), 1 + len(peers)
+        split = {"tensor-parallel-size": str(hosts)}
+        settings = {name: value for name, value in request.settings.items() if name not in split}
+        variants = {name: variant for name, variant in recipe.variants.items() if variant.hosts}
+        variant = None if request.variant in variants else request.variant
+        variant = variant or next((name for name, layer in variants.items() if peers and layer.hosts == hosts), None)
+        chosen = replace(request, peers=peers, variant=variant, settings=settings, gpu=None)
+        if peers:
+            try:
+                self.plan_request(recipe, chosen)
+            except UsageError:
+                chosen = replace(chosen, settings=settings | split)
+        self._requests[recipe.name] = chosen
+
+    def plan_request(self, recipe: Recipe, request: LaunchRequest) -> PlannedLaunch:
+        """Return the plan of `recipe` as `request` asks for it, selected or not.
+
+        Raises:
+            DflashError: it cannot be planned so.
+        """
+        return planner.plan_launch(request, self.probe or GpuProbe(), models=self.models, recipe=recipe)
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
         """The GPUs that work."""
         return tuple(card for card in self.probe.gpus if not card.trouble) if self.probe else ()
 
-    def taken(self, recipe: Recipe | None) -> tuple[Gpu, ...]:
+    def choose_cards(self, recipe: Recipe | None) -> tuple[Gpu, ...]:
         """Return the GPUs that a launch would take: those of the plan, else the chosen one, else the freest."""
         try:
             planned = self.plan(recipe).gpus if recipe else ()
@@ -81,7 +117,7 @@ class LaunchSelection:
 
     def next_gpu(self, recipe: Recipe | None = None) -> bool:
         """Choose the next GPU, after the first that `recipe` takes; return whether there is another."""
-        if taken := self.taken(recipe):
+        if taken := self.choose_cards(recipe):
             indices = [card.index for card in self.cards]
             self.gpu = indices[(indices.index(taken[0].index) + 1) % len(indices)]
         return len(self.cards) > 1
@@ -100,6 +136,13 @@ class LaunchSelection:
         self._change(recipe, variant=following, num_speculative_tokens=None)
         return len(names) > 1
 
+    def next_method(self, recipe: Recipe) -> None:
+        """Choose the next method of speculation that `recipe` offers, with its own number of drafts; `none`, too."""
+        methods = method_layers.list_methods(recipe)
+        chosen = self.request(recipe).method or recipe.method
+        following = methods[(methods.index(chosen) + 1) % len(methods)]
+        self._change(recipe, method=following, num_speculative_tokens=None)
+
     def next_mode(self, recipe: Recipe) -> None:
         """Choose the next mode: eager, graphs, compile; a CPU has no graphs."""
         modes = [mode for mode in Mode if mode is not Mode.GRAPHS or not recipe.for_cpu]
@@ -109,11 +152,14 @@ class LaunchSelection:
     def add_tokens(self, recipe: Recipe, more: int) -> None:
         """Draft more tokens per step, or fewer, within what the drafter can do."""
         planned = self.plan(recipe)
-        most = planned.setup.drafter.max_tokens or MOST_TOKENS
-        tokens = max(0, min(most, planned.plan.num_speculative_tokens + more))
+        tokens = max(0, min(MOST_TOKENS, planned.plan.num_speculative_tokens + more))
         self._change(recipe, num_speculative_tokens=tokens)
 
-    def _change(self, recipe: Recipe, **fields: str | int | Mode | None) -> None:
+    def change_request(self, recipe: Recipe, request: LaunchRequest) -> None:
+        """Ask for `recipe` as `request` says; the GPU is chosen for all recipes."""
+        self._requests[recipe.name] = replace(request, gpu=None)
+
+    def _change(self, recipe: Recipe, **fields: str | int | Mode | Method | None) -> None:
         request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
         self._requests[recipe.name] = replace(request, **fields)
 
@@ -128,7 +174,7 @@ class LaunchSelection:
             planned = self.plan(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        standing, memory = planned.setup.standing, planned.memory
+        standing, memory = planned.resolved.standing, planned.memory
         if memory and memory.certain > memory.budget:
             return SuitabilityReason(
                 Suitability.NO,

@@ -1,4 +1,4 @@
-"""Commands of the command palette beside Textual's own: screens, recipes and runs."""
+"""Commands of the command palette: every action of the screen with its key, screens, recipes and runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
+from dflash_tui.tui.dialogs.basic import is_below_screen
+from dflash_tui.tui.dialogs.explained_log import LogDialog
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.startup_history import HistoryScreen
 
@@ -23,14 +26,14 @@ class Panel(Protocol):
 
     launch_screen: LaunchScreen
 
+    def action_chat(self) -> None:
+        """Talk with a server."""
+
     def action_runs(self) -> None:
         """List the runs."""
 
     def action_show(self, mode: str) -> None:
         """Show a screen by its name."""
-
-    def action_theme(self) -> None:
-        """Switch to the other theme."""
 
     def choose(self, name: str) -> None:
         """Highlight a recipe on the launch screen."""
@@ -48,18 +51,18 @@ class Command(NamedTuple):
 
 
 class PanelCommands(Provider):
-    """Lists the screens, and finds recipes and runs by their names."""
+    """Lists the actions of the screen and the other screens, and finds recipes and runs by their names."""
 
     async def startup(self) -> None:
         self.runs = await asyncio.to_thread(registry.list_runs)
 
     async def discover(self) -> Hits:
-        for command in self._screens():
+        for command in self._commands():
             yield DiscoveryHit(command.name, command.run, help=command.about)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command in (*self._screens(), *self._recipes(), *self._runs()):
+        for command in (*self._commands(), *self._recipes(), *self._runs()):
             if score := matcher.match(command.name):
                 name = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
                 yield Hit(score, name, command.run, text=command.name, help=command.about)
@@ -69,18 +72,49 @@ class PanelCommands(Provider):
         """The panel that the palette belongs to; no other app has this provider."""
         return cast("Panel", self.app)
 
+    def _commands(self) -> Iterator[Command]:
+        """Yield the actions, then the screens and what else there is that no action has the name of."""
+        actions = list(self._actions())
+        names = {action.name for action in actions}
+        yield from actions
+        yield from (command for command in self._screens() if command.name not in names)
+
+    def _actions(self) -> Iterator[Command]:
+        """Yield what the keys of the screen do, those that every screen has aside."""
+        done: set[str] = set()
+        active = self.screen.active_bindings.values()
+        for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(self.screen, binding.node)):
+            text = binding.tooltip or (binding.description if binding.show else "")
+            if enabled and text and binding.action not in done:
+                done.add(binding.action)
+                about = f"{self.app.get_key_display(binding)}  {escape_markup(text)}"
+                yield Command(binding.description, about, partial(self.app.run_action, binding.action, node))
+
     def _screens(self) -> Iterator[Command]:
         yield Command("Runs", "watch, replay or export a run", self.panel.action_runs)
         yield Command("History", "compare starts: eager and compile, cold and cached", self._history)
         yield Command(
             "Launch screen", "recipes, and the plan of the highlighted one", partial(self.panel.action_show, "launch")
         )
+        yield Command("Tune", "find the fastest setting of the highlighted recipe", self._tune)
+        yield Command("Explain a log", "why any vLLM failed, by its log file", self._explain_log)
         yield Command("Live screen", "the run being watched", partial(self.panel.action_show, "live"))
+        yield Command("Chat", "talk with the server that is watched, or the newest", self.panel.action_chat)
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
-        yield Command("Light or dark", "switch between the light and the dark theme", self.panel.action_theme)
+        yield Command("Theme", "choose among all themes", self.app.search_themes)
+        # Where exports go, too: a machine that is reached over ssh has no folder of downloads.
+        screenshot = partial(self.app.deliver_screenshot, path=".")
+        yield Command("Screenshot", "save the screen as an SVG file in the current folder", screenshot)
+
+    def _explain_log(self) -> None:
+        self.app.push_screen(LogDialog())
 
     def _history(self) -> None:
         self.app.push_screen(HistoryScreen())
+
+    def _tune(self) -> None:
+        self.panel.action_show("launch")
+        self.panel.launch_screen.action_tune()
 
     def _sample(self) -> None:
         self.panel.open_run(recording.find_recording(recording.SAMPLE))
@@ -88,7 +122,10 @@ class PanelCommands(Provider):
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
             about = entry.title if isinstance(entry, Recipe) else "this file cannot be loaded"
-            yield Command(f"Recipe: {name}", escape_markup(about), partial(self.panel.choose, name))
+            if isinstance(entry, CataloguePair):
+                about = entry.drafter or entry.method.value
+            kind = "Catalogue" if isinstance(entry, CataloguePair) else "Recipe"
+            yield Command(f"{kind}: {name}", escape_markup(about), partial(self.panel.choose, name))
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import select
 import signal
@@ -12,25 +13,31 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.text import Text
 from textual.app import App, ScreenError
 from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.events import Event, InputEvent, Key, Ready
 from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.signal import Signal
 
 from dflash_tui.common.errors import explain_resource_limit
-from dflash_tui.common.redaction import redact_secrets
-from dflash_tui.common.sanitizer import ACTS, clean_lines, escape_control_characters
+from dflash_tui.common.sanitizer import ACTS, clean_line, clean_lines, escape_control_characters
+from dflash_tui.common.secrets.redaction import redact_secrets
 
 _POOL_THREADS = 8
 # Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
 _OTHER_THREADS = 4
 # Textual waits for ever for a terminal that takes no more output, as one that is gone does.
 _SECONDS_TO_EXIT = 3.0
+# How long a message stays that does not say it.
+_SECONDS: dict[SeverityLevel, float] = {"information": 4.0, "warning": 8.0, "error": 8.0}
 
 
 class ControlCharacterFilter(LineFilter):
@@ -52,12 +59,73 @@ def _blank(text: str) -> str:
 _FILTER = ControlCharacterFilter()
 
 
+class StatusMessage(NamedTuple):
+    """What was said last, until a key is pressed or its time is over."""
+
+    text: str
+    severity: SeverityLevel
+
+
+class CachedStylesheet(Stylesheet):
+    """Styles that are parsed once for each theme; Textual itself parses all of them again for each new screen."""
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        if variables != self._variables:
+            super().set_variables(variables)
+
+    def reparse(self) -> None:
+        self.parse()  # which knows what it has parsed with these variables
+
+
 class TerminalApp(App[str]):
-    """A Textual app that writes no control characters, reports a crash without secrets and survives fast resizing."""
+    """A Textual app that writes no control characters, reports a crash without secrets and survives fast resizing.
+
+    It drops what is typed before the first frame, and says in one line what other apps say in toasts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._resizing: set[Screen[object]] = set()
+        self._shown_at = math.inf  # when the first frame was seen
+        self.status: StatusMessage | None = None
+        self.status_changed: Signal[StatusMessage | None] = Signal(self, "status")
+
+    def on_ready(self, event: Ready) -> None:
+        """Take what is typed after the first frame."""
+        self._shown_at = event.time
+
+    async def on_event(self, event: Event) -> None:
+        """Drop what was typed at a screen that nobody had seen yet; any later key takes the message away."""
+        if isinstance(event, InputEvent) and not event.is_forwarded:
+            if event.time < self._shown_at and not self.is_headless:
+                return
+            if isinstance(event, Key):
+                self._set_status(None)
+        await super().on_event(event)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Say something in the last row of the screen, where the keys are; a toast would cover what one looks at."""
+        del title, markup
+        status = StatusMessage(clean_line(message), severity)
+        self._set_status(status)
+        self.set_timer(timeout or _SECONDS[severity], lambda: self._end_status(status))
+
+    def _end_status(self, status: StatusMessage) -> None:
+        if self.status is status:
+            self._set_status(None)
+
+    def _set_status(self, status: StatusMessage | None) -> None:
+        if status != self.status:
+            self.status = status
+            self.status_changed.publish(status)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), _FILTER]

@@ -1,218 +1,240 @@
-"""Known failures of a vLLM server: the log text that identifies each, its cause and its fix. Pure.
+"""Known failures of a vLLM server: what identifies each, its cause and its fix. Pure.
 
-The texts were read in the sources of vLLM 0.18 to 0.33, torch, huggingface_hub and uvicorn, or recorded. A group in a
-pattern, `(?P<free>…)`, fills the same name in the cause and in the fix, so that both state vLLM's own numbers.
+They are rows of `known_failures.yaml`, which explains its keys. The texts were read in the sources of vLLM 0.18 to
+0.33, torch, huggingface_hub and uvicorn, recorded, or posted by users.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.events import Problem
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.events import Phase, Problem
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.vllm_output.failure_signs import Sign
+
+_FILE = Path(__file__).with_name("known_failures.yaml")
+_SHORT = 200
+# What is free now may be less in a moment.
+_FREE_MARGIN = 0.98
+_LEAST_SHARE = 0.05
+_PINNED_ENGINE = "the engine that the recipe pins"
+_EAGER = "eager mode (--enforce-eager), "
+_ANY_ENGINE = "vLLM's own container image (vllm/vllm-openai)"
+_EMPTY_PARTS = re.compile(r" ?\( ?s?\)|: (?=$|[.;,])|:$")
 
 
-class KnownFailure(NamedTuple):
-    """A known failure: its name, the log text that identifies it, its cause, and its fix, which may be empty."""
+class Role(StrEnum):
+    """What a failure explains, in the order in which rows are tried."""
+
+    CAUSE = "cause"
+    GENERAL = "general"
+    CONSEQUENCE = "consequence"
+    SYMPTOM = "symptom"
+
+
+class Circumstances(NamedTuple):
+    """What is known of a server that failed; empty or None for what is not."""
+
+    release: str = ""
+    hardware: Hardware | None = None
+    phase: Phase | None = None
+    has_recipe: bool = True
+    eager: bool = False
+    """Whether it had `--enforce-eager` already."""
+
+    @property
+    def engine(self) -> str:
+        """A vLLM that works, in words."""
+        return _PINNED_ENGINE if self.has_recipe else _ANY_ENGINE
+
+    @property
+    def advice_values(self) -> dict[str, str]:
+        """What an advice may name in braces: a vLLM that works, and eager mode where that was not tried."""
+        return {"engine": self.engine, "eager": "" if self.eager else _EAGER}
+
+    def is_in(self, releases: str) -> bool:
+        """Whether the release is known and among `releases`, a requirement."""
+        try:
+            return bool(self.release) and SpecifierSet(releases).contains(self.release, prereleases=True)
+        except InvalidVersion:
+            return False
+
+    def fits(self, releases: str, hardware: tuple[Hardware, ...], phases: tuple[Phase, ...]) -> bool:
+        """Whether what is bound to these happens here; what is bound to something unknown does not."""
+        return (
+            (not releases or self.is_in(releases))
+            and (not hardware or self.hardware in hardware)
+            and (not phases or self.phase in phases)
+        )
+
+
+NOWHERE = Circumstances()
+
+
+class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A known failure: its signs, its cause and its fix, and where it happens."""
 
     kind: str
-    pattern: re.Pattern[str]
-    cause: str
-    fix: str
+    signs: tuple[Sign, ...]
+    cause: str = ""
+    fix: str = ""
+    role: Role = Role.CAUSE
+    fixed_in: str = ""
+    releases: str = ""
+    hardware: tuple[Hardware, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    likely: bool = False
+    link: str = ""
 
+    def __post_init__(self) -> None:
+        if bool(self.cause and self.fix) is (self.role is Role.SYMPTOM):
+            raise ValueError("a failure needs a cause and a fix, a symptom has neither")
+        try:
+            SpecifierSet(self.releases)
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
 
-_MAX_QUOTE = 200
-# These only say that something failed before; none of them is ever shown as a cause.
-SYMPTOMS = frozenset({"engine_dead", "init_failed", "app_failed", "validation", "cancelled"})
-
-KNOWN_FAILURES = tuple(
-    KnownFailure(kind, re.compile(pattern), cause, fix)
-    for kind, pattern, cause, fix in (
-        ("arguments", r"^vllm(?: serve)?: error: unrecognized arguments: (?P<flag>-\S+)",
-         "this vLLM has no flag {flag}",
-         "Remove the flag, or spell it as this vLLM does."),
-        ("arguments", r"^vllm(?: serve)?: error: argument (?P<flag>-[^\s:/]+)\S*: ",
-         "this vLLM does not accept the value of {flag}",
-         "Correct the value, or remove the flag."),
-        ("arguments", r"^vllm(?: serve)?: error: ",
-         "this vLLM does not accept a flag of the command",
-         "Correct the recipe, or remove the flag."),
-        ("attention_head", r"head_size not supported",
-         "the chosen attention backend does not support the target's head size",
-         "Let vLLM choose the target's attention backend; set one for the drafter only."),
-        ("attention_causal", r"non-causal attention not supported|Only causal attention is supported",
-         "a DFlash drafter needs non-causal attention, which no attention backend that vLLM tried supports here",
-         "Use vLLM 0.24 or newer, the patches of the recipe's seed profile, or another backend for the drafter."),
-        ("attention_images", r"partial multimodal token full attention not supported",
-         "FlashAttention was asked to draft for a target that also reads images",
-         "Use TRITON_ATTN for the drafter, or no images: limit-mm-per-prompt."),
-        ("attention_dtype", r"kv_cache_dtype not supported",
-         "the attention backend cannot read a KV cache of this type",
-         "Leave kv-cache-dtype at auto, or use TRITON_ATTN for the drafter."),
-        ("attention", r"No valid attention backend found for ",
-         "no attention backend of this vLLM can serve the pair on this device",
-         "The log line gives the reason for each backend; choose another for the target or for the drafter."),
-        ("spec_method", r"Unsupported speculative method: '(?P<method>[^']*)'|"
-                        r"Input should be '(?:ngram|medusa)'.*input_value='(?P<given>[^']*)'|"
-                        r"Input should be '(?:ngram|medusa)'",
-         "this vLLM does not know the speculation method {method}{given}",
-         "DFlash needs vLLM 0.20 or newer."),
-        ("spec_key", r"^(?:Unexpected keyword argument|Extra inputs are not permitted)",
-         "this vLLM does not know a key of its configuration, which the line above names",
-         "Remove the key, or use a newer vLLM."),
-        ("spec_target", r"(?:dflash|eagle3|extract_hidden_states) is only supported for \[|"
-                        r"Model does not support EAGLE3 interface",
-         "this vLLM cannot pass the target's hidden states to a drafter",
-         "Use a newer vLLM, or the patch for this one."),
-        ("spec_mask", r"For parallel drafting, the draft model config must have|"
-                      r"Model config must specify .{0,40}(?:pard_token|mask_token_id)",
-         "the drafter does not support parallel drafting",
-         "Use the DFlash drafter that was trained for the target."),
-        ("spec_window", r"DFlash does not yet support mixed sliding/full attention|"
-                        r"DFlash drafters with mixed sliding/full attention require the V2 model runner",
-         "this drafter mixes sliding and full attention, which this vLLM does not run",
-         "Use vLLM 0.26 or newer with the V2 model runner."),
-        ("spec_width", r"DFlash drafter expects (?P<wanted>\d+) concatenated aux hidden features "
-                       r"but received (?P<got>\d+)|DFlash drafter expects \d+ concatenated aux hidden features",
-         "target and drafter do not belong together: the drafter needs layers that the target does not have",
-         "Use the drafter that was trained for this target."),
-        ("architecture", r"does not recognize this architecture|"
-                         r"Model architectures .* (?:are not supported|failed to be inspected)|"
-                         r"No module named 'transformers\.models\.\w+'|AmbiguousGlobalPerLayerAttributeError",
-         "the transformers package of this engine does not support the model",
-         "Use the engine that the recipe pins."),
-        ("kv_cache", r"To serve at least one request with the models?'s max seq len \((?P<tokens>\d+)\), "
-                     r"\((?P<needed>[\d.]+) GiB .* KV cache memory \((?P<there>[\d.]+) GiB\)"
-                     r".*estimated maximum model length is (?P<fits>\d+)",
-         "one request of {tokens} tokens needs {needed} GiB of KV cache, and {there} GiB are left",
-         "Lower --max-model-len to {fits}, which vLLM says fits, or give the server more memory."),
-        ("kv_cache", r"To serve at least one request with the models?'s max seq len|"
-                     r"No available memory for the cache blocks",
-         "the memory left for the KV cache does not hold one request of this length",
-         "Lower --max-model-len or give the server more memory."),
-        ("memory_taken", r"(?:Free memory on device \S+|Available memory on node \d+) "
-                         r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
-                         r"\w+ memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
-         "{free} of {total} GiB are free, and the share of {share} asks for {wanted} GiB",
-         "Stop the program that holds the memory, or lower --gpu-memory-utilization."),
-        ("memory_taken", r"on startup is less than desired GPU memory utilization|"
-                         r"^(?:\w+: )?Available memory on node \d+",
-         "another program holds the memory",
-         "Stop that program, or ask for less: --gpu-memory-utilization, or the size of the KV cache."),
-        ("max_len", r"User-specified max_model_len \((?P<tokens>\d+)\) is greater than the derived max_model_len"
-                    r"(?: \((?P<derived>[^)]*)\))?",
-         "the model does not support {tokens} tokens",
-         "Lower --max-model-len to what the model supports."),
-        ("out_of_memory", r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|"
-                          r"CUBLAS_STATUS_ALLOC_FAILED",
-         "the GPU ran out of memory",
-         "Lower --gpu-memory-utilization, --max-num-batched-tokens, --max-num-seqs or --max-model-len."),
-        ("gated", r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo|"
-                  r"Access to model \S+ is restricted|401 Client Error",
-         "the model is gated on the hub, and the server has no token that may read it",
-         "Accept the model's terms on the hub and export HF_TOKEN."),
-        ("hub_offline", r"outgoing traffic has been disabled|offline mode is enabled|OfflineModeIsEnabled",
-         "the model is not in the cache, and HF_HUB_OFFLINE forbids downloading it",
-         "Unset HF_HUB_OFFLINE, or download the model first; check its name."),
-        ("hub_down", r"We couldn't connect to 'https?://|Cannot reach https?://|"
-                     r"(?:MaxRetryError|NameResolutionError|ReadTimeout).*(?:huggingface|hf\.co)",
-         "the hub could not be reached",
-         "Check the network or HTTPS_PROXY, then launch again; partial downloads are kept."),
-        ("not_found", r"HFValidationError: Repo id must .*: '(?P<name>[^']*)'|"
-                      r"Invalid repository ID or local directory specified: '(?P<folder>[^']*)'",
-         "{name}{folder} holds no model: it is neither a folder with a config.json nor the name of a hub repository",
-         "Use a folder that holds a model, or the name of a hub repository."),
-        ("not_found", r"RepositoryNotFoundError|is not a local folder and is not a valid model identifier|"
-                      r"HFValidationError|Invalid repository ID or local directory specified|"
-                      r"LocalEntryNotFoundError",
-         "the model is neither a local folder nor in the cache, or it does not exist on the hub",
-         "Check the name."),
-        ("weights", r"SafetensorError: |Error while deserializing header|Cannot find any model weights with",
-         "the files of the model are damaged or incomplete",
-         "Delete the model from the cache, and launch again to download it."),
-        ("port_in_use", r"\[Errno 98\] |no process of this server listens there",
-         "another program uses the port", "Use another port."),
-        ("disk_full", r"\[Errno 28\] |No space left on device",
-         "a disk is full, or /dev/shm is", "Free some space; df -h shows which."),
-        ("open_files", r"\[Errno 24\] ", "the server may not open as many files as it needs",
-         "Raise the limit: ulimit -n 65536"),
-        ("parallel", r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size "
-                     r"\((?P<size>\d+)\)",
-         "{heads} attention heads cannot be divided among {size} GPUs",
-         "Choose a tensor-parallel-size that divides them."),
-        ("wrong_build", r"no kernel image is available for execution on the device|"
-                        r"the provided PTX was compiled with an unsupported toolchain|"
-                        r"libcudart\.so\.\d+: cannot open shared object file",
-         "this engine was built for another GPU or another CUDA",
-         "Reinstall it, or use the engine that the recipe pins."),
-        ("missing_module", r"^ModuleNotFoundError: No module named '(?P<module>[^']*)'",
-         "a chosen feature needs the package {module}, which this engine does not have",
-         "Choose another backend, or use the engine that the recipe pins."),
-        ("driver_old", r"The NVIDIA driver on your system is too old|"
-                       r"CUDA driver version is insufficient for CUDA runtime version",
-         "the NVIDIA driver is older than the CUDA of this engine",
-         "CUDA 13 wheels need driver 580 or newer."),
-        ("kernel", r"cutlass_gemm_caller|This kernel only supports sm120|Failed to find a kernel that can "
-                   r"implement the (?:ScaledMM|WNA16|NVFP4|MXFP\d) linear layer",
-         "the quantisation kernel does not run on this GPU",
-         "Switch the kernel off (VLLM_DISABLED_KERNELS) or apply the recipe's patch."),
-        ("quantisation", r"(?:The quantization method .+|Quantization scheme) is not supported for the current GPU",
-         "this GPU does not support the quantisation", "Choose a quantisation that this GPU supports."),
-        ("device_fault", r"device-side assert triggered|illegal memory access|unspecified launch failure",
-         "a GPU kernel accessed memory illegally: a bug in vLLM or in a backend",
-         "Try another attention backend for the drafter, eager mode, or fewer drafted tokens."),
-        ("timeout", r"RPC call to \w+ timed out|RayChannelTimeoutError",
-         "a worker did not answer in time", "Raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS."),
-        ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: (?P<code>-?[1-9]\d*)\)",
-         "a worker process crashed (exit code {code}; -9 means that it was killed)",
-         "See dmesg: the kernel kills processes when it runs out of memory. Launch again."),
-        # vLLM asks for the code of a process that may not be reaped yet; 0 is the code of a failed start.
-        ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: None\)",
-         "a worker process crashed, and vLLM does not know how; often it was killed",
-         "See dmesg: the kernel kills processes when it runs out of memory. Launch again."),
-        ("cancelled", r"^RuntimeError: cancelled$|^(?:\w+\.)*(?:CancelledError|KeyboardInterrupt|SystemExit)\b",
-         "", ""),
-        ("validation", r"^pydantic_core\.\S+ValidationError: ", "", ""),
-        ("engine_dead", r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|"
-                        r"^Engine core proc \S+ died unexpectedly", "", ""),
-        ("init_failed", r"Engine core initialization failed\. See root cause above", "", ""),
-        ("app_failed", r"Application startup failed\. Exiting\.", "", ""),
-    )
-)  # fmt: skip
+    @property
+    def is_bound(self) -> bool:
+        """Whether it happens only with some releases, on some hardware or in some phases."""
+        return bool(self.releases or self.hardware or self.phases)
 
 
 class FailureMatch(NamedTuple):
-    """A known failure found in a log text: its name, cause and fix, with the values that the text states.
+    """A known failure found in the message of an error: cause and fix with the values that the message states."""
 
-    `quote` is the text, cut after the part that identifies the failure.
-    """
-
-    kind: str
+    failure: KnownFailure
     cause: str
     fix: str
     log_values: dict[str, str]
-    quote: str
+
+    @property
+    def kind(self) -> str:
+        """The name of the failure."""
+        return self.failure.kind
 
 
-def recognize_failure(text: str) -> str:
-    """Return the kind of the known failure that `text` shows, or an empty string."""
-    return next((failure.kind for failure in KNOWN_FAILURES if failure.pattern.search(text)), "")
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    failures: tuple[KnownFailure, ...]
 
 
-def explain_failure(text: str) -> FailureMatch | None:
-    """Return the known failure that `text` shows, with its values filled in; None for an unknown one."""
-    for failure in KNOWN_FAILURES:
-        if match := failure.pattern.search(text):
+register_type(_Table)
+
+
+@cache
+def load_known_failures() -> tuple[KnownFailure, ...]:
+    """Return the known failures in the order in which they are tried."""
+    rows = yaml_loader.load_yaml(_FILE, _Table).failures
+    return tuple(sorted(rows, key=lambda row: (list(Role).index(row.role), not row.is_bound)))
+
+
+def find_fixing_release(kind: str) -> str:
+    """Return the first release of vLLM that no longer fails like this; empty where no row says one."""
+    return next((row.fixed_in for row in load_known_failures() if row.kind == kind and row.fixed_in), "")
+
+
+@cache
+def list_symptoms() -> frozenset[str]:
+    """Return the kinds that only say that something failed before; none of them is ever shown as a cause."""
+    return frozenset(row.kind for row in load_known_failures() if row.role is Role.SYMPTOM)
+
+
+def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
+    """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
+    for failure in load_known_failures():
+        for sign in failure.signs:
+            if match := sign.search(message, frames):
+                yield failure, match
+                break
+
+
+# A failing server logs the same lines over and over; 512 of maximal length take 1 MB.
+@lru_cache(maxsize=512)
+def recognize_failure(message: str, frames: tuple[str, ...] = ()) -> str:
+    """Return the kind of the known failure that a message shows, or an empty string."""
+    return next((failure.kind for failure, _ in find_signs(message, frames)), "")
+
+
+def explain_failure(
+    message: str, frames: tuple[str, ...] = (), circumstances: Circumstances = NOWHERE
+) -> FailureMatch | None:
+    """Return the known failure that a message shows, with its values filled in; None for an unknown one."""
+    for failure, match in find_signs(message, frames):
+        if circumstances.fits(failure.releases, failure.hardware, failure.phases):
             log_values = {name: value for name, value in match.groupdict().items() if value is not None}
-            values = dict.fromkeys(failure.pattern.groupindex, "") | log_values
-            quote = text if len(text) <= _MAX_QUOTE else f"{text[: match.end()]}…"
-            return FailureMatch(
-                failure.kind, failure.cause.format_map(values), failure.fix.format_map(values), log_values, quote
-            )
+            cause, fix = (_fill_in(words, failure, log_values, circumstances) for words in (failure.cause, failure.fix))
+            return FailureMatch(failure, cause, fix, log_values)
     return None
 
 
+def cut_after_sign(message: str) -> str:
+    """Return a long message up to where it has shown which failure it is; a short one as it is."""
+    if len(message) <= _SHORT:
+        return message
+    end = next((match.end() for _, match in find_signs(message)), len(message))
+    return message if end >= len(message) else f"{message[:end]}…"
+
+
 def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem that explains a failed start: the first that is not a mere symptom, or None."""
-    return next((problem for problem in problems if problem.kind not in SYMPTOMS), None)
+    """Return the problem that explains a failed start, or None.
+
+    The first known cause, or what the same process adds at that moment to a general one; else what came first of errors
+    that nobody knows and known consequences; else an error without a message.
+    """
+    bare: Problem | None = None
+    first: Problem | None = None
+    general: Problem | None = None
+    for problem in problems:
+        role = find_role(problem)
+        if general is not None:
+            if problem.process != general.process or problem.at > general.at + 1:
+                return general
+            if role is Role.CAUSE:
+                return problem
+        elif role is Role.CAUSE:
+            return problem
+        elif role is Role.GENERAL:
+            general = problem
+        elif role is None and ":" not in problem.text:
+            bare = bare or problem
+        elif role is not Role.SYMPTOM:
+            first = first or problem
+    return general or first or bare
+
+
+def find_role(problem: Problem) -> Role | None:
+    """Return what a logged problem explains; None for one that nobody knows."""
+    if not problem.kind:
+        return None
+    return next((failure.role for failure, _ in find_signs(problem.text, problem.frames)), None)
+
+
+def _compute_fitting_share(log_values: dict[str, str]) -> str:
+    """Return the share of the memory that is free, with a margin; `less` where the message does not state it."""
+    try:
+        share = float(log_values["free"]) / float(log_values["total"])
+    except (KeyError, ValueError, ZeroDivisionError):
+        return "less"
+    return f"{math.floor(share * _FREE_MARGIN * 100) / 100:g}" if _LEAST_SHARE <= share <= 1 else "less"
+
+
+def _fill_in(words: str, failure: KnownFailure, log_values: dict[str, str], circumstances: Circumstances) -> str:
+    """Return words with the values that the message states; what stands around a value that it does not is left out."""
+    if "{" not in words:
+        return words
+    names = {name for sign in failure.signs for name in re.findall(r"\(\?P<(\w+)>", sign.sign)}
+    circumstance_values = circumstances.advice_values | {"fitting_share": _compute_fitting_share(log_values)}
+    filled = words.format_map(circumstance_values | dict.fromkeys(names, "") | log_values)
+    return filled if names <= log_values.keys() else " ".join(_EMPTY_PARTS.sub("", filled).split()).replace(" ,", ",")

@@ -5,11 +5,12 @@ The patterns are in `log_patterns`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from dflash_tui.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stated
+from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
 from dflash_tui.vllm_output import log_patterns
 
 # Figures that target and drafter each have; the second is the drafter's.
@@ -20,6 +21,8 @@ _NOTES = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.NOT
 _RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.RUNNERS)
 _STEPS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.STEPS)
 _BARS = tuple((phase, re.compile(pattern)) for phase, pattern in log_patterns.BARS)
+_INITIALIZED, _SPECULATION = re.compile(log_patterns.INITIALIZED), re.compile(log_patterns.SPECULATION)
+_NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _ELAPSED = re.compile(r" \[(?:(\d+):)?(\d+):(\d+)[<,]")
 _CACHE_FOLDER = re.compile(log_patterns.CACHE_FOLDER)
 _DRAFTER_PREFIX = "drafter "
@@ -60,6 +63,23 @@ class FactReader:
             if not self._runner and pattern.match(body):
                 self._runner = runner
                 yield Noted(at, "model runner", runner)
+
+
+def parse_initialization(body: str, at: float) -> EngineInitialized | None:
+    """Return how long the engine took to initialize, or None when the line is about something else."""
+    if not (match := _INITIALIZED.match(body)):
+        return None
+    return EngineInitialized(at, float(match["s"]), float(match["compilation"]) if match["compilation"] else None)
+
+
+def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
+    """Yield what a line says of ten seconds of speculation, nothing when it is about something else."""
+    if not (match := _SPECULATION.match(body)):
+        return
+    length = float(match["length"])
+    per_position = tuple(map(float, _NUMBER.findall(match["positions"])))
+    logged_length = None if math.isnan(length) else length
+    yield SpeculationLogged(at, logged_length, int(match["accepted"]), int(match["drafted"]), per_position)
 
 
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:

@@ -50,8 +50,11 @@ _RESOLVED = (
     rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
     r"Cudagraph is disabled under eager mode|max_num_scheduled_tokens is set to "
 )
+# Ranks of one machine meet on its loopback, and are started at once.
+_WAITING = r"world_size=(?!1\b)\d+ rank=\d+ local_rank=\d+ distributed_init_method=tcp://(?!127\.|localhost)"
 _COMPILING = (
-    rf"{COMPILING_ALL}|{TAG}(?:Starting torch\.compile|{_CACHE}.+ for vLLM's torch|{_DYNAMO}|"
+    rf"{COMPILING_ALL}|Compile and warming up model for size |"
+    rf"{TAG}(?:Starting torch\.compile|{_CACHE}.+ for vLLM's torch|{_DYNAMO}|"
     rf"Cache the graph of compile range |{_GRAPH}|{_RECOMPILED}|{_LOADED_GRAPH}|{_LOADED_AOT})"
 )
 _AUTOTUNING = (
@@ -66,23 +69,37 @@ _WARMING = (
     r"JIT kernel warmup starting\.|Warming up (?!model for|done)|CUDA graph pool memory: |"
     rf"{_CAPTURED}|Free memory on device \("
 )
+INITIALIZED = (
+    r"init engine \(profile, create kv cache, warmup model\) took (?P<s>[\d.]+) s"
+    r"(?:econds)?(?: \(compilation: (?P<compilation>[\d.]+) s)?"
+)
+SPECULATION = (
+    r"SpecDecoding metrics: Mean acceptance length: (?P<length>[\d.]+|nan), "
+    r"Accepted throughput: [\d.na]+ tokens/s, Drafted throughput: [\d.na]+ tokens/s, "
+    r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens, "
+    r"Per-position acceptance rate: (?P<positions>[\d., na]*), Avg Draft acceptance rate: "
+)
 _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
 
 MARKS: tuple[PhaseMark, ...] = (
-    PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
+    PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w█]*█.*\bversion \d\S*$|non-default args: "),
     PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
     PhaseMark(Phase.ENGINE, _RESOLVED, _set_of_phases(Phase.RESOLVE)),
     PhaseMark(Phase.ENGINE, ENGINE),
+    PhaseMark(Phase.RANKS, _WAITING, _set_of_phases(Phase.ENGINE)),
+    PhaseMark(Phase.ENGINE, r"rank \d+ in world size \d+ is assigned as ", _set_of_phases(Phase.RANKS)),
     PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
     PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _set_of_phases(Phase.WEIGHTS)),
     PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
     PhaseMark(Phase.COMPILE, _COMPILING),
-    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _set_of_phases(Phase.COMPILE)),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _set_of_phases(Phase.COMPILE, Phase.PROFILE, Phase.JIT)),
     PhaseMark(
         Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _set_of_phases(Phase.COMPILE)
     ),
     PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
-    PhaseMark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
+    PhaseMark(
+        Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |(?:Explicitly|Auto) set \(.* for KV cache"
+    ),
     PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
     PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _set_of_phases(Phase.AUTOTUNE)),
     PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
@@ -102,7 +119,11 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
     ("dynamo", "s", rf"{TAG}{_DYNAMO}(?P<value>[\d.]+) s"),
     ("torch_compile", "s", rf"{TAG}{_COMPILED}(?P<value>[\d.]+) s in total"),
     ("graph_estimate", "GiB", r"Estimated CUDA graph memory: (-?[\d.]+) GiB total"),
-    ("kv_cache_memory", "GiB", r"Available KV cache memory: (-?[\d.]+) GiB|Explicitly set \(([\d.]+)/.* for KV cache"),
+    (
+        "kv_cache_memory",
+        "GiB",
+        r"Available KV cache memory: (-?[\d.]+) GiB|(?:Explicitly|Auto) set \(([\d.]+)/.* for KV cache",
+    ),
     ("kv_cache_size", "tokens", r"[A-Z]+ KV cache size: ([\d,]+) tokens"),
     ("kv_request", "tokens", r"(?:.*, )?Maximum concurrency for ([\d,]+) tokens per request: "),
     ("kv_concurrency", "x", r"(?:.*, )?Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),

@@ -22,7 +22,15 @@ _UNCOMPILED = re.compile(
 _HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
 # A start never goes back to an earlier stage; within the fifth, phases alternate.
-_STAGE = {Phase.IMPORT: 0, Phase.RESOLVE: 1, Phase.ENGINE: 2, Phase.WEIGHTS: 3, Phase.DRAFTER: 4, Phase.API: 6}
+_STAGE = {
+    Phase.IMPORT: 0,
+    Phase.RESOLVE: 1,
+    Phase.ENGINE: 2,
+    Phase.RANKS: 2,
+    Phase.WEIGHTS: 3,
+    Phase.DRAFTER: 4,
+    Phase.API: 6,
+}
 _WORKING_STAGE = 5
 _UP_STAGE = 7
 
@@ -70,6 +78,9 @@ class PhaseReader:
         if _MODEL_LOADED.match(body):
             # A profile run follows; its first pass compiles, unless nothing is compiled.
             return Phase.PROFILE if self._uncompiled else Phase.COMPILE
+        if phase is Phase.COMPILE and self._uncompiled:
+            # The same words where nothing is compiled: one pass, before it is known how much memory is left, or after.
+            return Phase.JIT if self.phase is Phase.KV_CACHE else Phase.PROFILE
         if _COMPILING_ALL.match(body):
             self._all_in_one = True
         elif _COMPILED_ALL.match(body):

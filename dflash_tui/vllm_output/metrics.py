@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.events import MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.readings import MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 from dflash_tui.vllm_output.exposition import Sample, parse_sample
 
 _SPEC_DECODE = "vllm:spec_decode_num_"
@@ -26,6 +26,7 @@ _COUNTERS = {
     "vllm:prefix_cache_hits_total": "prefix_hits",
     "vllm:request_success_total": "finished",
     "vllm:request_generation_tokens_sum": "finished_tokens",
+    "vllm:request_prompt_tokens_sum": "finished_prompt_tokens",
     "vllm:request_decode_time_seconds_sum": "decode_seconds",
 }
 _PER_POSITION = f"{_SPEC_DECODE}accepted_tokens_per_pos_total"
@@ -65,8 +66,8 @@ class Rates(msgspec.Struct, frozen=True):
     """Accepted / proposed draft tokens, 0 to 1; None without a step."""
     acceptance_length: float | None = None
     """1 + accepted / steps (the bonus token counts); None without a step."""
-    per_position: tuple[float, ...] = ()
-    """The share of steps whose draft token at each position was accepted."""
+    per_position: tuple[float | None, ...] = ()
+    """The share of steps whose draft token at each position was accepted; None where the server did not tell it."""
     prefill_s: float = 0.0
     """Prompt tokens per second, cached ones included."""
     preemptions: float = 0.0
@@ -96,12 +97,12 @@ class MetricsReader:
 
     def result(self) -> Scrape | None:
         """Return the values at the end of the body; None without a counter of generated tokens, as vLLM has one."""
-        self._take(self._lines.rest)
+        self._take(self._lines.unfinished_line)
         sums = {name: value for name, value in self._sums.items() if value <= MOST}
         if "generated" not in sums:
             return None
         counters = Counters(
-            per_position=tuple(self._positions[p] for p in sorted(self._positions)),
+            per_position=tuple(self._positions.get(p) for p in range(max(self._positions, default=-1) + 1)),
             running=int(sums.pop("running", 0)),
             waiting=int(sums.pop("waiting", 0)),
             kv_usage=self._kv_usage,
@@ -178,18 +179,28 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     if after.steps is None or before.steps is None:
         return rates
     steps = after.steps - before.steps
-    proposed = (after.proposed or 0.0) - (before.proposed or 0.0)
-    accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
-    if min(steps, proposed, accepted) < 0:
+    proposed, accepted = subtract(after.proposed, before.proposed), subtract(after.accepted, before.accepted)
+    if min(steps, proposed or 0.0, accepted or 0.0) < 0:
         return None
-    shares: tuple[float, ...] = ()
-    if steps > _EPSILON and len(after.per_position) == len(before.per_position):
-        shares = tuple(max(0.0, b - a) / steps for a, b in zip(before.per_position, after.per_position, strict=True))
+    grown = [subtract(b, a) for a, b in zip_longest(before.per_position, after.per_position)]
+    shares = tuple(None if more is None else max(0.0, more) / steps for more in grown) if steps > _EPSILON else ()
     return msgspec.structs.replace(
         rates,
         steps=steps,
         steps_s=steps / seconds,
-        acceptance=accepted / proposed if proposed > _EPSILON else None,
-        acceptance_length=1 + accepted / steps if steps > _EPSILON else None,
+        acceptance=_compute_acceptance(accepted, proposed),
+        acceptance_length=1 + accepted / steps if accepted is not None and steps > _EPSILON else None,
         per_position=shares,
     )
+
+
+def _compute_acceptance(accepted: float | None, proposed: float | None) -> float | None:
+    """Return the share of drafted tokens that was accepted: 1 for all, also where a window's edges are interpolated."""
+    if accepted is None or proposed is None or proposed <= _EPSILON:
+        return None
+    return 1.0 if math.isclose(accepted, proposed) else accepted / proposed
+
+
+def subtract(after: float | None, before: float | None) -> float | None:
+    """Return what a counter grew by; None where it was not told both times: what it had grown to is no growth."""
+    return None if after is None or before is None else after - before

@@ -25,7 +25,8 @@ from dflash_tui.events import (
     Health,
     HealthChanged,
 )
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, run_files
 from dflash_tui.runs.run import Run
@@ -98,7 +99,7 @@ def terminal(args: argparse.Namespace) -> None:
     """Attach to a server that answers like a real one, with a GPU that this program plays."""
     for name, words in (("at rest", []), ("at work", ["busy"])):
         port = lifecycle.find_free_port(18_300)
-        made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port)
+        made = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port)
         argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
         run = lifecycle.launch_server(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None

@@ -1,9 +1,11 @@
-"""Speed and size of the product: `python -m tests.benchmarks.measure version|paint|observe|panel [options]`.
+"""Speed and size of the product: `python -m tests.benchmarks.measure WHAT [options]`, where WHAT is one of those below.
 
 Machines are noisy, so everything is compared within one run, in pairs where there is something to pair with, and
 printed with n and spread; nothing is asserted.
 
 version   `dflash-tui --version` against a bare interpreter start
+frame     processor time until the first full frame, in pairs with a Textual app of one widget
+commands  processor time of `ps`, `gpus` and `recipes`, in pairs with a bare interpreter
 paint     seconds until the panel shows the first recipe, in a pseudo-terminal of 120x36
 observe   time-to-ready of the demo with and without an observer, same argv, in alternation; CPU of the observer
 panel     CPU share and resident memory of the panel on a running server, in a pseudo-terminal of 120x36
@@ -11,6 +13,7 @@ panel     CPU share and resident memory of the panel on a running server, in a p
 
 import argparse
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -24,8 +27,9 @@ import psutil
 
 from dflash_tui.engines import environments
 from dflash_tui.launch import preparation
-from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan, engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.benchmarks.terminal import COMMAND, Terminal, spread
@@ -56,6 +60,49 @@ def paint(args: argparse.Namespace) -> None:
         terminal.read(0.3)
         terminal.close()
     print(f"first paint of the panel, 120x36: {spread(found)}")
+
+
+_LEAST = """
+from textual.app import App
+from textual.widgets import Static
+
+class Least(App):
+    def compose(self):
+        yield Static("the least")
+
+Least().run()
+"""
+
+
+_PROGRAM = (sys.executable, "-c", _LEAST)
+
+
+def frame(args: argparse.Namespace) -> None:
+    """Compare the processor time until the first full frame with that of a Textual app of one widget."""
+    ours: list[float] = []
+    least: list[float] = []
+    for _ in range(args.n):
+        for found, text, terminal in ((ours, "demo-cpu", Terminal()), (least, "the least", Terminal(program=_PROGRAM))):
+            terminal.until(text)
+            found.append(sum(psutil.Process(terminal.pid).cpu_times()[:2]))
+            terminal.close()
+    print(f"first full frame, processor time: {spread(ours)}; of a minimal Textual app: {spread(least)}")
+    print(f"ratio in pairs: {spread([one / other for one, other in zip(ours, least, strict=True)], '', 2)}")
+
+
+def commands(args: argparse.Namespace) -> None:
+    """Compare the processor time of short commands with that of a bare interpreter."""
+    for name in ("ps", "gpus", "recipes"):
+        pairs = [(cpu(["-m", "dflash_tui", name]), cpu(["-c", "pass"])) for _ in range(args.n)]
+        print(f"{name}: {spread([one for one, _ in pairs])}, × bare: {spread([a / b for a, b in pairs], '', 1)}")
+
+
+def cpu(words: list[str]) -> float:
+    """Return the processor time of Python with these words."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def wait_ready(url: str, alive: subprocess.Popen[bytes] | Run) -> float:
@@ -108,8 +155,8 @@ def observe(args: argparse.Namespace) -> None:
     import asyncio
 
     spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
-    made = plan.build_plan(spec, port=lifecycle.find_free_port(8741))
-    if environments.find_engine(plan.engine_folder_for(spec.engine)) is None or not Path(made.models_folder).is_dir():
+    made = build_plan(spec, port=lifecycle.find_free_port(8741))
+    if environments.find_engine(engine_folder_for(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(preparation.prepare_and_launch(spec, made, lambda _event: None))
         wait_ready(run.url, run)
         asyncio.run(lifecycle.stop_server(run))
@@ -151,14 +198,20 @@ def panel(args: argparse.Namespace) -> None:
     terminal.close()
 
 
+_COMMANDS = (
+    ("version", version, 20), ("frame", frame, 7), ("commands", commands, 7), ("paint", paint, 5),
+    ("observe", observe, 5),
+)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for name, work, n in (("version", version, 20), ("paint", paint, 5), ("observe", observe, 5)):
-        command = commands.add_parser(name)
+    parsers = parser.add_subparsers(required=True)
+    for name, work, n in _COMMANDS:
+        command = parsers.add_parser(name)
         command.add_argument("-n", type=int, default=n)
         command.set_defaults(work=work)
-    command = commands.add_parser("panel")
+    command = parsers.add_parser("panel")
     command.add_argument("run", nargs="?")
     command.add_argument("--seconds", type=float, default=60)
     command.set_defaults(work=panel)

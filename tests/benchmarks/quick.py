@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MODULES = (
-    *(f"cli.commands.{name}" for name in ("plan", "servers", "up", "bench", "ab", "engine", "patch", "report")),
-    "cli.commands.orphans", "cli.commands.replay", "launch.preparation", "monitoring.observer", "monitoring.recorder",
-)  # fmt: skip
+    *(f"cli.commands.configuration.{name}" for name in ("plan", "engine", "patch")),
+    *(f"cli.commands.server.{name}" for name in ("servers", "up", "orphans")),
+    *(f"cli.commands.measurement.{name}" for name in ("bench", "ab", "report", "replay")),
+    *("launch.preparation", "monitoring.observer", "monitoring.recorder"),
+)
 
 
 class Done(NamedTuple):

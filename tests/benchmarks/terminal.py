@@ -40,11 +40,13 @@ class Taken(NamedTuple):
 class Terminal:
     """Ours with these words, or another `program`; it reads nothing by itself, so that somebody has to."""
 
-    def __init__(self, *words: str, program: tuple[str, ...] = COMMAND) -> None:
+    def __init__(self, *words: str, program: tuple[str, ...] = COMMAND, cwd: Path | None = None) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        self.process = subprocess.Popen([*program, *words], stdin=slave, stdout=slave, stderr=slave, env=environment)
+        self.process = subprocess.Popen(
+            [*program, *words], stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd
+        )
         os.close(slave)
         self.pid, self.bytes = self.process.pid, 0
 
@@ -88,6 +90,15 @@ class Terminal:
         passed = now.at - before.at
         return (now.cpu - before.cpu) / passed, (now.bytes - before.bytes) / passed
 
+    def cpu(self) -> float:
+        """Return the seconds of processor time of all its threads, as exactly as the kernel counts (CPUCLOCK_SCHED)."""
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    def is_busy(self) -> bool:
+        """Whether one of its threads is running, or would be if there were a processor for it."""
+        stats = (path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat"))
+        return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
+
     def loop_cpu(self) -> float:
         """Return the seconds of processor time of its first thread, which runs the loop (proc_pid_schedstat(5))."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
@@ -99,6 +110,10 @@ class Terminal:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and self.process.poll() is None:
             self.read(0.1)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
         self.process.kill()
         self.process.wait()
         os.close(self._master)

@@ -5,10 +5,11 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.benchmark import datasets
 from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import store
+from dflash_tui.experiments import boot, boot_requests, store
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import experiment_text
@@ -40,9 +41,9 @@ def test_what_is_no_command_is_refused(words):
 
 def test_a_design_plans_each_arm_by_itself():
     """Arms differ in what is varied only; the options that lead to each are kept, the port among them."""
-    design, setups = experiment("demo-cpu", "--honest", "--set", "max-model-len=2048")
+    design, resolved_recipes = experiment("demo-cpu", "--honest", "--set", "max-model-len=2048")
     eager, compiled = design.arms
-    assert (design.vary, design.order, design.honest, len(setups)) == ("mode", (0, 1, 1, 0), True, 2)
+    assert (design.vary, design.order, design.honest, len(resolved_recipes)) == ("mode", (0, 1, 1, 0), True, 2)
     assert set(eager.plan.argv) ^ set(compiled.plan.argv) == {"--enforce-eager"}
     assert eager.request.settings["max-model-len"] == "2048"
     assert eager.request.port == eager.plan.port
@@ -57,6 +58,11 @@ def test_a_design_plans_each_arm_by_itself():
         ("--vary", "n=0,4,7", "--concurrency", "1,2", "--seed", "3", "--port", "8123", "--scale", "0.25"),
         ("--vary", 'env.A="x, y",z', "--boots", "3", "--rounds", "2", "--suite", "seed-q1q2", "--temperature", "0.6"),
         ("--vary", "patch.cpu-expand-kernel=on,off", "--mode", "eager"),
+        ("--no-answers", "--vary", "n=7,4"),
+        ("--vary", "n=6,8", "--suite", "space-invaders", "--temperature", "0.6", "--top-p", "0.95"),
+        ("--vary", "n=7,4", "--no-fixed"),
+        ("--vary", "start.modelinfos=on,off", "--measure", "start", "--boots", "2"),
+        ("--vary", "start.warm-up=off,on", "--measure", "start", "--cold"),
     ],
 )
 def test_the_command_of_a_design_leads_to_the_same_design(words):
@@ -71,9 +77,55 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 
 
 @pytest.mark.parametrize(
+    ("words", "fixed"),
+    [
+        (("demo-cpu",), True),
+        (("demo-cpu", "--no-fixed"), False),
+        (("qwen3.5-27b",), False),
+        (("qwen3.5-27b", "--fixed"), True),
+        (("qwen3.5-27b", "--set", "load-format=dummy"), True),
+    ],
+)
+def test_answers_of_a_real_model_end_where_it_ends_them(words, fixed):
+    """Toy and random weights have no end of their own, so that their answers are as long as was asked for."""
+    assert experiment(*words, "--vary", "n=0,4")[0].fixed is fixed
+
+
+def test_starts_are_measured_with_filled_caches_or_with_empty_ones():
+    """A first boot of each arm fills them and is one more; arms that differ in a measure alone are two."""
+    words = ("demo-cpu", "--vary", "start.modelinfos=on,off", "--measure", "start", "--boots", "3")
+    filled, cold = experiment(*words)[0], experiment(*words, "--cold")[0]
+    assert (filled.measures_start, filled.cold, cold.cold) == (True, False, True)
+    assert (len(filled.order), len(cold.order)) == (8, 6)
+    on, off = filled.arms
+    assert (on.plan.argv, on.plan.env) == (off.plan.argv, off.plan.env)
+    assert {*on.plan.start} ^ {*off.plan.start} == {"modelinfos"}
+    assert store.count_measured_requests(filled) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "kept", "start"),
+    [(("--cold",), False, False, "measured"), ((), False, True, "measured"), ((), True, False, "filling")],
+)
+def test_cold_starts_find_empty_caches(words, first, kept, start):
+    """At every boot, not only at the first of an arm, which fills them for the others."""
+    measured = ("--vary", "start.warm-up=off,on", "--measure", "start")
+    design, resolved_recipes = experiment("demo-cpu", *measured, *words)
+    compiled = store.experiment_folder(design.id) / "cache" / "0" / "vllm" / "compiled"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_text("x")
+    prepared = boot.prepare_boot(design, 0, 1, resolved_recipes[0], first=first)
+    assert (compiled.exists(), prepared.start) == (kept, start)
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--honest", "--boots", "1"), "at least two boots"),
+        (("--cold",), "--cold only applies"),
+        (("--measure", "start", "--cold", "--keep-cache"), "--cold only applies"),
+        (("--vary", "start.fork=on,off", "--measure", "start"), "on: start.fork: the engine process is spawned"),
+        (("--vary", "start.warm-up=1,2"), "expected on or off"),
         (("--vary", "patch.nope=on,off"), "on: no patch called 'nope'"),
         (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
         (("--vary", "n=7,07"), "come to the same launch"),
@@ -104,6 +156,41 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
 def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
     assert experiment("demo-cpu", *words)[0].temperature == temperature
+
+
+def test_what_is_drawn_from_is_asked_of_the_server_and_told():
+    """As a published sweep had it; at temperature 0, also where nobody asked for that, it would do nothing."""
+    design, _ = experiment("demo-cpu", "--vary", "n=6,8", "--top-p", "0.95")
+    assert boot_requests.choose_sampling(design).top_p == design.top_p == 0.95
+    assert boot_requests.choose_sampling(replace(design, top_p=None)).top_p is None
+    for words in ((), ("--temperature", "0")):
+        with pytest.raises(UsageError):
+            experiment("demo-cpu", "--vary", "mode=eager,compile", "--top-p", "0.95", *words)
+
+
+def test_the_published_benchmark_is_one_command():
+    """mt-bench, 80 prompts of 2,048 tokens, one at a time at temperature 0, with and without speculation."""
+    file = datasets.fetched_dataset_file("mt-bench")
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join(f'{{"question_id": {n}, "category": "math", "turns": ["Q{n}"]}}' for n in range(81, 161)))
+    words = ("--vary", "spec=on,off", "--dataset", "mt-bench", "--temperature", "0")
+    design, _ = experiment("gemma-4-31b", "--gpu", "h100", *words)
+    suite = store.load_experiment_suite(design)
+    assert (len(suite.prompts), {prompt.max_tokens for prompt in suite.prompts}, design.scale) == (80, {2048}, 1.0)
+    assert (design.concurrency, design.temperature, [arm.name for arm in design.arms]) == ((1,), 0.0, ["on", "off"])
+    assert store.count_measured_requests(design) == 80
+
+
+def test_the_prefix_cache_is_varied_where_prompts_are_repeated():
+    """Texts that no cache answers would compare nothing, and in repeated ones uneven answers of it are the point."""
+    words = ("--vary", "enable-prefix-caching=true,false")
+    with pytest.raises(UsageError, match="made unique") as caught:
+        experiment("demo-cpu", *words)
+    assert "--dataset repeat" in caught.value.hint
+    design, _ = experiment("demo-cpu", *words, "--dataset", "repeat:quick")
+    assert (design.repeats, design.suite) == (True, "repeat:quick")
+    again = parsed(*shlex.split(design.command)[2:])
+    assert (again.suite, again.vary) == ("repeat:quick", words[1])
 
 
 @pytest.mark.parametrize(

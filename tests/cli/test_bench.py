@@ -2,24 +2,28 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import msgspec
 import pytest
 
-from dflash_tui.benchmark import imported_results, suites, vllm_bench
-from dflash_tui.benchmark.client import Sampling
+from dflash_tui.benchmark import client, imported_results, latency, vllm_bench
 from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.benchmark.suites import Prompt
-from dflash_tui.cli.commands import bench
+from dflash_tui.benchmark.prompts import Prompt, build_suite
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.cli.commands.measurement import bench
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.runs.run import Run
 from tests import DATA, ROOT
 from tests.support.fake_runs import free_port, wait_for_answer
@@ -27,7 +31,7 @@ from tests.tui.conftest import a_run
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 RESULT = DATA / "imported" / "vllm-bench-serve.json"
-SUITE = suites.build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
+SUITE = build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
 FREE = Sampling(temperature=None, fixed=False)
 # Plays an engine's Python: writes down what it is asked and gives the result of a real one.
 PYTHON = f"""#!{sys.executable}
@@ -81,12 +85,52 @@ async def test_levels_are_measured_one_after_the_other(serving, capfd, snapshot)
     assert levels[2] == snapshot
     assert max(map(len, shown.splitlines())) <= 80
     events = [json.loads(line) for line in serving.samples.read_text().splitlines()]
-    assert [event.get("streams", 1) for event in events] == [1] * 2 + [3] * 6
+    assert [event.get("streams", 1) for event in events if event["kind"] != FILLER] == [1] * 2 + [3] * 6
+    (under_way,) = re.findall(r"3 at a time: (\d\.\d) under way", shown)
+    assert float(under_way) > 2.7
+    rows = [line.split() for line in shown.splitlines() if line.startswith("all ")]
+    assert [row[1:3] for row in rows if row[1] == "E2E"] == [["E2E", "2"], ["E2E", "6"]]
+
+
+async def test_a_warm_up_does_not_count(serving, capfd):
+    """Neither what is summed up nor what is recorded has it; the server was sent it, with texts of its own."""
+    sent = list[tuple[int, int]]()
+
+    def send(*words, **how):
+        sent.append((words[3].seed, how["rounds"]))
+        return client.send_suite(*words, **how)
+
+    with mock.patch.object(bench, "client", mock.Mock(wraps=client, send_suite=send)):
+        await bench.run_bench(bench.Bench(serving, SUITE, FREE, rounds=3, warm_up=2, as_json=True))
+    measured = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert measured["requests"] == 6
+    assert [rounds for _, rounds in sent] == [2, 3]
+    assert sent[0][0] != sent[1][0] == FREE.seed
+    assert len([line for line in serving.samples.read_text().splitlines() if FILLER not in line]) == 6
+    args = build_parser().parse_args(["bench", "--warm-up", "2"])
+    assert (args.warm_up, build_parser().parse_args(["bench"]).warm_up) == (2, 0)
+
+
+async def test_a_load_by_a_rate_has_its_goodput(serving, capfd):
+    """Requests arrive forty times a second, whatever is under way; what is asked of them is in the summary."""
+    load = bench.Bench(serving, SUITE, FREE, rounds=5, rate=40.0, slo=latency.parse_slo("ttft=60,e2e=1e-6"))
+    await bench.run_bench(load._replace(as_json=True, slo=latency.parse_slo("e2e=1000000")))
+    measured = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (measured["streams"], measured["window"]["rate"], measured["requests"]) == (0, 40.0, 10)
+    assert (measured["goodput"]["met"], measured["goodput"]["n"]) == (10, 10)
+    assert {kind: one["e2e"]["n"] for kind, one in measured["latency"].items()} == {"a": 5, "b": 5, "": 10}
+    await bench.run_bench(load)
+    shown = capfd.readouterr().out
+    assert re.findall(r"(\d+) of (\d+) within", shown) == [("0", "10")]
+    events = map(decode_recorded, (serving.folder / "samples.jsonl").read_bytes().splitlines())
+    recorded = [event for event in events if isinstance(event, RequestDone)]
+    assert {(done.streams, done.rate) for done in recorded} == {(0, 40.0)}  # a later report says at which rate
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     """What theirs measured comes from its file; it got our prompts, lengths, seed and temperature."""
-    asked = bench.Bench(serving, SUITE, Sampling(0.5, 7, 0.6), with_vllm=True)
+    asked = bench.Bench(serving, SUITE, Sampling(0.5, 7, 0.6, top_p=0.95), with_vllm=True)
     await bench.run_bench(asked)
     shown = capfd.readouterr().out
     assert "vllm bench serve" in shown
@@ -103,7 +147,8 @@ async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     assert (given["--base-url"], given["--dataset-path"]) == (serving.url, str(prompts))
     assert (given["--num-prompts"], given["--max-concurrency"], given["--temperature"]) == ("2", "1", "0.6")
     assert (given["--backend"], given["--endpoint"]) == ("openai-chat", "/v1/chat/completions")
-    assert json.loads(given["--extra-body"])["seed"] == 7
+    further = json.loads(given["--extra-body"])
+    assert (further["seed"], further["top_p"]) == (7, 0.95)
     assert given["--tokenizer-mode"] == "slow"
     assert {"--trust-remote-code", "--ignore-eos", "--disable-shuffle", "--skip-chat-template"} <= set(words)
     await bench.run_bench(asked._replace(as_json=True))
@@ -118,8 +163,10 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
     turns: list[tuple[int, int]] = []
     prompts: set[str] = set()
 
-    async def serve(run: Run, asks: Iterable[vllm_bench.BenchPrompt], *, seed: int, **_: object) -> ImportedResult:
-        turns.append((seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
+    async def serve(
+        run: Run, asks: Iterable[vllm_bench.BenchPrompt], sampling: Sampling, **_: object
+    ) -> ImportedResult:
+        turns.append((sampling.seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
         prompts.update(ask.prompt for ask in asks)
         return imported_results.load_imported_result(RESULT)
 
@@ -138,7 +185,7 @@ async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behav
     (run.folder / "behaviour").write_text(behaviour)
     with pytest.raises(DflashError, match=what) as caught:
         await vllm_bench.run_vllm_bench(
-            run, [vllm_bench.BenchPrompt("x", 8)], seed=0, temperature=None, streams=1, patience=0.5
+            run, [vllm_bench.BenchPrompt("x", 8)], Sampling(temperature=None), streams=1, patience=0.5
         )
     assert caught.value.evidence == ("ValueError: no such model" if what == "failed" else "")
     assert str(run.folder) in caught.value.hint
@@ -148,7 +195,7 @@ async def test_an_engine_without_python_is_said(run):
     python = Path(run.plan.argv[0]).parent / "python"
     python.unlink()
     with pytest.raises(DflashError, match="could not be started") as caught:
-        await vllm_bench.run_vllm_bench(run, [], seed=0, temperature=None, streams=1, patience=1)
+        await vllm_bench.run_vllm_bench(run, [], Sampling(), streams=1, patience=1)
     assert str(python) in caught.value.evidence
 
 
@@ -162,7 +209,13 @@ def test_the_options_of_the_command_are_checked(capsys):
     parser = build_parser()
     args = parser.parse_args(["bench", "--concurrency", "1,2,8", "--suite", "field", "--seed", "3"])
     assert (args.concurrency, args.suite, args.seed, args.with_vllm) == ((1, 2, 8), "field", 3, False)
-    for words in (["--concurrency", "0"], ["--concurrency", "1,"], ["--seed", "-1"], ["--temperature", "nan"]):
+    for words in (
+        ["--concurrency", "0"],
+        ["--concurrency", "1,"],
+        ["--seed", "-1"],
+        ["--temperature", "nan"],
+        ["--top-p", "0"],
+    ):
         with pytest.raises(SystemExit):
             parser.parse_args(["bench", *words])
     assert "from 1 to 1024, not '0'" in capsys.readouterr().err
@@ -197,3 +250,11 @@ def test_releases_call_the_option_differently(shim, name):
     words = ["bench", "serve", "--skip-chat-template", "--seed", "1"]
     found = shim.spelled(words, lambda parser: parser.add_argument(name, action="store_true"))
     assert found == ["bench", "serve", name, "--seed", "1"]
+
+
+def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():
+    bodies = [
+        client._build_measured_body("toy", SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share))
+        for share in (0.95, None)
+    ]
+    assert [body.get("top_p") for body in bodies] == [0.95, None]

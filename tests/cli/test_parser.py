@@ -3,6 +3,7 @@
 import pytest
 
 from dflash_tui.cli.parser import build_parser
+from dflash_tui.cli.requests import read_launch_request
 
 
 def parsed(*words: str) -> dict[str, object]:
@@ -56,3 +57,68 @@ def test_a_reason_that_is_recorded_holds_no_secret(command, capsys):
     with pytest.raises(SystemExit):
         parsed(command, "toy", "--force", "because hf_aBaBaBaBaBaBaBaBaB")
     assert "looks like a secret" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("run demo-cpu --json", "up demo-cpu --json"),
+        ("list", "recipes"),
+        ("ls --json", "recipes --json"),
+        ("status", "ps"),
+        ("ps -a", "ps --all"),
+        ("logs -n 5", "logs --tail 5"),
+        ("down --all", "stop -a"),
+        ("recipes ls", "recipes list"),
+        ("engine rm x", "engine remove x"),
+        ("ab rm x", "ab remove x"),
+    ],
+)
+def test_usual_words_mean_ours(words, ours):
+    assert parsed(*words.split()) == parsed(*ours.split())
+    assert parsed(*ours.split())["command"] in ours
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("lanch demo-cpu", "launch"),
+        ("recpes", "recipes"),
+        ("demo-cpu", "up demo-cpu"),
+        ("gema-4-31b", "up gemma-4-31b"),
+        ("ps --al1", "--all"),
+        ("recipes --jsom", "--json"),
+        ("recipes chek", "check"),
+        ("ab run demo-cpu --vray mode", "--vary"),
+        ("report --format jsom", "json"),
+        ("--versoin", "--version"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words.split())
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"did you mean {name}?" in error
+
+
+@pytest.mark.parametrize("words", ["xyzzy", "ps xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n"])
+def test_what_is_near_nothing_is_one_line_too(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words.split())
+    error = capsys.readouterr().err
+    assert (caught.value.code, error.count("\n"), "did you mean" in error) == (2, 1, False)
+
+
+@pytest.mark.parametrize(("words", "usage"), [("help", "usage: dflash-tui [-h]"), ("help ab run", "dflash-tui ab run")])
+def test_help_is_a_command_too(words, usage, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words.split())
+    assert (caught.value.code, usage in capsys.readouterr().out) == (0, True)
+
+
+@pytest.mark.parametrize("gpu", ["DGX Spark", "spark", "GB10"])
+def test_a_plan_takes_a_class_by_any_usual_name(gpu):
+    args = build_parser().parse_args(["plan", "gemma-4-31b", "--gpu", gpu])
+    assert read_launch_request(args).gpu == "gb10"

@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 
+from dflash_tui.cli import main
 from dflash_tui.common import paths
 from tests.cli.test_escapes import AS_JSON, COMMANDS, told
 from tests.support import hostile_home, planted
@@ -43,6 +44,28 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(here)
     hostile_home.made(planted.ALL, here)
     return here
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (planted.KEY,),
+        ("--api-key", planted.KEY),
+        ("up", "demo-cpu", f"--api-key={planted.KEY}"),
+        ("plan", "demo-cpu", "--port", planted.KEY),
+        ("ab", "list", planted.KEY),
+        ("up", "demo-cpu", "--api-key", "of-another-server\x1b[2J"),
+    ],
+)
+def test_no_word_that_is_none_of_ours_shows_it(words, monkeypatch, capsys):
+    """What is wrong with a command is read in the logs of CI, too."""
+    monkeypatch.setenv("VLLM_API_KEY", planted.KEY)
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    written = capsys.readouterr().err
+    assert (ended.value.code, "[left out]" in written) == (2, words[:2] != ("up", "demo-cpu"))  # else only the option
+    assert not planted.is_in(written)
+    assert not {"of-another-server", "\x1b"} & {*written.split(), *written}
 
 
 def test_no_command_shows_it(home):

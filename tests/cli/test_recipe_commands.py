@@ -12,13 +12,13 @@ import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 from dflash_tui.cli import main
-from dflash_tui.cli.commands import recipes
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import recipe, recipe_loader
+from dflash_tui.planning.recipes import recipe, recipe_loader, recipe_rules
+from dflash_tui.presentation.recipe import recipe_schema
 from tests import ROOT
-from tests.unit.planning.test_recipe import FULL, MISTAKES
+from tests.unit.planning.recipes.test_recipe import FULL, MISTAKES
 
 RECIPES = paths.bundled_folder("recipes")
 SHIPPED = sorted(path.stem for path in RECIPES.glob("[!_]*.yaml"))
@@ -37,7 +37,7 @@ def test_the_list_names_every_recipe(capsys):
     assert main.main(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == SHIPPED
-    assert re.search(r"qwen3-coder-next +reported +15 +0\.33\.0 +gb10 +Qwen3-Coder-Next", "\n".join(lines))
+    assert re.search(r"qwen3-coder-next +experimental +15 +0\.33\.0 +gb10 +Qwen3-Coder-Next", "\n".join(lines))
     assert main.main(["recipes", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["name"] for entry in found] == SHIPPED
@@ -126,7 +126,7 @@ def test_a_new_recipe_is_right_from_the_start(folders, capsys, snapshot):
     assert path == folders / "config" / "dflash-tui" / "recipes" / "mine-1.0.yaml"
     assert "recipes check mine-1.0" in said.err
     assert path.read_text().splitlines()[:2] == snapshot
-    assert path.with_name("recipe.schema.json").read_text() == recipes.schema_text()
+    assert path.with_name("recipe.schema.json").read_text() == recipe_schema.schema_text()
     assert main.main(["recipes", "check", "mine-1.0"]) == 0
     assert main.main(["plan", "mine-1.0", "--gpu", "h100"]) == 0
     assert "vllm serve owner/target" in capsys.readouterr().out
@@ -219,7 +219,7 @@ def test_the_readme_explains_every_key():
     fields = {name for kind in parts for name in kind.__struct_fields__}
     assert len(fields) > 50
     assert {name for name in fields if not re.search(rf"`(?:\w+\.)?{name}`", text)} == set()
-    for name in [*recipe_loader.RESERVED_FLAGS, *(kind.value for kind in Hardware if kind is not Hardware.UNKNOWN)]:
+    for name in [*recipe_rules.RESERVED_FLAGS, *(kind.value for kind in Hardware if kind is not Hardware.UNKNOWN)]:
         assert f"`{name}`" in text
 
 
@@ -243,3 +243,10 @@ def test_no_text_of_a_recipe_is_cut_short(name):
         elif isinstance(part, str):
             words.append(part)
     assert [word for word in words if word.count("(") != word.count(")")] == []
+
+
+def test_a_shipped_recipe_is_not_replaced_by_the_template(capsys):
+    """Its variants and figures would be gone; one that begins with it is meant."""
+    assert main.main(["recipes", "new", "gemma-4-31b"]) == 2
+    assert "--like gemma-4-31b" in capsys.readouterr().err
+    assert main.main(["recipes", "new", "gemma-4-31b", "--like", "gemma-4-31b"]) == 0

@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 
-from dflash_tui.events import Exited, Suspended, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import Exited, Suspended
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from tests.support.recordings import packed
@@ -20,8 +21,8 @@ def test_lines_are_those_of_attach():
     assert done.returncode == 0
     rows = done.stdout.splitlines()
     assert rows[0].split() == ["time", "tok/s", "accept", "AL", "steps/s", "memory", "running", "waiting"]
-    assert rows[4].split()[:6] == ["2:20", "121.2", "45.2", "%", "7.78", "15.7"]
-    for words in ("figures say nothing about a real model", "  resolve          42 s", "● warm", "was stopped"):
+    assert rows[4].split()[:6] == ["2:55", "473.7", "45.2", "%", "7.78", "61.1"]
+    for words in ("figures say nothing about a real model", "  engine           24 s", "● warm", "was stopped"):
         assert words in done.stderr
 
 
@@ -44,7 +45,7 @@ def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
 
 def test_the_panel_opens_a_recording_without_what_only_servers_need():
     # 0.2 to 0.5 s of imports; what `replay sample` needs to show its first picture is Textual and the run itself.
-    code = "import sys, dflash_tui.cli.commands.replay, dflash_tui.tui.app as app\nprint(*sys.modules)"
+    code = "import sys, dflash_tui.cli.commands.measurement.replay, dflash_tui.tui.app as app\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"httpx", "pynvml", "prometheus_client", "plotext", "dflash_tui.launch.preflight.runner"} & set(loaded)
 

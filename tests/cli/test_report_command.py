@@ -1,6 +1,7 @@
 """`report` and `report compare`: what a name means, which format, and what is refused."""
 
 import itertools
+import json
 import resource
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli import main
-from dflash_tui.cli.commands import report
+from dflash_tui.cli.commands.measurement import report
 from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
@@ -17,9 +18,9 @@ from dflash_tui.experiments.design import BootEnded
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import recording
-from dflash_tui.planning import recipe_loader, resolution
-from dflash_tui.planning.plan import build_plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import Mode
 from tests.support.experiment_factories import BASE, a_design, a_plan, boots
 from tests.support.recordings import RUNS
 from tests.unit.presentation.test_experiment_markdown import a_report
@@ -124,7 +125,7 @@ def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
         written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
         written(run_report.build_run_report(recording.find_recording("sample"))[0], "at", at, tmp_path / "run.json"),
     ]
-    for path, said in zip(paths, ("\n—, honest, 4 boots", "launched —,"), strict=True):
+    for path, said in zip(paths, ("\n—, 4 boots, 2 per arm", "launched —,"), strict=True):
         assert main.main(["report", path]) == 0
         assert said in capsys.readouterr().out
 
@@ -171,8 +172,8 @@ def test_two_runs_with_and_without_a_patch_are_named_by_it(capsys):
 def test_graphs_mode_and_what_it_sets_are_one_difference():
     """The capture sizes, the number of requests and the runner follow from the mode."""
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
-    setup = resolution.resolve_recipe(recipe, Hardware.H200, engine=recipe_loader.engine_for_release("0.26.0"))
-    plans = [build_plan(setup, mode=mode) for mode in Mode]
+    resolved = resolution.resolve_recipe(recipe, Hardware.H200, engine=recipe_loader.engine_for_release("0.26.0"))
+    plans = [build_plan(resolved, mode=mode) for mode in Mode]
     for one, other in itertools.combinations(plans, 2):
         assert run_comparison.compare_plans(one, other) == ["mode"]
 
@@ -191,7 +192,10 @@ def test_runs_are_refused_like_boots(snapshot):
     assert untold == snapshot
     hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
     for changed, why in (
-        (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
+        (
+            replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)),
+            "the share of prefix hits differed between boots",
+        ),
         (replace(compiled, rates=replace(compiled.rates, preemptions=3.0)), "requests were preempted"),
         (replace(compiled, conditions=hot), "the GPU was throttled"),
         (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
@@ -243,7 +247,7 @@ def test_other_prompts_refuse(capsys, tmp_path):
     ("words", "said"),
     [
         (["report", "nothing"], "no experiment and no run called 'nothing'"),
-        (["report"], "no experiment yet"),
+        (["report"], "no experiment and no run"),
         (["report", "compare", "sample"], "takes two names"),
         (["report", "sample", "sample"], "one name, not 2"),
     ],
@@ -251,6 +255,13 @@ def test_other_prompts_refuse(capsys, tmp_path):
 def test_a_wrong_name_says_what_to_do(words, said, capsys):
     assert main.main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_damaged_experiment_is_named_with_its_reason(finished, capsys):
+    (store.experiment_folder(finished.design.id) / "experiment.json").write_text("{")
+    assert main.main(["report", finished.design.id]) == 2
+    said = capsys.readouterr().err
+    assert (store.list_broken_experiments()[finished.design.id] in said, "no run" in said) == (True, False)
 
 
 def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path, monkeypatch, snapshot):
@@ -265,3 +276,36 @@ def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys
     assert "eager: LongCode | 4 |" in said
     assert main.main(["report", str(path)]) == 2
     assert capsys.readouterr().err == snapshot
+
+
+@pytest.mark.parametrize("kind", ["vllm-bench", "aiperf", "llama-benchy"])
+def test_a_run_is_exported_for_other_readers(kind, finished, capsys):
+    """An A/B has several servers, for which most of these formats have no place."""
+    assert main.main(["report", "sample", "--format", kind]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    assert main.main(["report", finished.design.id, "--format", kind]) == (0 if kind == "vllm-bench" else 2)
+    assert main.main(["report", "compare", "sample", "sample", "--format", kind]) == 2
+
+
+def test_an_ab_is_exported_a_line_per_boot_and_read_back(finished, capsys, tmp_path):
+    """As `vllm bench serve --append-result --metadata` writes it; read again it stands beside a run, with its label."""
+    path = tmp_path / "ab.json"
+    assert main.main(["report", finished.design.id, "--format", "vllm-bench", "-o", str(path)]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["arm"], line["boot"]) for line in lines] == [
+        ("eager", "1"), ("compile", "2"), ("compile", "3"), ("eager", "4")
+    ]  # fmt: skip
+    for line, boot in zip(lines, finished.boots, strict=True):
+        assert (line["completed"], line["max_concurrency"]) == (len(boot.requests), 1)
+        assert line["total_output_tokens"] == sum(done.tokens for done in boot.requests)
+        assert line["experiment"] == finished.design.id
+    capsys.readouterr()
+    assert main.main(["report", "compare", str(path), "sample", "--format", "json"]) == 0
+    beside = json.loads(capsys.readouterr().out)
+    assert [(one["what"], one["n"]) for one in beside["measured"][0]] == [
+        (f"{line['arm']}, boot {line['boot']}", line["completed"]) for line in lines
+    ]
+    assert [one["tok_s"] for one in beside["measured"][0]] == pytest.approx(
+        [line["output_throughput"] for line in lines]
+    )
+    assert finished.design.synthetic in beside["synthetic"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,10 +10,12 @@ import yaml
 from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, UsageError
-from dflash_tui.engines import environments
+from dflash_tui.engines import environments, inventory
 from dflash_tui.experiments import controller, store
-from dflash_tui.launch import preparation
+from dflash_tui.launch import preparation, recipe_trust
+from dflash_tui.planning import patch_file
 from dflash_tui.runs import registry
+from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.support import command_line, fake_engine
 from tests.support.fake_runs import free_port
 
@@ -151,7 +154,7 @@ def test_no_way_to_a_process_leads_around_the_question(engine):
     planned = command_line.planned("fake")
     events: list[object] = []
     with pytest.raises(UsageError, match="fake may do"):
-        asyncio.run(preparation.prepare_engine_and_models(planned.setup, planned.plan, events.append))
+        asyncio.run(preparation.prepare_engine_and_models(planned.resolved, planned.plan, events.append))
     assert events == []
 
 
@@ -186,3 +189,90 @@ def test_events_for_all_machines_need_a_key(engine, capsys, monkeypatch):
         assert "tcp://*:45557" in said
         assert "export VLLM_API_KEY" in said
     assert registry.list_runs() == []
+
+
+MINE = "mine.yaml"
+
+
+@pytest.fixture
+def patched(tmp_path) -> Path:
+    """A recipe that needs a patch of the user's, and the file in its engine that the patch changes."""
+    folder = fake_engine.make(free_port(19_600))
+    engine = build(folder, {CPU_FILE: PUBLISHED.read_text()})
+    write_patch(MINE, "first")
+    file = paths.user_recipes_folder() / "fake.yaml"
+    file.write_text(f"{file.read_text()}\npatches: [mine]\n")
+    return engine.site_packages / "vllm" / CPU_FILE
+
+
+def write_patch(name: str, mark: str) -> None:
+    """Write a patch of the user's that leaves a mark."""
+    paths.user_patches_folder().mkdir(parents=True, exist_ok=True)
+    shipped = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
+    changed = shipped.replace("# dflash-tui: cpu-expand-kernel", f"# {mark}")
+    (paths.user_patches_folder() / name).write_text(changed)
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, ("patch", "apply", "fake")], ids=" ".join)
+def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
+    """Like a recipe: it changes code that the server runs, whoever names it."""
+    code, said = run(capsys, *words)
+    assert code == 2
+    assert "patch mine: " in said
+    assert f"vllm/{CPU_FILE}" in said
+    assert "--trust" in said
+    assert patched.read_text() == PUBLISHED.read_text()
+    assert registry.list_runs() == []
+    assert store.list_experiments() == []
+    assert not paths.user_units_folder().exists()
+
+
+def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
+    """By any way to it; what looks and changes nothing does not ask."""
+    by_name = ("patch", "apply", "--engine", str(patched.parents[5]), "--only", "mine")
+    assert run(capsys, *by_name)[0] == 2
+    for look in (("plan", "fake"), ("patch", "diff", "fake"), ("patch", "apply", "fake", "--dry-run")):
+        assert run(capsys, *look)[0] == 0
+    assert run(capsys, *by_name, "--trust")[0] == 0
+    assert "# first" in patched.read_text()
+    assert run(capsys, "engine", "install", "fake")[0] == 0
+    write_patch(MINE, "second")
+    for words in (by_name, ("patch", "apply", "fake"), ("engine", "install", "fake")):
+        assert run(capsys, *words)[0] == 2
+    assert "# first" in patched.read_text()
+    assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
+    assert "# second" in patched.read_text()
+    assert run(capsys, "patch", "revert", "fake")[0] == 0
+    assert patched.read_text() == PUBLISHED.read_text()
+
+
+def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
+    """A shipped recipe needs it by its name; a copy that is word for word ours is ours."""
+    plan = command_line.planned("demo-cpu").plan
+    assert Path(plan.engine_folder) == patched.parents[5]
+    write_patch("cpu-expand-kernel.yaml", "dflash-tui: cpu-expand-kernel")
+    assert command_line.planned("demo-cpu").plan.powers == ()
+    write_patch("cpu-expand-kernel.yaml", "evil")
+    assert [power.source for power in command_line.planned("demo-cpu").plan.powers] == ["patch cpu-expand-kernel"]
+    assert run(capsys, "engine", "install", "demo-cpu")[0] == 2
+    assert patched.read_text() == PUBLISHED.read_text()
+
+
+def test_no_way_to_a_changed_engine_leads_around_the_question(patched):
+    """Nor that of a neighbour in the same file, which brings in what stays in its newest edition."""
+    planned = command_line.planned("fake")
+    engine = inventory.find_any_engine(patched.parents[5])
+    assert engine
+    events: list[object] = []
+    with pytest.raises(UsageError, match="not said yes"):
+        asyncio.run(preparation.update_patches(planned.plan, engine, events.append))
+    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    asyncio.run(preparation.update_patches(planned.plan, engine, events.append))
+    write_patch(MINE, "second")
+    with pytest.raises(UsageError, match="not said yes"):
+        recipe_trust.require_patch_trust([], engine)
+
+
+def test_check_lists_the_patches_that_are_not_ours(patched, capsys):
+    assert main.main(["recipes", "check", "fake"]) == 0
+    assert "\n  power  patch mine: " in capsys.readouterr().out

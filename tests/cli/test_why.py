@@ -1,12 +1,16 @@
 """`why` on the command line: a run of before is explained from its files."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from dflash_tui.cli.main import main
-from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run
 from tests.support import recordings
@@ -66,3 +70,49 @@ def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys, snapshot):
     told = capsys.readouterr().out
     assert "exit code unknown" in told
     assert told.splitlines()[0] == snapshot
+
+
+NEEDED = (
+    "(EngineCore_DP0 pid=1094) ValueError: To serve at least one request with the models's max seq len (262144), "
+    "(24.0 GiB "
+    "KV cache is needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available "
+    "memory, the "
+    "estimated maximum model length is 34736. Try increasing `gpu_memory_utilization`.\n"
+)
+
+
+def test_a_log_of_any_server_is_explained(tmp_path, capsys, snapshot, monkeypatch):
+    """The first lines say why and what to do; the line that decides follows in full."""
+    monkeypatch.setenv("COLUMNS", "100")
+    file = tmp_path / "server.log"
+    file.write_text("".join(f"vllm-1  | {line}\n" for line in NEEDED.splitlines()))
+    assert main(["why", str(file)]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_a_log_is_explained_as_json(tmp_path, capsys, monkeypatch):
+    """One object, whose keys docs/commands.md lists; a file of this folder needs no slash."""
+    (tmp_path / "server.log").write_text(NEEDED)
+    monkeypatch.chdir(tmp_path)
+    assert main(["why", "server.log", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    assert [key for key in found if f"| `{key}` |" not in page] == []
+    assert (found["kind"], found["confidence"], found["process"]) == ("kv_cache", "certain", "EngineCore_DP0")
+    assert found["evidence"] == [NEEDED.partition(") ")[2].strip()]
+
+
+def test_a_log_is_read_from_a_pipe(folders):
+    """As `docker logs NAME 2>&1 | dflash-tui why -`."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "dflash_tui", "why", "-"], input=NEEDED, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "34736" in "".join(ended.stdout.splitlines()[:3])
+
+
+def test_what_is_no_log_ends_with_2(tmp_path, capsys):
+    """Of a folder, and of a name that is neither a run nor a file."""
+    for words in (["why", str(tmp_path)], ["why", "nope"], ["why", "./nope"], ["why", "-", "--report"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.startswith("dflash-tui: error: ")

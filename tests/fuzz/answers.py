@@ -16,7 +16,8 @@ from dflash_tui.benchmark import client as benchmark_client
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines.hub import cache, download, model_lookup
-from dflash_tui.events import RequestDone, decode_recorded, encode
+from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.events import RequestDone
 from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_is_error, assert_plain, scratch_folder
 from tests.support import escapes

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.cli.commands import servers
+from dflash_tui.cli.commands.server import servers
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.monitoring import recording
@@ -89,7 +89,7 @@ def run(data: bytes) -> None:
         assert registry.find_run(each.id) == each
     for as_json in (False, True):
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            assert servers.ps(Namespace(all=True, json=as_json)) == 0
+            assert servers.ps(Namespace(all=True, json=as_json, verbose=not as_json)) == 0
         assert_plain(out.getvalue() + err.getvalue())
 
 

@@ -18,18 +18,21 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.engines.patching import text_edits
-from dflash_tui.events import LatenciesSampled, LogLine, Sampled, decode_recorded, encode
-from dflash_tui.planning import harmless_options, patch_file, recipe_loader
-from dflash_tui.planning.powers import list_recipe_powers
-from dflash_tui.planning.recipe import iterate_layers
+from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.events import LatenciesSampled, LogLine, Sampled
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.powers import harmless_options
+from dflash_tui.planning.powers.plan_powers import list_recipe_powers
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import iterate_layers
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
-from tests.fuzz import answers, records
+from tests.fuzz import answers, peers, records
 from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
 from tests.support import expositions, recordings, scrapes
-from tests.unit.planning.test_recipe_fuzz import every_plan, is_sound
+from tests.unit.planning.recipes.test_recipe_fuzz import every_plan, is_sound
 
 CORPUS = DATA / "fuzz"
 _STARTED = 1_795_224_240.0
@@ -237,10 +240,10 @@ def seeds(target: str) -> Iterator[bytes]:
 
 _SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "recording": records.recording_seeds, "archive": records.archive_seeds, "run": records.run_seeds,
-    "sse": answers.stream_seeds, "hub": answers.hub_seeds,
+    "sse": answers.stream_seeds, "hub": answers.hub_seeds, "peer": peers.peer_seeds,
 }  # fmt: skip
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "log": log, "metrics": metrics, "recipe": recipe, "powers": powers, "patch": patch, "chart": chart,
     "recording": records.recorded_folder, "archive": records.archive, "run": records.run,
-    "sse": answers.stream, "hub": answers.hub,
+    "sse": answers.stream, "hub": answers.hub, "peer": peers.peer,
 }  # fmt: skip

@@ -6,13 +6,14 @@ import os
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.events import Event, LogLine, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import Event, LogLine
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.run_state.state import RunState
@@ -24,9 +25,7 @@ from tests.support import escapes, recordings, scrapes
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
 fuzz = settings(
     database=None,
-    deadline=None,
     max_examples=60 * int(os.environ.get("FUZZ_TIMES", "1")),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 NAME = "cpu-vllm-0.32.0/dflash"
 LINES = recordings.raw(NAME).splitlines()
@@ -110,7 +109,7 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
         assert name.endswith(".py")
 
 
-@pytest.mark.parametrize("target", ["recording", "archive", "run", "sse", "hub", "powers"])
+@pytest.mark.parametrize("target", ["recording", "archive", "run", "sse", "hub", "peer", "powers"])
 @fuzz
 @given(data=st.data())
 def test_any_record_and_any_answer_keep_their_promise(target, data):

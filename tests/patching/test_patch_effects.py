@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patching.arms import DFLASH, MODELS, RUNNER, UPSTREAM, on
+from tests.patching.arms import CUTLASS, DFLASH, MODELS, RUNNER, UPSTREAM, on
 from tests.support.vllm_stubs import vllm
 from tests.support.wheels import Texts
 
@@ -135,6 +135,53 @@ def test_only_a_gb10_says_that_it_has_no_cutlass_fp8(arms):
         assert {capability: cutlass(texts, "CUDA", capability) for capability in others} == others
         assert cutlass(texts, "CUDA", None) == (False, False, False)
         assert cutlass(texts, "ROCM", (12, 1)) == (False, False, False)
+
+
+@on("gb10-cutlass-fp8-checkpoint")
+def test_only_a_gb10_does_without_the_kernel_of_fp8_checkpoints(arms):
+    """On CUDA 12.1 alone; other GPUs and platforms answer as published, and so do kernels for whole numbers."""
+    machines = [("CUDA", (12, 1)), ("CUDA", (12, 0)), ("CUDA", (9, 0)), ("CUDA", (8, 9)), ("ROCM", (12, 1))]
+    for texts, on_a_gb10 in ((arms.published, True), (arms.patched, False)):
+        answers, others = [], []
+        for kind, capability in machines:
+            with vllm(texts) as load:
+                interface = load("platforms/interface.py")
+
+                class Platform(interface.Platform):  # type: ignore[misc, name-defined]
+                    _enum = interface.PlatformEnum[kind]
+                    here = interface.DeviceCapability(*capability)
+
+                    @classmethod
+                    def get_device_capability(cls, **_which: Any) -> Any:
+                        return cls.here
+
+                sys.modules["vllm.platforms"].current_platform = Platform()  # type: ignore[attr-defined]
+                kernels = load(CUTLASS)
+                answers.append(kernels.CutlassFP8ScaledMMLinearKernel.is_supported()[0])
+                others.append(kernels.CutlassInt8ScaledMMLinearKernel.is_supported()[0])
+        assert answers == [on_a_gb10, True, True, True, False]
+        assert others == [True, True, True, True, False]
+
+
+def layers_read(texts: Texts, **drafter: Any) -> Any:
+    """Return the layers whose hidden states a target hands to a drafter with this configuration."""
+    with vllm(texts) as load:
+        cls = load(RUNNER).GPUModelRunner
+        runner = cls.__new__(cls)
+        config = SimpleNamespace(hf_config=SimpleNamespace(**drafter))
+        runner.speculative_config = SimpleNamespace(draft_model_config=config)
+        return runner._get_eagle3_aux_layers_from_config()
+
+
+@on("dflash-aux-layers")
+def test_a_drafter_of_z_lab_gets_the_layers_that_it_names(arms):
+    """Layer 1 is the second after the embedding; names in vLLM's own way, and none, are left as they are."""
+    for texts, layers in ((arms.published, (1, 9, 17)), (arms.patched, (2, 10, 18))):
+        named = {"target_layer_ids": [1, 9, 17], "mask_token_id": 3}
+        assert layers_read(texts, dflash_config=named) == layers
+        assert layers_read(texts, dflash_config=named, eagle_aux_hidden_state_layer_ids=[2, 10, 18]) == (2, 10, 18)
+        assert layers_read(texts, dflash_config={"mask_token_id": 3}) is None
+        assert layers_read(texts) is None
 
 
 EXPAND = """

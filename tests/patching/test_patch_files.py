@@ -14,10 +14,11 @@ from dflash_tui.common.errors import PatchError, RecipeError, UsageError
 from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_file, recipe_loader, resolution
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits
-from dflash_tui.planning.recipe import iterate_layers
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import iterate_layers
 
 SHIPPED = sorted(path.stem for path in paths.bundled_folder("patches").glob("*.yaml"))
 
@@ -54,6 +55,8 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
         ("https://", "file://", "link"),
         ("files:\n", "files: []\nx:\n", "files"),
         ("recipes: [demo-cpu]", "recipes: ../../x", "recipes"),
+        ("recipes:", "by_key: {versions: newest, speculation: {x: true}}\nrecipes:", "by_key.versions"),
+        ("recipes:", "by_key: {versions: '>=0.33.0', speculation: {}}\nrecipes:", "by_key.speculation"),
     ],
 )
 def test_a_broken_patch_file_says_where_and_why(old, new, said, own):
@@ -92,7 +95,7 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
     for title in ("mine", "mine, better"):
         mine.write_text(f"title: {title}\n" + text_of().partition("\n")[2])
         assert patch_file.load_patch("cpu-expand-kernel").title == title
-    assert patch_file.list_patch_names() == SHIPPED
+    assert sorted(paths.list_patch_files()) == SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -136,10 +139,8 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     assert "yaml.yaml:1: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):
-        plans.build_plan(
-            resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
-        )
-    assert plans.build_plan(
+        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed"))
+    assert build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("qwen3-coder-next"), Hardware.GB10)
     ).skipped_patches
 
@@ -153,6 +154,20 @@ def test_a_reason_can_be_written_down(own):
     assert "title: " in broken["new"]
     assert all("half a surrogate pair" in why for why in broken.values())
     assert "".join(broken.values()).encode()
+
+
+def test_a_key_in_place_of_a_patch_replaces_none_of_the_plans_own(own):
+    """The method, the drafter and the number of tokens are what was asked for, whatever a patch file says."""
+    keys = "{method: ngram, model: other, num_speculative_tokens: 1, disable_eagle_block_drop: true}"
+    text = text_of("dflash-no-block-drop").replace("{disable_eagle_block_drop: true}", keys)
+    (own / "dflash-no-block-drop.yaml").write_text(text)
+    engine = recipe_loader.engine_for_release("0.32.0")
+    recipe = recipe_loader.find_recipe("qwen3.5-35b-a3b")
+    plan = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine))
+    [config] = [json.loads(word) for word in plan.argv if word.startswith('{"method"')]
+    assert (config["method"], config["num_speculative_tokens"]) == ("dflash", 15)
+    assert config["model"] == plan.drafter
+    assert config["disable_eagle_block_drop"] is True
 
 
 def test_an_unknown_name_names_the_nearest():

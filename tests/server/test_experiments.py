@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import functools
 import json
 import os
 import resource
@@ -13,7 +14,8 @@ from statistics import fmean
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.common.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.events import FILLER
 from dflash_tui.experiments import (
     boot_snapshot,
     controller,
@@ -23,7 +25,7 @@ from dflash_tui.experiments import (
 )
 from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import (
     registry,
@@ -33,6 +35,8 @@ from dflash_tui.runs import (
 from tests import DATA
 from tests.support import command_line, fake_engine
 from tests.support.fake_runs import free_port
+from tests.support.json_lines import check_lines
+from tests.support.selection import leave_to_long
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -77,6 +81,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_" + 20 * "x")
     folder = fake_engine.make(port, {7: FAST, 4: SLOW})
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--json")
+    check_lines("ab", done.stdout.splitlines())
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["event"] for line in lines if line["event"] != "measured"] == [
         "experiment", "boot began", "boot ended", "boot began", "boot ended", "finished", "ab report",
@@ -123,6 +128,25 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     assert len(caches) == 2
     assert all(cache.startswith(str(store.experiment_folder(design.id))) for cache in caches)
     assert not (store.experiment_folder(design.id) / "cache").exists()
+
+
+@pytest.mark.long
+def test_starts_are_judged_by_their_seconds(port):
+    """The first boot of an arm fills its caches and does not count; nothing is sent but what makes a server ready."""
+    fake_engine.make(port, {4: ["slow=1.5"]})
+    said = run(fake_engine.RECIPE, "--vary", "n=4,7", "--measure", "start", "--boots", "2", "--yes").stdout
+    design = store.find_experiment()
+    measured = boots(design)
+    assert [boot.start for boot in measured] == ["filling", "filling", "measured", "measured", "measured", "measured"]
+    assert not any(boot.requests for boot in measured)
+    assert [event for event in happened(design) if isinstance(event, RequestMeasured)] == []
+    report = store.read_report(store.experiment_folder(design.id))
+    assert report
+    [one] = report.comparisons
+    assert (one.measure, one.boots) == ("time to ready", (2, 2))
+    assert one.ratio
+    assert one.ratio.ratio > 1
+    assert "PHASE" in said
 
 
 def test_a_boot_that_fails_is_tried_once_more(port):
@@ -202,7 +226,9 @@ def _has_reached(design: Design, stage: str) -> bool:
             return bool(now.current and now.current.stage == stage)
 
 
-@pytest.mark.parametrize("stage", ["reserved", "launched", "cold", "warm-up", "between boots"])
+@pytest.mark.parametrize(
+    "stage", leave_to_long(["reserved", "launched", "cold", "warm-up", "between boots"], but=["cold"])
+)
 def test_a_driver_that_is_killed_in_any_stage_is_resumed(port, stage):
     """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
     fake_engine.make(port, {7: FAST, 4: SLOW})
@@ -246,8 +272,50 @@ def test_a_second_driver_is_refused(port):
         assert "is running" in run("remove", design.id, code=2).stderr
     finally:
         os.kill(driver.pid, signal.SIGCONT)
-    wait_until(lambda: progress(design).finished)
+    wait_until(lambda: progress(design).finished and not store.find_driver(folder))
     assert "is over" in run("resume", design.id, code=2).stderr
+
+
+def test_boots_are_added_to_an_experiment_that_is_over(port):
+    """The mirrored order goes on, what was measured stays, and the new report says how often its boots were judged."""
+    fake_engine.make(port)
+    design = begin("--boots", "2")
+    assert "is not over" in run("extend", design.id, code=2).stderr or progress(design).finished
+    wait_until(lambda: progress(design).finished and not store.find_driver(store.experiment_folder(design.id)))
+    before = progress(design).boots
+    first = store.read_report(store.experiment_folder(design.id))
+    assert first
+    run("extend", design.id, "--boots", "1")
+    now = progress(design)
+    assert now.finished
+    assert now.design.order == (0, 1, 1, 0, 0, 1)
+    assert now.boots[:4] == before
+    assert len(now.boots) == 6
+    report = store.read_report(store.experiment_folder(design.id))
+    assert report
+    assert report.design.looks == 2
+    levels = [one.test.level for each in (first, report) for one in each.comparisons if one.test]
+    assert levels == pytest.approx([0.95, 0.975])
+
+
+def is_over(design: Design) -> bool:
+    return progress(design).finished and not store.find_driver(store.experiment_folder(design.id))
+
+
+@pytest.mark.long
+def test_the_boots_of_an_earlier_experiment_are_in_the_report_of_the_same_one_later(port):
+    """Asked of the same launches and prompts; what each arm's boots spread by then is kept for who judges it anew."""
+    fake_engine.make(port)
+    reports = []
+    for _ in range(2):
+        design = begin("--boots", "2")
+        wait_until(functools.partial(is_over, design))
+        reports.append(store.read_report(store.experiment_folder(design.id)))
+    first, second = reports
+    assert first
+    assert second
+    assert first.earlier == ()
+    assert {(each.arm, each.spread.boots, each.spread.experiments) for each in second.earlier} == {(0, 2, 1), (1, 2, 1)}
 
 
 def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
@@ -286,7 +354,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
-    wait_until(lambda: processes.read_process_identity(driver.pid) != driver.born)
+    wait_until(lambda: process_identity.read_process_identity(driver.pid) != driver.born)
     _has_halted(design)
     assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
 
@@ -328,6 +396,23 @@ def test_a_full_disk_halts_it_resumably(port):
     assert os.strerror(errno.EFBIG) in (folder / "driver.log").read_text()
     run("resume", design.id)
     assert progress(design).finished
+
+
+def test_several_requests_are_kept_under_way_in_a_boot(port):
+    """The ninth of nine requests is alone but for others, which are in no figure and no client's of somebody else."""
+    fake_engine.make(port, {7: SLOW, 4: SLOW})
+    design = begin("--concurrency", "4")
+    wait_until(lambda: progress(design).finished)
+    for boot in boots(design):
+        (window,) = boot.windows
+        assert (boot.error, len(boot.requests), {request.streams for request in boot.requests}) == ("", 9, {4})
+        assert window.under_way > 3.5
+        assert FILLER not in {request.kind for request in boot.requests}
+        assert any(run.id == boot.run and f'"{FILLER}"' in run.samples.read_text() for run in registry.list_runs())
+    report = store.read_report(store.experiment_folder(design.id))
+    assert report is not None
+    (comparison,) = report.comparisons
+    assert {one.streams for one in comparison.further} == {4}
 
 
 def test_identical_arms_are_two_arms(port):

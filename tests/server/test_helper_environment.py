@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import vllm_bench
+from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -135,7 +136,7 @@ def test_vllms_benchmark_gets_no_key_of_another_service(secrets, recorder, launc
     run = launch()
     run = replace(run, plan=replace(run.plan, argv=(str(recorder.python.with_name("vllm")), *run.plan.argv[1:])))
     with pytest.raises(DflashError):
-        asyncio.run(vllm_bench.run_vllm_bench(run, [], seed=1, temperature=None, streams=1, patience=60.0))
+        asyncio.run(vllm_bench.run_vllm_bench(run, [], Sampling(temperature=None), streams=1, patience=60.0))
     env = recorded(recorder)
     assert env["HF_TOKEN"] == SECRETS["HF_TOKEN"]
     assert not env.keys() & ({*SECRETS, *INDEX} - {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})

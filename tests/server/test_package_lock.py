@@ -11,8 +11,9 @@ from dflash_tui.common.errors import EngineError, RecipeError
 from dflash_tui.engines import environments, inventory, package_lock
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
-from dflash_tui.planning import plan, recipe_loader, resolution
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.plan_builder import engine_folder_for
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from tests.support import tiny_wheels
 
 SECRET = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"
@@ -42,7 +43,7 @@ def install(spec: EngineSpec) -> Engine:
     def ignore(_event: Preparing) -> None:
         """Take no notice."""
 
-    return asyncio.run(environments.install_engine(spec, plan.engine_folder_for(spec), ignore))
+    return asyncio.run(environments.install_engine(spec, engine_folder_for(spec), ignore))
 
 
 def module(engine: Engine) -> str:
@@ -75,7 +76,7 @@ def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec
     tiny_wheels.write_wheel(wheels, "import os; print('evil')")
     with pytest.raises(EngineError) as caught:
         install(spec)
-    assert f"{tiny_wheels.NAME}==1.0 is another file" in caught.value.what
+    assert f"{tiny_wheels.NAME}==1.0 differs from" in caught.value.what
     assert caught.value.evidence == f"expected {before}, got {tiny_wheels.hash_of(wheel)}"
     assert f"rm {lock}" in caught.value.hint
     assert not Path(engine.folder).exists()
@@ -106,7 +107,7 @@ def test_an_install_that_fails_records_nothing(wheels, spec):
     wheel.write_bytes(wheel.read_bytes()[:-40])
     with pytest.raises(EngineError):
         install(spec)
-    assert not package_lock.lock_file(plan.engine_folder_for(spec)).exists()
+    assert not package_lock.lock_file(engine_folder_for(spec)).exists()
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
@@ -123,7 +124,7 @@ def test_a_source_is_built_only_where_the_recipe_says_so(wheels, spec, tmp_path,
     assert tiny_wheels.NAME in caught.value.evidence
     assert "source_builds" in caught.value.hint
     assert not ran.exists()
-    assert not plan.engine_folder_for(spec).exists()
+    assert not engine_folder_for(spec).exists()
     assert module(install(replace(spec, source_builds=True))) == "x = 1"
     assert "PATH" in ran.read_text()
     assert SECRET not in ran.read_text()

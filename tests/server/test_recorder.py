@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -17,24 +18,29 @@ from dflash_tui.benchmark import (
     client,
     suites,
 )
-from dflash_tui.cli.commands import up
+from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.cli.commands.server import up
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import (
+    GREEDY_WARM_UP,
     PROBE,
+    WARM_UP,
     Activity,
     Exited,
     Health,
     HealthChanged,
+    ProcessorsSampled,
     RequestDone,
     Sampled,
 )
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity, processes
 from dflash_tui.monitoring import (
-    observer,
     recorder,
+    run_reader,
     sampler,
 )
 from dflash_tui.run_state import idle_probe
@@ -45,6 +51,7 @@ from dflash_tui.runs import (
     server_process,
 )
 from tests.support.fake_runs import free_port, made, recorded, watching
+from tests.support.json_lines import check_lines
 from tests.support.waiting import until, wait_until
 
 
@@ -87,6 +94,18 @@ async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch
     assert activities[-1].cpu >= activities[0].cpu >= 0
     assert activities[-1].cpu > 0
     assert all(activity.at <= changes[-1].at for activity in activities)
+
+
+async def test_the_processors_of_a_server_without_a_gpu_are_recorded_while_it_serves(launch, monkeypatch):
+    """Of one at rest they are written every ten seconds only, unless its threads come and go."""
+    monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and bool(state.processors))
+    sample = recorded(run, ProcessorsSampled)[0]
+    assert sample.busy >= 0
+    assert sample.threads >= 1
+    assert sample.total == len(os.sched_getaffinity(0))
 
 
 async def test_a_server_that_cannot_generate_is_unhealthy(launch):
@@ -156,12 +175,12 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     server_process.list_processes(run)[0].kill()
     while server_process.is_alive(run):
         time.sleep(0.05)
-    found = postmortem.build_postmortem(run, observer.replay_run(run))
+    found = postmortem.build_postmortem(run, run_reader.replay_run(run))
     assert found
     assert found.leftovers.startswith("1 process ")
     asyncio.run(lifecycle.stop_server(run, grace=0.1))
     assert server_process.list_processes(run) == []
-    assert observer.replay_run(run).status == "failed"
+    assert run_reader.replay_run(run).status == "failed"
 
 
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
@@ -190,8 +209,8 @@ async def test_a_suspended_recorder_loses_its_place(launch):
     command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        while json.loads(other.stdout.readline()).get("health") != "warm":
-            pass
+        while json.loads(line := other.stdout.readline()).get("health") != "warm":
+            check_lines("attach", [line])
         other.send_signal(signal.SIGSTOP)
         async with watching(run) as state:
             await client.send_first_request(run.url, "x")
@@ -206,7 +225,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     members = server_process.list_processes(run)
     await lifecycle.stop_server(run, grace=0.5)
     assert not any(processes.is_running(process) for process in members)
-    state = observer.replay_run(run)
+    state = run_reader.replay_run(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
 
 
@@ -223,7 +242,7 @@ async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
     assert found
     assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
     assert "exit code -9, SIGKILL" in found.what
-    assert observer.replay_run(run).exit == state.exit
+    assert run_reader.replay_run(run).exit == state.exit
     assert len(recorded(run, Exited)) == 1
 
 
@@ -248,7 +267,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
     assert not server_process.is_alive(replace(run, born=run.born + "1"))
     assert not server_process.is_alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
-    wait_until(lambda: not processes.read_process_identity(child.pid))
+    wait_until(lambda: not process_identity.read_process_identity(child.pid))
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     child.wait()
 
@@ -288,7 +307,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch("pace=0.5")  # chunks that a busy machine reads at once have no speed
     await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
-    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], client.Sampling(0.5))
+    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], Sampling(0.5))
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
@@ -308,14 +327,16 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     wait_until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
     command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    check_lines("bench", done.stdout.splitlines())
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["event"] for event in events] == ["request"] * 5 + ["measured"]
     assert recorded(run, RequestDone)[0].kind == "warm-up"
     assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
     assert recorded(run, Sampled)[-1].counters.steps == 60
-    state = observer.replay_run(run)
+    state = run_reader.replay_run(run)
+    # 40 tokens of which the first is the prompt's, in ten steps: the last one's cut is none of them.
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
-        (prompt.kind, 4.0) for prompt, _ in client.order_requests(suites.load_suite("quick"))
+        (prompt.kind, 3.9) for prompt, _ in client.order_requests(suites.load_suite("quick"))
     ]
 
 
@@ -351,3 +372,42 @@ async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, 
 def test_probing_can_be_turned_off(monkeypatch, value, after):
     monkeypatch.setenv("DFLASH_TUI_PROBE", value)
     assert idle_probe.idle_seconds_before_probe() == after
+
+
+async def test_a_greedy_and_a_sampled_request_are_sent_before_it_is_ready(launch, monkeypatch):
+    """With the measure, and before `warm`; the sampled one leaves the choice of tokens to the server."""
+    bodies: list[dict[str, object]] = []
+    send = client._send
+
+    async def watched(http, body, *more):
+        bodies.append(body)
+        return await send(http, body, *more)
+
+    monkeypatch.setattr(client, "_send", watched)
+    plan = replace(made(free_port(18_260)), start=("warm-up",))
+    run = lifecycle.launch_server(plan, engine="fake")
+    try:
+        async with watching(run) as state:
+            await until(lambda: state.health is Health.WARM)
+    finally:
+        await lifecycle.stop_server(run, grace=0.1)
+    assert [body.get("temperature") for body in bodies] == [0.0, None]
+    greedy, sampled = recorded(run, RequestDone)
+    assert (greedy.kind, sampled.kind) == (GREEDY_WARM_UP, WARM_UP)
+    assert state.time_to_ready is not None
+    assert state.time_to_up is not None
+    assert state.time_to_ready == pytest.approx(state.time_to_up + greedy.total + sampled.total, abs=1e-4)
+
+
+async def test_a_greedy_request_that_fails_does_not_keep_a_server_from_being_ready(launch, monkeypatch):
+    async def failing(*_: object, **__: object) -> tuple[RequestDone, Answer]:
+        return RequestDone(time.time(), GREEDY_WARM_UP, error="HTTP 500: no kernel"), Answer()
+
+    monkeypatch.setattr(client, "send_greedy_warm_up", failing)
+    run = lifecycle.launch_server(replace(made(free_port(18_270)), start=("warm-up",)), engine="fake")
+    try:
+        async with watching(run) as state:
+            await until(lambda: state.health is Health.WARM)
+    finally:
+        await lifecycle.stop_server(run, grace=0.1)
+    assert state.startup.greedy_request is not None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed, UsageError
 from dflash_tui.launch import admission
 from dflash_tui.launch.planner import plan_launch_here
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, registry, reservation, server_process
@@ -158,10 +159,10 @@ def record(port: int, pid: int, born: str) -> Path:
 def test_a_pid_that_another_process_has_by_now_reserves_nothing():
     """Only pid and start time together name the holder; a file that is none of ours is nobody's."""
     port, parent = free_port(18_950), os.getppid()
-    path = record(port, parent, processes.read_process_identity(parent))
+    path = record(port, parent, process_identity.read_process_identity(parent))
     assert lifecycle.find_free_port(port) == port + 1
     assert f"launch of x (pid {parent})" in str(lifecycle.port_owner(port))
-    record(port, parent, processes.read_process_identity(parent) + "1")
+    record(port, parent, process_identity.read_process_identity(parent) + "1")
     assert lifecycle.find_free_port(port) == port
     for content in (b"", b"{}", b"\xff", path.read_bytes()[:-30]):
         path.write_bytes(content)
@@ -180,6 +181,29 @@ def test_what_is_no_file_reserves_nothing_and_keeps_nobody(make):
         reservation.drop_reservation(reservation.write_reservation("launch of x", made(8000)))
 
 
+@pytest.mark.parametrize("ask", [lifecycle.find_free_port, lifecycle.port_owner])
+def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch, ask):
+    """A launch gives up its reservation once its server is recorded: at whatever moment, one of both is seen."""
+    run = launch("deaf")
+    file = run.folder / registry.RUN_FILE
+    aside = run.folder / "aside"
+    file.rename(aside)
+    holder = os.getppid()
+    reserved = record(run.plan.port, holder, process_identity.read_process_identity(holder))
+
+    def look_and_hand_over(look):
+        seen = look()
+        if aside.exists():
+            aside.rename(file)
+            reserved.unlink()
+        return seen
+
+    for module, name in ((registry, "list_runs"), (reservation, "list_reservations")):
+        monkeypatch.setattr(module, name, partial(look_and_hand_over, getattr(module, name)))
+    assert str(ask(run.plan.port)) not in {str(run.plan.port), "another program"}
+    assert file.exists()
+
+
 def test_an_experiment_keeps_its_port_between_its_boots():
     """Who launches beside it gets another one; a second experiment on it is refused by name, and then it is free."""
     plan = made(free_port(18_960))
@@ -191,7 +215,7 @@ def test_an_experiment_keeps_its_port_between_its_boots():
         seen = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         assert seen.strip() == f"{plan.port + 1} the A/B one (pid {os.getpid()})"
     assert not path.exists()
-    record(plan.port, os.getppid(), processes.read_process_identity(os.getppid()))
+    record(plan.port, os.getppid(), process_identity.read_process_identity(os.getppid()))
     with pytest.raises(UsageError, match="launch of x"), admission.reserve_experiment("A/B two", [plan]):
         pass
 
@@ -231,4 +255,4 @@ async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):
     reserving.cancel()
     await asyncio.gather(reserving, return_exceptions=True)
     go_on.set()
-    await until(lambda: not reservation._held and list_files() == [])
+    await until(lambda: not reservation._own_files and list_files() == [])

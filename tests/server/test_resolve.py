@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
-from dflash_tui.planning import recipe_loader, releases, resolution
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.engines import environments
+from dflash_tui.planning import releases
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.releases import Release
 from tests.support.uv_resolution import MACHINES, Package, resolve
 
@@ -49,7 +51,8 @@ def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]
     ]
     with ThreadPoolExecutor(4) as pool:
         cases = [(params["name"], params["machine"]) for params in asked]
-        yield {case: pool.submit(resolve, SPECS[case[0]], case[1]) for case in cases}
+        env = environments._environment()
+        yield {case: pool.submit(resolve, SPECS[case[0]], case[1], env=env) for case in cases}
         pool.shutdown(cancel_futures=True)
 
 

@@ -71,14 +71,65 @@ async def test_a_line_of_300_000_labels_is_passed_over():
 
 async def test_an_answer_that_costs_too_much_is_given_up(monkeypatch):
     """The budget is of processor time: what other programs take of it does not count, nor does waiting."""
-    monkeypatch.setattr(scraper, "BUDGET", 0.005)
+    monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
     began = time.thread_time()
-    async with serving(writing(b"\n" * bounded_http.BODY_LIMIT)) as url:
-        with pytest.raises(bounded_http.BadResponse, match="s of processor time"):
-            await asyncio.wait_for(fetch(url), PATIENCE)
-        assert time.thread_time() - began < 0.5
+    with monkeypatch.context() as patched:
+        patched.setattr(bounded_http, "WORK", 0.05)
+        async with serving(writing(b"\n" * bounded_http.BODY_LIMIT)) as url:
+            with pytest.raises(bounded_http.BadResponse, match=r"more than 0\.05 s"):
+                await fetch(url)
+    assert time.thread_time() - began < 0.5
     async with serving(writing(REAL)) as url:
         assert await fetch(url)
+
+
+async def test_no_cookie_is_kept_or_sent_back():
+    """Each answer sets 2000 that no other has: a jar of them would grow without end, and so would what is sent."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        cookies = b"".join(b"Set-Cookie: a%d-%d=b\r\n" % (len(heads), number) for number in range(2000))
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + cookies + b"\r\n" + REAL)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with bounded_http.open_client(url, timeout=60.0) as client:
+            for _ in range(3):
+                assert await scraper.fetch_metrics(client)
+    assert not client.cookies.jar
+    assert [b"cookie" in head.lower() for head in heads] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("costs", "slower"),
+    [
+        ([0.01] * 20, 1),
+        ([0.3], 1),  # the first look opens a connection and loads what that needs
+        ([0.15] * 20, 2),
+        ([0.5] * 20, 8),
+        ([1.0, 0.0] * 20, 8),  # one that means to be taken for cheap
+        ([0.5] * 20 + [0.01] * 20, 1),
+    ],
+)
+async def test_who_costs_much_again_and_again_is_asked_more_seldom(costs, slower, monkeypatch):
+    """By processor time: a tenth of a core at most, in the mean."""
+    now = 0.0
+
+    async def look(cost: float) -> None:
+        nonlocal now
+        for _ in range(4):
+            now += cost / 4
+            await asyncio.sleep(0)
+        raise bounded_http.BadResponse("it lies")
+
+    monkeypatch.setattr(time, "thread_time", lambda: now)
+    pace = bounded_http.Pace()
+    for cost in costs:
+        with pytest.raises(bounded_http.BadResponse):
+            await pace.measure(look(cost))
+    assert pace.slower == slower
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"1\r\n\n\r\n"])

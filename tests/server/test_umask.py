@@ -19,8 +19,9 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, transaction
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
-from dflash_tui.planning import patch_file, plan
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan_builder import engine_folder_for
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.runs import lifecycle, server_process
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.support import tiny_wheels
@@ -94,7 +95,7 @@ def test_after_commands_nothing_in_a_fresh_home_is_for_others(wheels, tmp_path, 
 def test_models_engines_patches_and_records_are_private_by_themselves(open_umask, wheels, tmp_path):
     """The folders that we make, and the files that we write, whoever calls."""
     spec = EngineSpec(vllm="1.0.0", packages=(f"{tiny_wheels.NAME}==1.0",), stands_in=tiny_wheels.NAME)
-    engine = asyncio.run(environments.install_engine(spec, plan.engine_folder_for(spec), ignore))
+    engine = asyncio.run(environments.install_engine(spec, engine_folder_for(spec), ignore))
     script = tmp_path / "build.py"
     script.write_text("import sys\nopen(sys.argv[1] + '/weights', 'w').write('made')\n")
     built = replace(a_plan(), build_script=str(script), models_folder=str(paths.models_folder() / "mine-1"))
@@ -189,6 +190,28 @@ def test_an_engine_of_a_group_is_used(own_engine):
     """A umask of 002 is the usual one of many systems, where each user is a group."""
     subprocess.run(["chmod", "-R", "g+w", str(paths.data_folder())], check=True)
     assert inventory.list_engines() == [own_engine]
+
+
+@pytest.mark.parametrize("place", [".", "bin"])
+def test_an_adopted_engine_that_all_may_write_is_named_and_not_used(own_engine, tmp_path, place):
+    """It may be of another user, whose environment one was told to take."""
+    folder = tmp_path / "theirs"
+    Path(own_engine.folder).rename(folder)
+    (folder / "bin" / "vllm").touch()
+    record = inventory._record(folder)
+    private_files.ensure_private_folder(record.parent)
+    adopted = msgspec.structs.replace(own_engine, folder=str(folder), adopted=True)
+    private_files.write_private_file(record, msgspec.json.encode(adopted))
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+    assert inventory.list_engines() == [adopted]
+    (folder / place).chmod(0o777)
+    assert inventory.list_engines() == []
+    unused = inventory.find_unused_engine_by_name(str(folder))
+    assert unused
+    assert "by everybody" in unused.why
+    with pytest.raises(UsageError, match="by everybody"):
+        inventory.adopt_engine(folder, patch=False)
 
 
 def test_what_lies_open_in_a_closed_engine_is_no_matter(own_engine):

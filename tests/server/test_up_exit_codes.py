@@ -8,11 +8,12 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.launch import preparation
-from dflash_tui.monitoring import observer
+from dflash_tui.monitoring import run_reader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
+from tests.support.json_lines import check_lines
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -51,7 +52,7 @@ def test_who_waits_returns_when_it_is_ready(port):
     fake_engine.make(port)
     done = up("--wait")
     run = registry.find_run()
-    assert (done.returncode, observer.replay_run(run).status) == (0, "warm"), done.stderr
+    assert (done.returncode, run_reader.replay_run(run).status) == (0, "warm"), done.stderr
     assert server_process.is_alive(run)
     assert f"dflash-tui stop {run.id}" in done.stderr
 
@@ -63,6 +64,8 @@ def test_who_waits_is_told_that_it_failed(port, behaviour, words):
     fake_engine.make(port, launches={0: [behaviour]})
     done = up(*words)
     assert done.returncode == 6, done.stderr
+    if "--json" in words:
+        check_lines("up", done.stdout.splitlines())
     assert ("nothing works today" if behaviour == "broken" else "HTTP 400") in done.stderr
 
 
@@ -83,4 +86,4 @@ def test_who_owns_the_server_does_not_return_before_it(word):
     done = subprocess.run(
         [*DFLASH, "up", "demo-cpu", "--foreground", word], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, f"--foreground and {word} exclude each other" in done.stderr) == (2, True)
+    assert (done.returncode, f"--foreground cannot be combined with {word}" in done.stderr) == (2, True)

@@ -10,7 +10,7 @@ import msgspec
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
 
 AT_REST = Conditions(at=0.0, power="mains", throttle=(), foreign=())

@@ -1,12 +1,12 @@
 """What the command line makes of its words: launches as they are planned here, and experiments."""
 
-from dflash_tui.cli.commands.ab import read_experiment_request
+from dflash_tui.cli.commands.measurement.ab import read_experiment_request
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.experiments import builder
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 
 def planned(*words: str) -> PlannedLaunch:

@@ -10,10 +10,10 @@ from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, RequestMeasured
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import Mode
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
@@ -21,7 +21,7 @@ KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
 
 def a_plan(mode: str = "eager", tokens: int = 7, **changes) -> Plan:
     """Return the plan of the demo recipe in a mode."""
-    made = plans.build_plan(
+    made = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens
     )
     return replace(made, **changes)
@@ -67,9 +67,9 @@ def a_boot(number: int, arm: int, *, steps_s: float = 10.0, al: float = 3.0, sta
 def a_request(kind: str, place: int, steps_s: float, al: float, tokens: int = 256, **changes) -> RequestDone:
     """Return a request of that speed."""
     speed = steps_s * al
-    steps = tokens / al
+    steps = (tokens - 1) / al  # the first token is of the prefill
     done = RequestDone(
-        BASE, kind, tokens, 33, 0.2, 0.2 + tokens / speed, speed, "length", steps=steps, accepted=tokens - steps,
+        BASE, kind, tokens, 33, 0.2, 0.2 + tokens / speed, speed, "length", steps=steps, accepted=tokens - 1 - steps,
         chunk_p50=1 / steps_s, chunk_p95=1.1 / steps_s, round=place, digests=("aa", "bb", "cc"),
     )  # fmt: skip
     return replace(done, **changes)

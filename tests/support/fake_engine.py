@@ -22,6 +22,12 @@ _VLLM = """#!{python}
 import json, os, pathlib, sys
 words = json.loads(pathlib.Path({words!r}).read_text())
 launches = pathlib.Path({words!r}).with_name("launches")
+if "--headless" in sys.argv:
+    import time
+    print(f"headless rank {{os.environ['VLLM_HOST_IP']}} \\x1b[32mgreen", flush=True)
+    while not launches.with_name("rank-dies").exists():
+        time.sleep(0.05)
+    sys.exit("ValueError: nothing works on rank 1")
 with launches.open("a") as file:
     file.write("x")
 mine = words["launches"].get(str(launches.stat().st_size - 1))
@@ -33,6 +39,11 @@ if "broken" in mine:
     sys.exit("ERROR nothing works today")
 if "wrong" in mine:
     sys.exit("vllm serve: error: unrecognized arguments: --nonsense")
+if "hangs" in mine:
+    print("(APIServer pid=1) INFO 11-22 10:00:00 [api_server.py:1] vLLM API server version 0.32.0", flush=True)
+    print("(APIServer pid=1) INFO 11-22 10:00:00 [vllm.py:1] Asynchronous scheduling is enabled.", flush=True)
+    import time
+    time.sleep(600)
 host = sys.argv[sys.argv.index("--host") + 1]
 mine = [*mine, f"host={{host}}"] if ":" in host else mine
 os.execv({python!r}, [{python!r}, {server!r}, port, *mine])
@@ -48,8 +59,9 @@ def make(
     """Make the engine and the recipe `fake` in the XDG folders; return the folder with what its launches do.
 
     `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
-    (from 0), where `broken` ends at once, and `wrong` because of a flag that is none. The recipe is the demo's, without
-    its patch, unless another is given.
+    (from 0), where `broken` ends at once, `hangs` before the engine's first line, and `wrong` because of a flag that is
+    none. A further rank runs until there is a file `rank-dies` in that folder.
+    The recipe is the demo's, without its patch, unless another is given.
     """
     shipped = recipe or paths.bundled_folder("recipes") / "demo-cpu.yaml"
     text = shipped.read_text().replace("port: 8000", f"port: {port}")

@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.events import decode_recorded
+from dflash_tui.event_json import decode_recorded
 from dflash_tui.monitoring import observer
-from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
@@ -30,10 +31,10 @@ def free_port(wanted: int) -> int:
 
 
 def made(port: int, *words: str) -> Plan:
+    """Return the plan of a stand-in, without measures for a shorter start: it is asked once before it is ready."""
     argv = (sys.executable, str(FAKE), str(port), *words)
-    return replace(
-        plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), argv=argv, port=port
-    )
+    demo = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
+    return replace(demo, argv=argv, port=port, start=())
 
 
 @asynccontextmanager

@@ -9,7 +9,9 @@ so long before each chunk, `dies=N` ends without a word when it is asked for the
 from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
 /metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `echoes` refuses chats, telling all
 that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
-by it, and has it in /metrics. `host=ADDRESS` listens there.
+by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends each answer with that,
+`thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given.
+`greets=TEXT` begins each answer with that. Tokens are named where they are asked for, one per character.
 """
 
 import json
@@ -32,7 +34,12 @@ LIKE = Path(GIVEN["like"]).read_text() if "like" in GIVEN else ""
 SAYS = Path(GIVEN["says"]).read_bytes().decode(errors="surrogateescape") if "says" in GIVEN else ""
 WHOLE = SAYS.encode(errors="surrogateescape").decode(errors="replace")
 SPEC, STARTED = "vllm:spec_decode_num_", time.time()
-PIECES = ("Hello", " there, this is", " speculative.")
+PIECES = (
+    GIVEN.get("greets", "Hello"),
+    " there, this is",
+    " speculative.",
+    *([GIVEN["adds"]] if "adds" in GIVEN else []),
+)
 steps = 0
 
 
@@ -111,15 +118,21 @@ class Handler(BaseHTTPRequestHandler):
         if refusal := self.refused():
             self.answer(refusal, 400)
             return
-        steps += 10
+        body = json.loads(asked)
+        # The greedy request before the first one counts for nothing: what misbehaves does so from the first one on.
+        steps += 0 if not steps and body.get("temperature") == 0 and body.get("max_tokens") == 8 else 10
         if steps >= 10 * DIES:
             os._exit(1)
         self.send_response(200)
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
-        for piece in (WHOLE,) if SAYS else PIECES:
+        self.think_and_call(body.get("tools") if "calls" in WORDS else None)
+        pieces, named = (WHOLE,) if SAYS else PIECES, json.loads(asked).get("return_token_ids")
+        for piece in pieces:
             time.sleep(PACE)
-            self.event({"choices": [{"delta": {"content": piece}}]})
+            self.event(
+                {"choices": [{"delta": {"content": piece}} | ({"token_ids": [*map(ord, piece)]} if named else {})]}
+            )
             if "cut" in WORDS:
                 return
         if "garbled" in WORDS:
@@ -129,9 +142,19 @@ class Handler(BaseHTTPRequestHandler):
         elif "silent" not in WORDS:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
             told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
-            usage = {"completion_tokens": 40, "prompt_tokens": 9}
+            usage = {"completion_tokens": sum(map(len, pieces)) if named else 40, "prompt_tokens": 9}
             self.event({"choices": [], "usage": usage} | ({"metrics": told} if "telling" in WORDS else {}))
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def think_and_call(self, tools: list[dict[str, dict[str, str]]] | None) -> None:
+        """Send thoughts, and call the first of the tools, in pieces."""
+        for thought in filter(None, GIVEN.get("thinks", "").split("|")):
+            self.event({"choices": [{"delta": {"reasoning_content": thought}}]})
+        for piece in ("", '{"city":', ' "Paris"}') if tools else ():
+            name = {} if piece or not tools else {"name": tools[0]["function"]["name"]}
+            self.event(
+                {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": name | {"arguments": piece}}]}}]}
+            )
 
     def event(self, body: object) -> None:
         self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
@@ -145,6 +168,12 @@ def endless(handler: Handler) -> None:
     handler.end_headers()
     for _ in range(100):
         handler.wfile.write(b"vllm:generation_tokens_total 1\n" * (1 << 15))
+
+
+def costly(handler: Handler) -> None:
+    """Send interim responses as long as somebody reads."""
+    while True:
+        handler.wfile.write(b"HTTP/1.1 103 E\r\n\r\n" * 100)
 
 
 def torn(handler: Handler) -> None:
@@ -168,7 +197,7 @@ MISBEHAVING: dict[str, Callable[[Handler], None]] = {
     "nan": lambda handler: handler.answer(NONE.encode()),
     "fewer": lambda handler: handler.answer(FEWER.encode()),
     "labels": lambda handler: handler.answer(LABELS.encode()),
-    "costly": lambda handler: handler.answer(FEWER.encode()),
+    "costly": costly,
     "page": lambda handler: handler.answer(b"<html>hello</html>"),
 }
 print("INFO:     Application startup complete.", flush=True)

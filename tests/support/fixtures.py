@@ -1,6 +1,7 @@
 """A hub with the models of a recipe, real trees of processes, and the parts of the sample."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -77,6 +78,9 @@ def parts() -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in (RUN_PART, LOG_PART, SAMPLES_PART)}
 
 
+_MOST_PIDS, _LIMITED_USERS = 1 << 22, itertools.count()
+
+
 @pytest.fixture
 def limited() -> Callable[[int], list[str]]:
     """Return a function that gives the words before a command whose user may have so many processes and threads.
@@ -84,7 +88,8 @@ def limited() -> Callable[[int], list[str]]:
     The limit does not hold for root, so that another user is played, who may read our files all the same.
     """
     may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    user = str(100_000 + os.getpid())  # of no other pytest worker, whose processes would count
+    # Of no other pytest worker and of no earlier test: their processes, also those that are about to end, would count.
+    user = str(100_000 + os.getpid() + _MOST_PIDS * next(_LIMITED_USERS))
     played = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may] if os.getuid() == 0 else []
     if played and not shutil.which("setpriv"):
         pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")

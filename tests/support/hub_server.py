@@ -8,11 +8,12 @@ import hashlib
 import json
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REFUSALS = {
@@ -34,6 +35,7 @@ class Asked(NamedTuple):
     range: str
     begins: int = 0
     sent: int = 0
+    query: str = ""
 
 
 class Hub:
@@ -46,6 +48,8 @@ class Hub:
         self.refusal = ""
         self.body: bytes | None = None  # of the listing, instead of the true one
         self.more: list[dict[str, object]] = []  # siblings that no file stands behind
+        self.tags: dict[str, list[str]] = {}  # repository -> its tags; those of its base models make the model tree
+        self.closed: set[str] = set()  # repositories with terms that nobody accepted
         self.storage = ""  # another server for the large files
         self.elsewhere = ""  # another server for everything
         self.cut: dict[str, int] = {}  # file -> bytes of the next answer, after which the line goes dead
@@ -53,6 +57,7 @@ class Hub:
         self.delay = 0.0  # seconds before any answer
         self.echo = False  # errors quote what came in
         self.lies: dict[str, str] = {}  # headers of files, instead of the true ones
+        self.endless: dict[str, dict[str, str]] = {}  # file -> headers of an answer that goes on
         self.asked: list[Asked] = []
 
     def sent(self, name: str) -> list[Asked]:
@@ -101,12 +106,27 @@ class Handler(BaseHTTPRequestHandler):
     def note(self, path: str, **more: int) -> None:
         headers = self.headers
         authorization, wanted = headers.get("Authorization", ""), headers.get("Range", "")
-        self.hub.asked.append(Asked(self.command, path, authorization, wanted, **more))
+        query = unquote(urlsplit(self.path).query)
+        self.hub.asked.append(Asked(self.command, path, authorization, wanted, query=query, **more))
+
+    def tree(self) -> None:
+        asked = parse_qs(urlsplit(self.path).query)
+        named = [repo for repo, tags in self.hub.tags.items() if set(asked["filter"]) <= set(tags)]
+        self.answer(json.dumps([self.described(repo) for repo in named[: int(asked["limit"][0])]]).encode())
+
+    def described(self, repo: str) -> dict[str, object]:
+        return {"id": repo, "tags": self.hub.tags.get(repo, []), "gated": self.hub.gated}
 
     def listing(self, path: list[str]) -> None:
-        files = self.hub.repos.get("/".join(path[2:4]))
-        if path[1] != "models" or files is None:
+        kind = "" if path[1] == "models" else f"{path[1]}/"
+        repo = "/".join(path[2:4])
+        files = self.hub.repos.get(kind + repo)
+        if len(path) == 2:
+            self.tree()
+        elif files is None:
             self.refuse(404, "RepoNotFound", "Repository not found")
+        elif len(path) == 4:
+            self.answer(json.dumps(self.described(repo)).encode())
         elif path[4] == "tree":
             self.answer(json.dumps([self.tree_entry(name, data) for name, data in files.items()]).encode())
         elif self.hub.body is not None:
@@ -130,6 +150,9 @@ class Handler(BaseHTTPRequestHandler):
         repo, _, rest = path.partition("/resolve/")
         name = rest.partition("/")[2]
         data = self.hub.repos.get(repo, {}).get(name)
+        if repo in self.hub.closed:
+            self.refuse(*REFUSALS["anonymous"])
+            return
         if data is None:
             self.refuse(404, "EntryNotFound", "Entry not found")
             return
@@ -140,6 +163,9 @@ class Handler(BaseHTTPRequestHandler):
         headers |= self.hub.lies
         if large(name) and self.hub.storage:
             self.answer(b"", 302, headers | {"Location": f"{self.hub.storage}{self.path}?X-Signature=secret"})
+            return
+        if name in self.hub.endless and self.command == "GET":
+            self.pour(headers | self.hub.endless[name])
             return
         begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         ranged = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"} if begin else {}
@@ -159,6 +185,17 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             self.note(path, begins=begin, sent=sent - begin)
             self.close_connection = self.close_connection or end < len(data)
+
+    def pour(self, headers: dict[str, str]) -> None:
+        """Send many megabytes of zeros, packed when the headers say so."""
+        self.send_response(200)
+        for header in headers.items():
+            self.send_header(*header)
+        self.end_headers()
+        self.close_connection = True
+        pack = zlib.compressobj(wbits=31) if "Content-Encoding" in headers else None
+        for _ in range(100):
+            self.wfile.write(pack.compress(bytes(1 << 20)) + pack.flush(zlib.Z_FULL_FLUSH) if pack else bytes(1 << 20))
 
     def refuse(self, status: int, code: str, message: str) -> None:
         if self.hub.echo:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dflash_tui.events import Phase
+from tests.support.source_trees import parse_source
 
 BACKENDS, MONITOR, DECORATORS = "compilation/backends.py", "compilation/monitor.py", "compilation/decorators.py"
 RUNNER, RUNNER_2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"
@@ -116,7 +117,7 @@ PATHS = tuple(sorted({path for form in FORMATS for path in form.paths}))
 
 def strings(source: str) -> Iterator[str]:
     """Yield every string of a Python source; what an f-string puts in is `{}`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse_source(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
         elif isinstance(node, ast.JoinedStr):

@@ -10,8 +10,8 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.launch.preflight.check import Situation
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 
 GIB = 1 << 30
 DESKTOP = Gpu(0, "RTX 5090", "GPU-a", "12.0", Hardware.RTX_5090, memory_total=32 * GIB, memory_used=GIB)
@@ -45,7 +45,7 @@ def situation(
     """Return what launching `recipe` on `gpus` would meet."""
     hardware = gpus[0].hardware if gpus else Hardware.CPU
     made = resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, settings=settings or {}, **choices)
-    plan = plans.build_plan(made, engine=Path(engine.folder) if engine else None)
+    plan = build_plan(made, engine=Path(engine.folder) if engine else None)
     return Situation(made, plan, GpuProbe(gpus, driver), gpus, engine, models)
 
 

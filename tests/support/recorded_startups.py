@@ -35,7 +35,7 @@ def start(name: str, factor: float = 1.0, first_request: float | None = 3.0, mod
         recipe="recipe",
         mode=mode,
         engine="vllm 0.26.0",
-        setup="n_spec 15",
+        setup="n=15",
         kind=(mode,),
         cache=done.startup.cache,
         phases={span.phase: span.seconds * factor for span in done.spans(done.up_at)},

@@ -24,7 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK, SEGMENTS, GUARD, MARK = 16, 16, 8, 1234.5
+BLOCK, GUARD, MARK = 16, 8, 1234.5
 
 
 class KVQuantMode(enum.IntEnum):
@@ -54,6 +54,8 @@ class Case:
     shift: float = 0.0
     padding: int = 0
     threshold: int = 16
+    segments: int = 16
+    scratch: int | None = None  # rows; one for each token when None
 
 
 class Tensors(NamedTuple):
@@ -158,8 +160,8 @@ def run(module: Any, case: Case) -> dict[str, Any]:
 def call(module: Any, case: Case, tensors: Tensors) -> dict[str, Any]:
     """Run the release's kernel; return its output, whether it split, and whether it wrote where it must not."""
     query, cache, table, sinks = tensors
-    rows, padded = query.shape[0], 1 << (case.head_size - 1).bit_length()
-    whole = [torch.full((rows + GUARD, case.heads, SEGMENTS, *tail), MARK) for tail in ((padded,), (), ())]
+    rows, padded = query.shape[0] if case.scratch is None else case.scratch, 1 << (case.head_size - 1).bit_length()
+    whole = [torch.full((rows + GUARD, case.heads, case.segments, *tail), MARK) for tail in ((padded,), (), ())]
     out = torch.zeros_like(query)
     starts = torch.tensor([0, *torch.tensor(case.tokens).cumsum(0).tolist()], dtype=torch.int32)
     split = []
@@ -180,7 +182,7 @@ def call(module: Any, case: Case, tensors: Tensors) -> dict[str, Any]:
         "seqused_k": torch.tensor(case.contexts, dtype=torch.int32), "max_seqlen_k": max(case.contexts),
         "softmax_scale": case.head_size**-0.5, "causal": case.causal, "window_size": around, "block_table": table,
         "softcap": case.softcap, "q_descale": None, "k_descale": scale, "v_descale": scale, "sinks": sinks,
-        "seq_threshold_3D": case.threshold, "num_par_softmax_segments": SEGMENTS, "kv_quant_mode": mode,
+        "seq_threshold_3D": case.threshold, "num_par_softmax_segments": case.segments, "kv_quant_mode": mode,
         "softmax_segm_output": whole[0][:rows], "softmax_segm_max": whole[1][:rows],
         "softmax_segm_expsum": whole[2][:rows],
     }  # fmt: skip

@@ -10,21 +10,31 @@ NAME = "tiny-of-ours"
 
 def write_wheel(folder: Path, text: str, version: str = "1.0") -> Path:
     """Write a wheel with the module `tiny_of_ours`, in place of one that is there."""
+    return _write(folder, NAME, version, {"tiny_of_ours.py": text})
+
+
+def write_empty_wheel(folder: Path, name: str, version: str) -> Path:
+    """Write a wheel of any name that has no module."""
+    return _write(folder, name, version, {})
+
+
+def _write(folder: Path, name: str, version: str, modules: dict[str, str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    info = f"tiny_of_ours-{version}.dist-info"
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
     files = {
-        "tiny_of_ours.py": text,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n",
+        **modules,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = []
-    for name, content in files.items():
+    for file, content in files.items():
         digest = urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
-        rows.append(f"{name},sha256={digest},{len(content)}\n")
-    path = folder / f"tiny_of_ours-{version}-py3-none-any.whl"
+        rows.append(f"{file},sha256={digest},{len(content)}\n")
+    path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, content in {**files, f"{info}/RECORD": f"{''.join(rows)}{info}/RECORD,,\n"}.items():
-            wheel.writestr(zipfile.ZipInfo(name), content)
+        for file, content in {**files, f"{info}/RECORD": f"{''.join(rows)}{info}/RECORD,,\n"}.items():
+            wheel.writestr(zipfile.ZipInfo(file), content)
     return path
 
 

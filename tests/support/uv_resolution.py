@@ -9,7 +9,7 @@ import msgspec
 import uv
 
 from dflash_tui.engines import environments
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.releases import Release
 
 PYTHON = (3, 12)
@@ -42,12 +42,16 @@ class _Lock(msgspec.Struct, frozen=True):
     packages: tuple[Package, ...]
 
 
-def resolve(spec: EngineSpec | Release, machine: str, wheel_folder: Path | None = None) -> dict[str, Package]:
+def resolve(
+    spec: EngineSpec | Release, machine: str, wheel_folder: Path | None = None, *, env: dict[str, str] | None = None
+) -> dict[str, Package]:
     """Return what `spec` resolves to by name, wheels only: nobody has to have a compiler.
 
-    The recipe's `torch_backend` is left out: it is an index of its own.
+    The recipe's `torch_backend` is left out: it is an index of its own. Threads are given their `env`: pytest changes
+    the process's own meanwhile.
     """
-    env = environments._environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_FIND_LINKS": str(wheel_folder or "")}
+    env = env or environments._environment()
+    env = env | {"UV_PYTHON_DOWNLOADS": "never", "UV_FIND_LINKS": str(wheel_folder or "")}
     with tempfile.TemporaryDirectory() as folder:
         overrides, lock = Path(folder, "overrides.txt"), Path(folder, "pylock.toml")
         overrides.write_text("\n".join(spec.overrides))

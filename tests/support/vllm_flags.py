@@ -1,15 +1,22 @@
 """The flags of `vllm serve` of a published release, read from its sources without running them.
 
 `python -m tests.support.vllm_flags VERSION` prints those that nobody has judged: they count as powers.
+`python -m tests.support.vllm_flags write` writes the names of all releases of the table into `vllm_flags.yaml`.
 """
 
 import ast
 import re
 import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
-from dflash_tui.planning import harmless_options, recipe_loader
-from dflash_tui.planning.power_words import FLAG_WORDS
+from dflash_tui.planning import releases
+from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning.powers import harmless_options
+from dflash_tui.planning.powers.power_words import FLAG_WORDS
+from dflash_tui.planning.recipes import recipe_rules
 from tests.support import wheels
+from tests.support.source_trees import parse_source
 
 _SOURCES = re.compile(r"vllm/(engine/arg_utils|entrypoints/.*cli_args|entrypoints/cli/serve|utils/argparse_utils)\.py")
 
@@ -18,7 +25,9 @@ def read_flags(version: str) -> set[str]:
     """Return the flags without dashes: what is added by name, and the fields of the front end's arguments."""
     with wheels.opened("vllm", version) as wheel:
         sources = {name: wheel.read(name).decode() for name in wheel.namelist() if _SOURCES.fullmatch(name)}
-    return {flag for name, text in sources.items() for flag in _list_flags(ast.parse(text), fields="cli_args" in name)}
+    return {
+        flag for name, text in sources.items() for flag in _list_flags(parse_source(text), fields="cli_args" in name)
+    }
 
 
 def _list_flags(tree: ast.Module, *, fields: bool) -> set[str]:
@@ -33,6 +42,40 @@ def _list_flags(tree: ast.Module, *, fields: bool) -> set[str]:
     return flags
 
 
+def read_all_flags() -> dict[str, set[str]]:
+    """Return the flags of each release of the table, from its wheel."""
+    table = list(releases.load_releases())
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(table, pool.map(read_flags, table), strict=True))
+
+
+def render_table(flags: dict[str, set[str]]) -> str:
+    """Return the text of `vllm_flags.yaml`."""
+    lines = [
+        "# The flags of `vllm serve` by name: what each release adds to and removes from those of the one before it.",
+        "# Read from the sources in the published wheels by `python -m tests.support.vllm_flags write`.",
+        "releases:",
+    ]
+    for version, changes in release_flags.list_changes(flags).items():
+        lines.append(f"  {version}:")
+        for name, names in (("added", changes.added), ("removed", changes.removed)):
+            if names:
+                lines += [
+                    f"    {name}: >-",
+                    textwrap.indent(textwrap.fill(names, 112, break_on_hyphens=False), " " * 6),
+                ]
+        if lines[-1] == f"  {version}:":
+            lines[-1] += " {}"
+    return "\n".join(lines) + "\n"
+
+
+def _list_unjudged(version: str) -> list[str]:
+    judged = harmless_options.list_harmless_flags(version) | FLAG_WORDS.keys() | recipe_rules.RESERVED_FLAGS
+    return sorted(read_flags(version) - judged)
+
+
 if __name__ == "__main__":
-    judged = harmless_options.list_harmless_flags(sys.argv[1]) | FLAG_WORDS.keys() | recipe_loader.RESERVED_FLAGS
-    print(*sorted(read_flags(sys.argv[1]) - judged), sep="\n")
+    if sys.argv[1] == "write":
+        release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")
+    else:
+        print(*_list_unjudged(sys.argv[1]), sep="\n")

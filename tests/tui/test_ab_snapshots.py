@@ -1,20 +1,24 @@
 """Pictures of an A/B: on its way, found faster, no difference, refused; update with `--snapshot-update`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.experiments.design import BootBegan
+from dflash_tui.experiments.design import BootBegan, Design, Happened, RequestMeasured
+from dflash_tui.experiments.estimate import BootEstimate
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.experiment_view import ExperimentView, name_by_stage
+from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.screens import experiment
 from dflash_tui.tui.theme import LIGHT
-from tests.support.experiment_factories import a_design, boots, told
+from tests.support.experiment_factories import BASE, KINDS, a_design, a_plan, boots, told
 from tests.tui.panel import app, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
@@ -43,13 +47,58 @@ def shown(report: ExperimentReport, theme: str = "") -> Callable[[Pilot[str]], A
         panel.theme = theme or panel.theme
         panel.compare_screen.begin(report)
         panel.switch_mode("compare")
-        await wait_for(pilot, lambda: "q Quit" in text(panel) and "◆ B compile" in text(panel))
+        await wait_for(pilot, lambda: "q Quit" in text(panel) and "verdict" in text(panel))
         await pilot.pause(0.2)
 
     return act
 
 
+def under_way(
+    design: Design,
+    happened: Sequence[Happened],
+    monkeypatch: pytest.MonkeyPatch,
+    start: RunState | None = None,
+    now: float = BASE,
+) -> Callable[[Pilot[str]], Awaitable[None]]:
+    """Show an A/B that runs, with boots of before that say how long each arm takes."""
+    folded = progress.fold_progress(design, happened, due=10, driven=True, now=now)
+    here = folded.current.number if folded.current else -1
+    requests = tuple(
+        name_by_stage(event) for event in happened if isinstance(event, RequestMeasured) and event.number == here
+    )
+    view = ExperimentView(folded, start, requests)
+    monkeypatch.setattr(experiment, "read_experiment", lambda _folder: view)
+    outlook = Outlook(BootEstimate((100.0, 160.0), True, "by 6 earlier boots of such experiments"), tuple(KINDS))
+    monkeypatch.setattr(experiment, "read_outlook", lambda _design, _before: outlook)
+
+    async def act(pilot: Pilot[str]) -> None:
+        panel = pilot.app
+        assert isinstance(panel, DflashApp)
+        panel.show_experiment(design.id)
+        await wait_for(pilot, lambda: "q Quit" in text(panel) and f"boot {here + 1} of 4" in text(panel))
+        await wait_for(pilot, lambda: panel.ab_screen.outlook is outlook)
+        for _ in range(2):  # the first drawing gives the panes their size
+            panel.ab_screen.draw()
+            await pilot.pause(0.1)
+
+    return act
+
+
+def measured(now: float) -> list[Happened]:
+    """Return what happened of an A/B whose second boot has answered six of ten requests."""
+    design = a_design()
+    first, second, *_ = boots(design, (10.0, 18.5), start=(40.0, 85.0))
+    done = [replace(one, at=now - 300 + 9 * place, total=8.0) for place, one in enumerate(first.requests)]
+    first = replace(first, began=now - 390, requests=tuple(done))
+    events = [*told(design, [first]), BootBegan(now - 150, 1, 1, second.run)]
+    assert second.cold_request
+    events.append(RequestMeasured(now - 40, 1, "cold", replace(second.cold_request, at=now - 40, total=9.0)))
+    timed = [replace(one, at=now - 30 + 5 * place, total=4.6) for place, one in enumerate(second.requests[:6])]
+    return [*events, *(RequestMeasured(one.at, 1, "round", one) for one in timed)]
+
+
 def test_progress(snap_compare, starting, monkeypatch):
+    """The second boot starts; an arm that was measured says how long its boots take, the other one by history."""
     events, now = starting
     design = a_design(made_at=now - 400)
     made = boots(design, (10.0, 18.5), start=(40.0, 85.0))
@@ -57,22 +106,54 @@ def test_progress(snap_compare, starting, monkeypatch):
     for event in events:
         state.apply(event)
     began = BootBegan(now - 30, 1, 1, "20261121-012400-toy")
-    folded = progress.fold_progress(design, [*told(design, made[:1]), began], due=10, driven=True, now=now)
-    monkeypatch.setattr(experiment, "read_experiment", lambda _folder: experiment.ExperimentView(folded, state, ()))
-
-    async def act(pilot: Pilot[str]) -> None:
-        panel = pilot.app
-        assert isinstance(panel, DflashApp)
-        panel.show_experiment(design.id)
-        await wait_for(pilot, lambda: "S Stop" in text(panel) and "boot 2 of 4" in text(panel))
-        panel.ab_screen.draw()  # the first drawing gives the pane its height
-        await pilot.pause(0.2)
-
+    act = under_way(design, [*told(design, made[:1]), began], monkeypatch, state, now)
     assert snap_compare(app(now=now), terminal_size=(120, 36), run_before=act)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 60)], ids=["60x20", "80x24", "200x60"])
+def test_measuring(snap_compare, monkeypatch, size):
+    act = under_way(a_design(made_at=BASE - 400), measured(BASE), monkeypatch)
+    assert snap_compare(app(now=BASE), terminal_size=size, run_before=act)
+
+
+def test_the_first_second(snap_compare, monkeypatch):
+    """Nothing is measured, and the time that is left is known by history."""
+    act = under_way(a_design(made_at=BASE - 5), [BootBegan(BASE - 1, 0, 0, "20261121-012400-toy")], monkeypatch)
+    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=act)
 
 
 def test_faster(snap_compare):
     assert snap_compare(app(), terminal_size=(120, 36), run_before=shown(found(10.0, 18.5)))
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24)], ids=["60x20", "80x24"])
+def test_arms_of_long_names(snap_compare, size):
+    """They differ in the middle; columns fall away whole."""
+    names = [f"attention-backend=flash_attn, max-num-batched-tokens={count}, FLASHINFER" for count in (4096, 8192)]
+    design = a_design({name: a_plan(tokens=place + 2) for place, name in enumerate(names)}, vary="flags")
+    report = verdict.build_report(design, list(boots(design, (10.0, 14.0), start=(40.0, 45.0))))
+
+    async def act(pilot: Pilot[str]) -> None:
+        panel = pilot.app
+        assert isinstance(panel, DflashApp)
+        panel.compare_screen.begin(report)
+        panel.switch_mode("compare")
+        await wait_for(pilot, lambda: "q Quit" in text(panel) and "verdict" in text(panel))
+        await pilot.press("end")
+        await wait_for(pilot, lambda: "first request" in text(panel) and "◆ B" in text(panel))
+        await pilot.pause(0.2)
+
+    assert snap_compare(app(), terminal_size=size, run_before=act)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (120, 36)], ids=["60x20", "120x36"])
+async def test_each_pane_is_as_high_as_its_lines(size):
+    panel = app()
+    async with panel.run_test(size=size) as pilot:
+        await shown(found(10.0, 18.5))(pilot)
+        for name in ("verdict", "arms", "ranges", "starts"):
+            pane = panel.screen.query_one(f"#{name}", Static)
+            assert pane.content_size.height == str(pane.content).count("\n") + 1
 
 
 def test_no_difference(snap_compare):

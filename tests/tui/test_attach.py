@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from dflash_tui.events import Exited
-from dflash_tui.machine import processes
-from dflash_tui.planning.recipe import EngineSpec, ModelBuild
+from dflash_tui.machine import process_identity
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import ModelBuild
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.app import DflashApp, format_farewell
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.farewell import format_farewell
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
@@ -42,7 +45,7 @@ def running():
     """A run whose process lives in a session of its own, as a server does."""
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
-    run = a_run(process.pid, processes.read_process_identity(process.pid), port=free_port(18_000))
+    run = a_run(process.pid, process_identity.read_process_identity(process.pid), port=free_port(18_000))
     yield written(run)
     process.kill()
     process.wait()
@@ -64,19 +67,24 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
         await pilot.press("w")
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         assert isinstance(panel.screen, RunScreen)
+        assert f"{running.url}/v1 · model toy" in text(panel)
+        await pilot.press("y")
+        await pilot.pause()
+        assert panel.clipboard.startswith(f"curl -N {running.url}/v1/chat/completions")
         await pilot.press("q")
     assert server_process.is_alive(running)
     assert panel.return_value == (
         f"toy keeps running on 127.0.0.1:{running.plan.port}\n"
         f"  watch: dflash-tui attach {running.id}\n"
         f"  log:   dflash-tui logs {running.id} -f\n"
-        f"  stop:  dflash-tui stop {running.id}"
+        f"  stop:  dflash-tui stop {running.id}\n"
+        f"  use:   {format_endpoint(Endpoint.from_run(running))}"
     )
 
 
 async def test_stop_asks_and_only_yes_stops(running):
     panel = DflashApp(run=running, now=time.time, probe=lambda: NO_GPU, load=dict)
-    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+    async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
@@ -86,7 +94,7 @@ async def test_stop_asks_and_only_yes_stops(running):
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
-        await wait_for(pilot, lambda: any("toy has stopped" in notice.message for notice in panel._notifications))
+        await wait_for(pilot, lambda: panel.status is not None and "toy has stopped" in panel.status.text)
         assert panel.run_screen.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
     assert format_farewell([]) == ""
@@ -139,13 +147,13 @@ async def test_a_taken_port_is_moved_and_said():
     listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     taken = listener.sockets[0].getsockname()[1]
     panel = app({"toy": a_recipe(engine=huge(), build=BUILD, port=taken)}, now=time.time())
-    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+    async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
         said = f"Port {taken} is taken"
         await wait_for(pilot, lambda: "it would not start" in text(panel))
         await insist(pilot, "why")
-        await wait_for(pilot, lambda: any(said in notice.message for notice in panel._notifications))
+        await wait_for(pilot, lambda: panel.status is not None and said in panel.status.text)
         await wait_for(pilot, lambda: "not enough disk" in text(panel))
         assert panel.run_screen.plan is not None
         assert panel.run_screen.plan.port != taken

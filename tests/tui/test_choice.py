@@ -5,9 +5,11 @@ from msgspec.structs import replace
 
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.presentation import plan_text
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
+from dflash_tui.tui.render.plan import render_plan
 from tests.support.preflight_situations import a_gpu
 from tests.tui.conftest import a_recipe
 
@@ -52,6 +54,18 @@ def test_a_class_changes_target_drafts_and_mode():
     assert "AWQ" not in h100.target
 
 
+def test_the_launch_screen_offers_graphs_mode_and_fewer_drafts():
+    """As the plan does, with the keys in place of options."""
+    recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
+    planned = choice.plan(recipe)
+    shown = render_plan(
+        planned.resolved, planned.plan, engine=None, fit=planned.memory, suited=choice.suited(recipe), width=1000
+    ).plain
+    assert "--set" not in shown.partition("start ")[0]
+    assert plan_text.format_drafts_offer(planned.resolved, planned.plan).partition(":")[2][:40] in shown
+    assert all(key in shown for key in ("try e for graphs", "try - for n=7", "or o for patches."))
+
+
 def test_profiles_and_variants_go_round():
     recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
     assert choice.plan(recipe).plan.patches == ()
@@ -86,6 +100,17 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
     choice.probe = GpuProbe((a_gpu(Hardware.H200),))
     plan = choice.plan(recipe).plan
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
+
+
+def test_the_methods_go_round_each_with_its_own_drafts():
+    choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("gemma-4-26b-a4b")
+    choice.add_tokens(recipe, 1)
+    drafts = []
+    for _ in range(6):
+        choice.next_method(recipe)
+        plan = choice.plan(recipe).plan
+        drafts.append((plan.method.value, plan.num_speculative_tokens))
+    assert drafts == [("mtp", 4), ("eagle3", 3), ("ngram", 5), ("suffix", 24), ("none", 0), ("dflash", 15)]
 
 
 def test_the_mode_goes_round_and_a_cpu_has_no_graphs():

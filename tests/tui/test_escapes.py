@@ -8,7 +8,7 @@ from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.experiments import store
 from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from tests.support import escapes, hostile_home

@@ -7,14 +7,18 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
+from dflash_tui.launch import fork_fallback
+from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.runs import lifecycle, registry
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import lifecycle, registry, run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
+from dflash_tui.tui.screens.replay import build_player
 from dflash_tui.tui.widgets.failure import FailurePane
-from tests.support import command_line
+from tests.support import command_line, recordings
 from tests.tui.conftest import HOSTILE, a_run, recorded
 from tests.tui.panel import app, feed, shows, text, wait_for, words
 
@@ -69,10 +73,28 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
         assert isinstance(panel.screen, RemedyDialog)
-        monkeypatch.setattr(panel, "bring_up", lambda _setup, plan, _forced: wanted.append(plan))
+        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(wanted))
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
+
+
+async def test_a_start_that_hangs_is_launched_again_with_spawn(monkeypatch):
+    """By the panel that launched it, without a key, and it shows what comes next."""
+    panel, wanted = app(now=1e10), list[Plan]()
+
+    async def hung(_run: Run, _state: RunState) -> str:
+        return "it hung"
+
+    monkeypatch.setattr(fork_fallback, "end_failed_start", hung)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = of_demo("--set", "max-model-len=2048")
+        await feed(pilot, run, [])
+        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
+        panel.watch_fork(run)
+        await wait_for(pilot, lambda: bool(wanted))
+        assert panel.run_screen.plan is wanted[0]
+    assert wanted[0].relaunch_request.settings == {"max-model-len": "2048", "start.fork": "false"}
 
 
 async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
@@ -84,7 +106,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
         await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
         dialog = panel.screen
         assert isinstance(dialog, RemedyDialog)
-        assert len(dialog.postmortem.remedies) == 2
+        assert len(dialog.offer.remedies) == 2
         chosen = []
         for key in ("2", "1", "down", "down", "up", "9"):
             await pilot.press(key)
@@ -191,3 +213,26 @@ def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monk
     assert planned.plan.port == 8005
     planned = plan_relaunch(a_run(request=DEMO), LaunchChanges(port=8123))
     assert planned.plan.port == 8123
+
+
+async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders):
+    """Over night, or from `up`: what helps, the report, and the same launch once more."""
+    run = msgspec.structs.replace(of_demo("--set", "max-model-len=9999"), id="20261121-012400-late")
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    run.log.write_text("".join(f"{line}\n" for _, line in recordings.lines(f"{CPU}/fail_max_model_len_kv")))
+    run_files.record_event(run, Exited(run.started_at + 60, 1))
+    panel = app()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        panel.open_run(run)
+        await shows(pilot, "REPLAY", "✗ FAILED", "f Fix", "u Report", "max-model-len 8064")
+        await pilot.press("u")
+        await wait_for(pilot, (run.folder / "report.md").exists)
+        await pilot.press("f")
+        await shows(pilot, "what changes of", "+ --max-model-len 8064")
+        await pilot.press("escape", "enter")
+        await shows(pilot, "as it was", "no change: the same")
+        await pilot.press("escape")
+        panel.play(build_player(recording.find_recording(recording.SAMPLE)))
+        await shows(pilot, "REPLAY", "sample")
+        assert "Launch again" not in text(panel)

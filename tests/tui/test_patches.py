@@ -11,11 +11,17 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState
+from dflash_tui.launch.planner import plan_launch
+from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_file, recipe_loader, resolution
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.dialogs import patches
 from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.dialogs.patches import read_patch_view
+from dflash_tui.tui.dialogs.trust import TrustDialog
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, shows, text, wait_for
@@ -50,6 +56,35 @@ async def test_they_are_shown_applied_and_reverted(engine):
         assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
         await pilot.press("escape")
         assert panel.screen is panel.launch_screen
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
+    """One of the user's in the place of a shipped one; only yes changes a file."""
+    paths.user_patches_folder().mkdir(parents=True)
+    text_of_ours = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
+    changed = text_of_ours.replace("# dflash-tui: cpu-expand-kernel", "# mine")
+    (paths.user_patches_folder() / "cpu-expand-kernel.yaml").write_text(changed)
+    target = engine.site_packages / "vllm" / CPU_FILE
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=size) as pilot:
+        await pilot.press("p")
+        await wait_for(pilot, lambda: NEEDED in text(panel))
+        for key in ("n", "y"):
+            await pilot.press("a")
+            await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
+            await wait_for(pilot, lambda: "patch cpu-expand-kernel" in text(panel))
+            assert "# mine" not in target.read_text()
+            await pilot.press(key)
+            await wait_for(pilot, lambda: isinstance(panel.screen, patches.PatchScreen))
+        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
+        assert "# mine" in target.read_text()
+        await pilot.press("R")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        await pilot.press("y")
+        await wait_for(pilot, lambda: NEEDED in text(panel))
+        await pilot.press("a")
+        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
 
 
 async def test_an_error_is_shown_and_nothing_changes(engine):
@@ -93,21 +128,21 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
     made = resolution.resolve_recipe(
         recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": False}
     )
-    looked = patches.read_patch_view(plans.build_plan(made))
+    looked = patches.read_patch_view(build_plan(made))
     assert re.fullmatch("· cpu-expand-kernel  not needed: .* --set", patches.render_patches(looked).plain)
 
 
 def test_of_half_a_change_only_that_is_shown(engine):
     """How the patches stand in it says nothing."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    plan = plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
+    plan = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     assert patches.render_patches(patches.read_patch_view(plan)).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
-    plan = plans.build_plan(made)
+    plan = build_plan(made)
     seen = patches.render_patches(patches.read_patch_view(plan)).plain
     assert f"+ triton-non-causal  {NEEDED}" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen
@@ -116,3 +151,12 @@ def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     assert f"· gb10-cutlass-fp8  not needed: {why}" in seen
     none = patches.read_patch_view(replace(plan, patches=(), skipped_patches={}))
     assert "needs no patch" in patches.render_patches(none).plain
+
+
+def test_without_an_engine_a_line_that_stays_is_in_the_diff_once():
+    plan = plan_launch(LaunchRequest("gemma-4-31b", profile="seed", gpu="gb10"), GpuProbe()).plan
+    lines = read_patch_view(plan).diffs.splitlines()
+    removed, added = ({line[1:] for line in lines if line[:1] == sign and line[:3] != sign * 3} for sign in "-+")
+    assert added
+    assert not removed & added
+    assert sum(line.startswith("@@ ") for line in lines) >= len(plan.patches)

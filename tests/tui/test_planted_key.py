@@ -1,6 +1,6 @@
 """A key of the environment that a log, names and answers quote, whole and in disguise: no screen shows it."""
 
-from dflash_tui.common import own_secrets
+from dflash_tui.common.secrets import own_secrets
 from dflash_tui.runs import registry
 from tests.support import hostile_home, planted
 from tests.tui.panel import app, text, wait_for

@@ -29,17 +29,16 @@ async def caught_up(pilot) -> None:
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24), (200, 50)])
 async def test_it_says_replay_position_and_speed(clock, size):
-    panel = playing(clock, at=145, speed=4.0)
+    panel = playing(clock, at=230, speed=4.0)
     async with panel.run_test(size=size) as pilot:
         await caught_up(pilot)
-        await shows(pilot, "▶ REPLAY", "playing   ×4", "2:25 of 2:39", "sample", "● WARM SYNTHETIC", "random weights")
+        await shows(pilot, "▶ REPLAY", "playing   ×4", "3:50 of 5:22", "sample", "● WARM SYNTHETIC", "random weights")
         if size == (120, 36):
-            await shows(pilot, "up in 2:00, ready in 2:1", "not recorded")
+            await shows(pilot, "up in 2:37, ready in 2:4")
             strip = panel.screen.query_one("#strip", RequestStrip)
             assert strip.size.height == 3
             cells = [row.split() for row in str(strip.render()).splitlines()]
-            # No reading parts the third request from the fourth: what is known is the second's.
-            assert [row[0] + row[1][-1] + row[2] for row in cells] == ["tok/s█133.9", "AL·7.77", "steps/s·16.6"]
+            assert [row[0] + row[1][-1] + row[2] for row in cells] == ["tok/s█635.8", "AL█7.78", "steps/s▇81.7"]
         for words in ("probed with one token", "no GPU", "try n="):
             assert words not in text(panel)
         assert "Stop" not in text(panel)
@@ -58,17 +57,17 @@ async def test_keys_pause_seek_and_hurry(clock):
         await shows(pilot, "■ STOPPED", "REPLAY  end")
         await pilot.press(*["left"] * 3)
         await caught_up(pilot)
-        await shows(pilot, "● WARM", "2:27 of 2:39")
+        await shows(pilot, "● WARM", "4:58 of 5:22")
         await pilot.press("right", "plus", "plus", "minus")
         await caught_up(pilot)
-        await shows(pilot, "paused    ×2  2:31 of 2:39")
+        await shows(pilot, "paused    ×2  5:06 of 5:22")
         await pilot.press("home", "space")
         clock.at += 2
-        await wait_for(pilot, lambda: "playing   ×2  4 s of 2:39" in text(panel))
+        await wait_for(pilot, lambda: "playing   ×2  4 s of 5:22" in text(panel))
 
 
 async def test_charts_and_alarms_have_their_keys(clock):
-    panel = playing(clock, at=145)
+    panel = playing(clock, at=230)
     async with panel.run_test(size=(80, 24)) as pilot:
         await caught_up(pilot)
         assert "acceptance %" not in text(panel)
@@ -84,7 +83,7 @@ async def test_after_the_end_space_begins_anew(clock):
         await caught_up(pilot)
         await pilot.press("space")
         await caught_up(pilot)
-        await shows(pilot, "playing   ×1  <1 s of 2:39", "STARTING")
+        await shows(pilot, "playing   ×1  <1 s of 5:22", "STARTING")
 
 
 async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
@@ -93,7 +92,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
     monkeypatch.setattr("dflash_tui.runs.run_files.record_event", lambda *_: touched.append("record"))
     monkeypatch.setattr("dflash_tui.benchmark.client.send_suite", lambda *_, **__: touched.append("prompts"))
     monkeypatch.setattr("dflash_tui.monitoring.recorder.record_when_free", lambda *_: touched.append("recorder"))
-    panel = playing(clock, at=145)
+    panel = playing(clock, at=230)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
         await pilot.press("S", "b", "y", "a", "enter")
@@ -107,7 +106,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
 
 
 async def test_the_recording_waits_while_another_screen_is_seen(clock):
-    panel = playing(clock, at=145)
+    panel = playing(clock, at=230)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
         await pilot.press("1")
@@ -115,10 +114,10 @@ async def test_the_recording_waits_while_another_screen_is_seen(clock):
         clock.at += 5
         await pilot.press("2")
         await caught_up(pilot)
-        await shows(pilot, "playing   ×1  2:25 of 2:39")
+        await shows(pilot, "playing   ×1  3:50 of 5:22")
         await pilot.press("space", "question_mark", "escape")
         await caught_up(pilot)
-        await shows(pilot, "paused    ×1  2:25 of 2:39")
+        await shows(pilot, "paused    ×1  3:50 of 5:22")
 
 
 async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):

@@ -8,11 +8,11 @@ import pytest
 from textual.widgets import OptionList
 
 from dflash_tui.events import Exited, Stopping
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_row
+from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_rows
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
 from tests.tui.panel import app, shows, text, wait_for
@@ -37,7 +37,7 @@ def living():
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
     run = written("20261121-020000-toy", 3600)
-    run = msgspec.structs.replace(run, pid=process.pid, born=processes.read_process_identity(process.pid))
+    run = msgspec.structs.replace(run, pid=process.pid, born=process_identity.read_process_identity(process.pid))
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     yield run
     process.kill()
@@ -59,12 +59,12 @@ def test_runs_are_listed_with_how_they_stand(living, ended):
     assert [row.status for row in rows] == ["running", "exited", "failed", "stopped", "sample"]
     assert rows[0].seconds == 60
     assert 300 < rows[3].seconds < 400
-    line = render_run_row(rows[0], 96).plain
+    line = render_run_rows(rows, 110)[0].plain
     for words in ("● running", " toy ", "eager", ":8000", "1:00", "11-21 02:24", "CPU"):
         assert words in line
     again = rows[0]._replace(run=msgspec.structs.replace(living, restarted_from=rows[1].run.id))
-    assert " ↻ toy " in render_run_row(again, 96).plain
-    assert all(len(render_run_row(row, 70).plain) <= 70 for row in [*rows, again])
+    assert " ↻ toy " in render_run_rows([again], 110)[0].plain
+    assert all(len(line) <= 70 for line in render_run_rows([*rows, again], 70))
 
 
 async def chosen(pilot, index: int) -> None:
@@ -111,7 +111,7 @@ async def test_the_list_takes_hostile_names_and_fits(ended, size):
     async with panel.run_test(size=size) as pilot:
         await pilot.press("r")
         await wait_for(pilot, lambda: "3 finished, and the sample" in text(panel) and "▶ sample" in text(panel))
-        await shows(pilot, "✗ failed", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close")
+        await shows(pilot, "✗ failed", "■ stopped", "[/] [", "⏎ watch", "h history", "esc close")
 
 
 async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):

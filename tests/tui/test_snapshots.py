@@ -6,15 +6,16 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.events import AnyEvent
+from dflash_tui.events import AnyEvent, HealthChanged, MemorySampled, ProcessorsSampled, Sampled
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.readings import Counters
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import launch
 from dflash_tui.tui.theme import LIGHT
 from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import NO_GPU, app, feed, wait_for
+from tests.tui.panel import NO_GPU, app, feed, shows, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
 
@@ -59,6 +60,39 @@ def test_live(snap_compare, live):
     assert snap_compare(app(now=live[1]), terminal_size=(120, 36), run_before=fed(live[0]))
 
 
+def at_rest(live, *, cpu: bool) -> tuple[list[AnyEvent], float]:
+    """Return a server that is ready and was asked nothing, with the processors that it keeps busy or without."""
+    events, _ = live
+    warm = next(event.at for event in events if isinstance(event, HealthChanged))
+    events = [event for event in events if event.at <= warm and not isinstance(event, Sampled)]
+    for second in range(60):
+        events.append(Sampled(warm + second, Counters(8.0, 20.0, 3.0, 21.0, 5.0, (1.0,) * 7)))
+        events.append(MemorySampled(warm + second, 700 << 20, 8 << 30, "resident"))
+        events += [ProcessorsSampled(warm + second, 0.1 + second % 20 / 12, 2, 37)] if cpu else []
+    return events, warm + 60
+
+
+@pytest.mark.parametrize("size", [(120, 36), (60, 20)], ids=["120x36", "60x20"])
+def test_ready_and_not_asked(snap_compare, live, size):
+    events, now = at_rest(live, cpu=True)
+    assert snap_compare(app(now=now), terminal_size=size, run_before=fed(events))
+
+
+def test_live_60x20(snap_compare, live):
+    """Tiles are left out before they are cut."""
+    assert snap_compare(app(now=live[1]), terminal_size=(60, 20), run_before=fed(live[0]))
+
+
+def test_log_wrapped(snap_compare, live):
+    async def act(pilot: Pilot[str]) -> None:
+        await feed(pilot, a_run(), live[0])
+        await pilot.press("l", "w")
+        await shows(pilot, "36 routes; z opens", "w Wrap")
+        await pilot.pause(0.2)
+
+    assert snap_compare(app(now=live[1]), terminal_size=(80, 24), run_before=act)
+
+
 def test_live_80x24(snap_compare, live):
     assert snap_compare(app(now=live[1]), terminal_size=(80, 24), run_before=fed(live[0]))
 
@@ -88,7 +122,7 @@ async def caught_up(pilot: Pilot[str]) -> None:
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
 def test_replay(snap_compare, size):
-    assert snap_compare(sample(152), terminal_size=size, run_before=caught_up)
+    assert snap_compare(sample(230), terminal_size=size, run_before=caught_up)
 
 
 def test_replay_log(snap_compare):
@@ -97,7 +131,7 @@ def test_replay_log(snap_compare):
         await pilot.press("l", "slash", *"kernel", "enter")
         await caught_up(pilot)
 
-    assert snap_compare(sample(152), terminal_size=(120, 36), run_before=act)
+    assert snap_compare(sample(230), terminal_size=(120, 36), run_before=act)
 
 
 def test_too_small(snap_compare):

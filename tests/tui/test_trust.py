@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import recipe_trust
-from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from dflash_tui.tui.dialogs.trust import TrustDialog, ask_trust
@@ -43,7 +43,7 @@ def launches(monkeypatch) -> list[str]:
 def want(panel: DflashApp, recipe: Recipe) -> None:
     """Ask for a launch as the launch screen and the remedies do, when the checks are over."""
     planned = command_line.planned(recipe.name)
-    panel.post_message(LaunchScreen.Launch(planned.setup, planned.plan))
+    panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
@@ -68,7 +68,7 @@ async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
     hostile = replace(recipe, env={f"UNKNOWN_{number}": "[red]x[/]" for number in range(40)})
     panel = app({"fake": recipe})
     async with panel.run_test(size=(80, 24)) as pilot:
-        ask_trust(panel, hostile, ["0.32.0"], lambda: None)
+        ask_trust(panel, hostile, [command_line.planned("fake").plan], lambda: None)
         await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and "cancel" in text(panel))
         assert "Run fake?" in text(panel)
         assert "UNKNOWN_0=[red]x[/]: " in text(panel)
@@ -99,7 +99,7 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         panel.show_experiment(design.id)
-        await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentScreen) and panel.screen.seen is not None)
+        await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentScreen) and panel.screen.view is not None)
         for key in ("n", "y"):
             await pilot.press("r")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
@@ -110,7 +110,7 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
 
 
 async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypatch):
-    def full(_recipe):
+    def full(_recipe, _plans):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recipe_trust, "trust_recipe", full)
@@ -128,7 +128,7 @@ async def test_what_it_may_do_stands_out_without_colours(recipe, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     panel = app({"fake": recipe})
     async with panel.run_test(size=(80, 24)) as pilot:
-        ask_trust(panel, recipe, ["0.32.0"], lambda: None)
+        ask_trust(panel, recipe, [command_line.planned("fake").plan], lambda: None)
         await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
         bold = [
             segment.text

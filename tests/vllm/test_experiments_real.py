@@ -9,7 +9,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.patching import status
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Verdict
-from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
@@ -22,6 +22,7 @@ PATIENCE = 1200.0
 
 @pytest.mark.vllm
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left")
 async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):
@@ -55,8 +56,10 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     assert found.al.high < 0.8, found
     # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.
     shown = {Verdict.SLOWER: {"AL", "both"}, Verdict.NO_DIFFERENCE: {""}}
-    busy = [each for each in found.confounds if each.refuses]
-    assert all(each.what.startswith("other processes ") for each in busy), found
+    # A reader that waits for a processor gets an answer in one piece, which has no speed.
+    busy = [each.what for each in found.confounds if each.refuses]
+    assert all(what.startswith(("other processes ", "requests without a figure ")) for what in busy), found
+    assert not busy or any(what.startswith("other processes ") for what in busy), found
     assert busy or found.cause in shown[found.word], found
     engine = inventory.find_any_engine(Path(demo_engine.folder))
     assert engine

@@ -24,13 +24,14 @@ from dflash_tui.common import paths
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
 from dflash_tui.machine import processes
-from dflash_tui.monitoring import observer
-from dflash_tui.planning import recipe_loader
+from dflash_tui.monitoring import run_reader
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.support import command_line
+from tests.support.process_search import find_processes
 from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, shows, text, wait_for, words
 
@@ -45,7 +46,7 @@ THROUGH_UP = {
         "the model does not support 400000 tokens", "max_model_len (400000)", "--set max-model-len=32768",
     ),
     "a flag that vLLM does not have": (
-        ["--set", "no-such-flag=1", "--force", "a test"],
+        ["{wrong}", "--trust", "--force", "a test"],
         "this vLLM has no flag --no-such-flag", "unrecognized arguments", "without no-such-flag",
     ),
     "a folder that is not there": (
@@ -124,11 +125,13 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
     """
     shipped, broken = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text(), tmp_path / "broken.yaml"
     broken.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 400000"))
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 4096\n  no-such-flag: 1"))
     (empty := tmp_path / "empty").mkdir()
 
     def up(port: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-        words = [option.format(empty=empty, broken=broken) for option in options]
-        recipe = [] if words[0] == str(broken) else ["demo-cpu"]
+        words = [option.format(empty=empty, broken=broken, wrong=wrong) for option in options]
+        recipe = [] if words[0] in {str(broken), str(wrong)} else ["demo-cpu"]
         return dflash("up", *recipe, *words, "--port", str(port))
 
     def run(port: int, words: dict[str, str]) -> Run:
@@ -160,7 +163,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
     wanted = (cause, evidence, option, again, str(run.log))
     assert [words for words in wanted if words not in error] == [], (name, error)
     assert not any(words in error for words in ("EngineDeadError", "Traceback", "See root cause above")), name
-    assert observer.replay_run(run).status == "failed"
+    assert run_reader.replay_run(run).status == "failed"
     found = seen_in_panel(run, cause, evidence)
     assert found.commands[0] in error
     assert option in f"{found.commands[0]} {found.remedies[0].words}"
@@ -193,14 +196,15 @@ def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo
     assert failed["commands"][0] == "dflash-tui up demo-cpu --port 8811"
     assert [event["code"] for event in events if event["event"] == "exited"] == [0]
     [run] = registry.list_runs()
-    shown = seen_in_panel(run, "(exit code 0)", "warm", *failed["diagnosis"]["evidence"][:1])
+    # The panel quotes the beginning of it; `why` has it whole.
+    shown = seen_in_panel(run, "(exit code 0)", "warm", failed["diagnosis"]["evidence"][0][:40])
     assert shown.commands[0] == failed["commands"][0]
 
 
 def test_a_killed_engine_and_a_taken_port(with_engine):
     """On one server: a second one on its port is refused, or ends with a word; kill -9 of the engine is told."""
     watcher = subprocess.Popen([*COMMAND, "up", "demo-cpu", "--port", "8821"], stderr=subprocess.PIPE, text=True)
-    said(watcher, "warm")
+    said(watcher, "● warm")
     [first] = registry.list_runs()
 
     refused = dflash("up", "demo-cpu", "--port", "8821", "--force", "a test")
@@ -216,9 +220,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert seen_in_panel(second, "[Errno 98]").commands[0] == found["commands"][0]
     asyncio.run(_launched_beside(8821))
 
-    [engine] = [
-        process for process in server_process.list_processes(first) if "EngineCore" in " ".join(process.cmdline())
-    ]
+    [engine] = find_processes("EngineCore", server_process.list_processes(first))
     engine.kill()
     _, told = watcher.communicate(timeout=240)
     assert watcher.returncode == 6
@@ -260,12 +262,12 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
             pilot, lambda: left in text(panel).replace("│\n│", "").replace("\n", "") or "still run" in words(panel)
         )
         await pilot.press("f")
-        await wait_for(pilot, lambda: "launch again as" in text(panel) and "nothing: the same" in text(panel))
+        await wait_for(pilot, lambda: "launch again as" in text(panel) and "no change: the same" in text(panel))
         await pilot.press("enter")
         while len(registry.list_runs()) < 2:
             await pilot.pause(0.5)
         assert not any(processes.is_running(process) for process in members)
-        assert observer.replay_run(first).status == "failed"
+        assert run_reader.replay_run(first).status == "failed"
         await _its_port_is_taken_while_it_starts(pilot, panel, registry.list_runs()[-1])
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dflash_tui.common import paths
-from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from tests.support import hub_server
 

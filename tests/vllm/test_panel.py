@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Log
 
 from dflash_tui.events import Health, Phase
-from dflash_tui.monitoring import observer
-from dflash_tui.planning import recipe_loader
+from dflash_tui.monitoring import run_reader
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.widgets.chart import Chart
@@ -50,10 +50,12 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
             Phase.KV_CACHE, Phase.API, Phase.UP,
         ]  # fmt: skip
         await pilot.press("b")
-        await until(pilot, lambda: len(state.requests) == 6)  # the warm-up and five prompts
-        assert [r.error for r in state.requests] == [""] * 6
+        await until(pilot, lambda: len(state.requests) == 7)  # two warm-ups and five prompts
+        assert [r.error for r in state.requests] == [""] * 7
         await until(pilot, lambda: any(r.counters.accepted for r in state.readings))
-        await until(pilot, lambda: "WARM" in text(panel) and "hand-made toy weights" in text(panel))
+        await until(
+            pilot, lambda: "WARM" in text(panel) and "SYNTHETIC" in text(panel) and "hand-made toy" in text(panel)
+        )
         charts = [panel.run_screen.query_one(f"#{name}", Chart) for name in ("tok_s", "acceptance", "memory")]
         await until(pilot, lambda: all(any(v > 0 for line in chart.lines for v in line.values) for chart in charts))
         assert panel.run_screen.query_one(Log).line_count > 20
@@ -66,10 +68,10 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: again.run_screen.state.health is Health.WARM)
-        await until(pilot, lambda: len(again.run_screen.state.requests) == 6)
+        await until(pilot, lambda: len(again.run_screen.state.requests) == 7)
         await until(pilot, lambda: again.run_screen.state.phases == state.phases)
         await pilot.press("S")
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
-    assert observer.replay_run(run).status == "stopped"
+    assert run_reader.replay_run(run).status == "stopped"

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import hub_token, private_files
+from dflash_tui.common import private_files
+from dflash_tui.common.secrets import hub_token
 
 _PUBLIC = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+DATASETS = "datasets/"
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py")
 _TEMPLATES = "additional_chat_templates/"
 _INDEX = "model.safetensors.index.json"
@@ -97,9 +99,18 @@ def select_weight_files(names: Iterable[str]) -> set[str]:
     return {name for name in weights if name.endswith(".safetensors")} or weights
 
 
+def list_loaded_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a model's folder that vLLM loads, by their names in it."""
+    files = {str(path.relative_to(folder)): path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file()}
+    return {file.name: files[file.name] for file in select_loaded_files(HubFile(name, None) for name in sorted(files))}
+
+
 def repository_folder(repo: str) -> Path:
-    """Return the folder of the repository in the cache, whether it exists or not."""
-    return hub_cache_folder() / f"models--{repo.replace('/', '--')}"
+    """Return the folder of the repository in the cache, whether it exists or not.
+
+    As in the hub's addresses, that of a data set begins with `datasets/`, that of a model with its owner.
+    """
+    return hub_cache_folder() / (repo if repo.startswith(DATASETS) else f"models/{repo}").replace("/", "--")
 
 
 def read_cached_commit(repo: str, revision: str) -> str | None:

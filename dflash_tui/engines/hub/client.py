@@ -10,12 +10,14 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from dflash_tui.common.own_secrets import read_own_secrets
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
+from dflash_tui.planning.field_types import HIGHEST_PORT
 
-_TIMEOUT = 10.0
+TIMEOUT = 10.0
+"""Seconds that an answer of the hub may take."""
 _BODY_LIMIT = 8_000_000
 _TEXT_LIMIT = 300
 _REDIRECTS = 5
@@ -81,30 +83,65 @@ async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
     Raises:
         HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
     """
+    quoted, kind = quote(revision, safe=""), "" if repo.startswith(cache.DATASETS) else "models/"
+    body = await _ask(
+        ("HEAD", f"{repo}/resolve/{quoted}/config.json"), ("GET", f"api/{kind}{repo}/revision/{quoted}?blobs=true")
+    )
+    try:
+        info = msgspec.json.decode(body, type=RepositoryInfo)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"not an answer of the hub: {error}")) from None
+    if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
+        raise HubAccessError(Access.UNREACHABLE, "not an answer of the hub: `sha` is not a commit")
+    return info
+
+
+async def fetch_config(repo: str, revision: str) -> bytes:
+    """Return a repository's config.json as the hub has it.
+
+    Raises:
+        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
+    """
+    return await _ask(("GET", f"{repo}/resolve/{quote(revision, safe='')}/config.json"))
+
+
+async def fetch_description(repo: str, field: str) -> bytes:
+    """Return the name of a repository and one more field of its description, as the hub has them.
+
+    Raises:
+        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
+    """
+    return await _ask(("GET", f"api/models/{repo}?expand[]={field}"))
+
+
+async def list_models(query: str) -> bytes:
+    """Return the hub's list of the models that fit a query.
+
+    Raises:
+        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
+    """
+    return await _ask(("GET", f"api/models?{query}"))
+
+
+async def _ask(*requests: tuple[str, str]) -> bytes:
+    """Send requests, each a method and a path, one after the other, and return the body of the last answer."""
     if cache.is_hub_offline():
         raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     token = cache.read_hub_token()
     read_own_secrets()  # the hub may quote it
     if token and not (token.isascii() and token.isprintable()):
         raise HubAccessError(Access.TOKEN_REFUSED, "the token contains characters that no token may have")
-    at, quoted = cache.hub_endpoint(), quote(revision, safe="")
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
-        async with asyncio.timeout(_TIMEOUT), httpx.AsyncClient(timeout=_TIMEOUT, headers=headers) as client:
-            await _send(client, "HEAD", f"{at}/{repo}/resolve/{quoted}/config.json")
-            body = await _send(client, "GET", f"{at}/api/models/{repo}/revision/{quoted}?blobs=true")
-        info = msgspec.json.decode(body, type=RepositoryInfo)
+        async with asyncio.timeout(TIMEOUT), httpx.AsyncClient(timeout=TIMEOUT, headers=headers) as client:
+            bodies = [await _send(client, method, f"{cache.hub_endpoint()}/{path}") for method, path in requests]
     except TimeoutError:
-        raise HubAccessError(Access.UNREACHABLE, f"no answer within {_TIMEOUT:.0f} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise HubAccessError(Access.UNREACHABLE, f"no answer within {TIMEOUT:.0f} s") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"{type(error).__name__}: {error}")) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"not an answer of the hub: {error}")) from None
     except HubAccessError as error:
         raise HubAccessError(error.access, quote_hub_text(error.detail), error.gated) from None
-    if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
-        raise HubAccessError(Access.UNREACHABLE, "not an answer of the hub: `sha` is no commit")
-    return info
+    return bodies[-1]
 
 
 async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
@@ -115,6 +152,8 @@ async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
     """
     request = client.build_request(method, url)
     for _ in range(_REDIRECTS):
+        if (request.url.port or 0) > HIGHEST_PORT:  # httpx itself ends with a group of errors
+            raise HubAccessError(Access.UNREACHABLE, f"{request.url} has no port of that number")
         response = await client.send(request, stream=True)
         try:
             following = response.next_request

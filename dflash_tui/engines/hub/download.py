@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,10 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import format_duration, format_megabytes
+from dflash_tui.common.formatting import format_gigabytes
+from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.engines.byte_progress import ByteProgress
 from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
@@ -28,15 +29,13 @@ from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, bu
 
 _RESERVE = 1_000_000_000
 _INTERVAL = 0.5
-_WINDOW = 10.0
-_STALLED = 60.0
 _GRACE = 5.0
 _KEPT = 64_000
 _RETRY = "run the same command again: the download resumes where it stopped"
 _HINTS = {
     "damaged": "run the same command again: the damaged file was removed and is downloaded again",
     "disk": "free some space, or put the cache elsewhere with HF_HOME, and run the same command again",
-    "hostile": "nothing was written; check HF_ENDPOINT and the proxy: no hub answers so",
+    "hostile": "check HF_ENDPOINT and the proxy: the answer is not that of a hub",
     "folder": "make the cache writable, or put it elsewhere with HF_HOME",
     "library": "the engine has no usable huggingface_hub: remove the engine's folder and start again",
 }
@@ -73,7 +72,7 @@ async def download_model(model: ModelAvailability, python: Path, report: Callabl
     progress = _DownloadProgress(model, model.commit, report)
     await _fetch(model, python, progress)
     if not cache.has_all_files(model.repo, model.commit, model.files):
-        evidence = f"{progress.held()} of {model.total_bytes} bytes in the cache"
+        evidence = f"{progress.measure_cached()} of {model.total_bytes} bytes in the cache"
         raise DflashError(f"{model.repo} is incomplete after its download", evidence=evidence, hint=_RETRY)
     progress.finish()
     return cache.snapshot_folder(model.repo, model.commit)
@@ -85,50 +84,31 @@ def _check_space(repo: str, missing: int) -> None:
     free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
     if free < needed:
         raise DflashError(
-            f"not enough disk space for {repo}: {_size(missing)} to download, and {_size(_RESERVE)} to stay free",
-            evidence=f"{_size(free)} free on the disk of {folder}",
+            f"not enough disk space for {repo}: {format_gigabytes(missing)} to download, "
+            f"and {format_gigabytes(_RESERVE)} to stay free",
+            evidence=f"{format_gigabytes(free)} free on the disk of {folder}",
             hint="free some space, or put the cache elsewhere with HF_HOME",
         )
 
 
 class _DownloadProgress:
-    """Measures how much is in the cache and reports it with the rate of the last ten seconds."""
+    """Measures how much of a model is in the cache, and reports it."""
 
     def __init__(self, model: ModelAvailability, commit: str, report: Callable[[Preparing], None]) -> None:
-        self._model, self._commit, self._report = model, commit, report
-        self._total = model.total_bytes or 0
-        self._since, self._began = time.time(), time.monotonic()
-        self._before = self.held()
-        self._readings = deque([(self._began, self._before)])
-        self._moved = self._began
+        self._model, self._commit, self._since = model, commit, time.time()
+        self._progress = ByteProgress(model.repo, model.total_bytes or 0, self.measure_cached(), report)
 
-    def held(self) -> int:
+    def measure_cached(self) -> int:
         """Return the bytes that are in the cache."""
         return cache.measure_cached_bytes(self._model.repo, self._commit, self._model.files, self._since)
 
-    def report(self, held: int) -> None:
-        """Report that `held` bytes are in the cache."""
-        now = time.monotonic()
-        if held > self._readings[-1][1]:
-            self._moved = now
-        self._readings.append((now, held))
-        while now - self._readings[1][0] >= _WINDOW:
-            self._readings.popleft()
-        began, before = self._readings[0]
-        rate = (held - before) / (now - began) if now > began else 0.0
-        words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
-        if now - self._moved >= _STALLED:
-            words.append(f"stalled for {format_duration(now - self._moved)}")
-        elif rate > 0:
-            words += [f"{rate / 1e6:.1f} MB/s", f"{format_duration((self._total - held) / rate)} left"]
-        fraction = min(0.99, held / self._total) if self._total else None
-        self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
+    def report(self, cached_bytes: int) -> None:
+        """Report that `cached_bytes` bytes are in the cache."""
+        self._progress.report(cached_bytes)
 
     def finish(self) -> None:
         """Report the end."""
-        fetched, took = _size(self._total - self._before), format_duration(time.monotonic() - self._began)
-        words = f"{self._model.repo}: {_size(self._total)}, {fetched} downloaded in {took}"
-        self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
+        self._progress.finish("downloaded")
 
 
 async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProgress) -> None:
@@ -156,7 +136,7 @@ async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProg
         # It ends when its stdin does: kept open, it says that we live.
         process.stdin.write(msgspec.json.encode(request) + b"\n")
         while not output.done():
-            progress.report(await asyncio.to_thread(progress.held))
+            progress.report(await asyncio.to_thread(progress.measure_cached))
             await asyncio.wait({output}, timeout=_INTERVAL)
         if await process.wait() != 0:
             raise _failure(model, process.returncode, output.result())
@@ -168,10 +148,11 @@ async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProg
 
 async def _tail(stream: asyncio.StreamReader) -> str:
     """Return the end of what a process prints."""
-    kept = b""
+    tail = b""
     while chunk := await stream.read(_KEPT):
-        kept = (kept + chunk)[-_KEPT:]
-    return kept.decode(errors="replace")
+        tail = (tail + chunk)[-_KEPT:]
+    text = tail.decode(errors="replace")
+    return own_secrets().hide_cut(text, start=True) if len(tail) == _KEPT else text
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -211,7 +192,3 @@ def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashE
     # The address of a file on the storage carries a signature that opens it.
     evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
     return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), hint=hint)
-
-
-def _size(amount: int) -> str:
-    return format_megabytes(round(amount / 1e6))

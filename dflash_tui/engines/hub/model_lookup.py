@@ -11,10 +11,10 @@ from dflash_tui.common import private_files
 from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
-from dflash_tui.events import MOST
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
-from dflash_tui.planning.recipe import ModelConfig
+from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.readings import MOST
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 _LARGEST = 16 << 20
@@ -68,7 +68,7 @@ async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
     """
     if local := _find_folder(repo, revision):
         return local
-    if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
+    if not is_repository(repo):
         return ModelAvailability(repo, revision, Access.NOT_FOUND, "neither a folder nor owner/name")
     if not cache.is_safe_name(revision):
         return ModelAvailability(repo, revision, Access.REVISION_NOT_FOUND, "not a branch, tag or commit")
@@ -76,6 +76,11 @@ async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
         return _from_hub(repo, revision, await client.ask_hub(repo, revision))
     except HubAccessError as error:
         return _from_cache(repo, revision, error)
+
+
+def is_repository(name: str) -> bool:
+    """Whether the hub may have a model of that name."""
+    return bool(_REPO.fullmatch(name)) and ".." not in name and "--" not in name
 
 
 def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
@@ -93,11 +98,20 @@ def read_local_model(model: ModelAvailability) -> LocalModel:
     return LocalModel(_read_config(model), model.total_bytes)
 
 
+def read_config_file(folder: Path) -> bytes:
+    """Return the config.json of a model's folder, which may be a link into the hub's cache.
+
+    Raises:
+        OSError: it cannot be read, is no file, or is larger than any.
+    """
+    return private_files.read_file(folder / "config.json", _LARGEST, follow=True)
+
+
 def _read_config(model: ModelAvailability) -> ModelConfig | None:
     if model.folder is None:
         return None
     try:
-        config = msgspec.json.decode(private_files.read_file(Path(model.folder) / "config.json", _LARGEST, follow=True))
+        config = msgspec.json.decode(read_config_file(Path(model.folder)))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return kv_cache.read_model_shape(config) if isinstance(config, dict) else None
@@ -118,7 +132,7 @@ def advise_access(model: ModelAvailability) -> str:
 
 
 def _from_hub(repo: str, revision: str, info: RepositoryInfo) -> ModelAvailability:
-    files = cache.select_loaded_files(_file(sibling) for sibling in info.siblings)
+    files = cache.select_loaded_files(build_hub_file(sibling) for sibling in info.siblings)
     gated = info.gated not in {None, False}
     access = Access.GRANTED if gated or info.private else Access.OPEN
     sizes = [file.size for file in files if file.size is not None]
@@ -161,7 +175,8 @@ def _complete(model: ModelAvailability, at: Path, size: int) -> ModelAvailabilit
     )
 
 
-def _file(sibling: RepositoryFile) -> HubFile:
+def build_hub_file(sibling: RepositoryFile) -> HubFile:
+    """Return a file as the hub lists it, without what cannot be."""
     stated = sibling.lfs.sha256 if sibling.lfs else sibling.blob or ""
     etag = stated if _ETAG.fullmatch(stated) else ""
     size = sibling.size if sibling.size is None or 0 <= sibling.size <= MOST else None

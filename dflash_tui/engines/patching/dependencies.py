@@ -45,7 +45,9 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
     names = {patch.name for patch in needed}
     for patch in needed:
         if patch.instead_of in names:
-            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", hint="choose one of both")
+            raise PatchError(
+                f"patch {patch.name} is an alternative to {patch.instead_of}", hint="choose one of the two"
+            )
         _refuse_conflicts(patch, engine, hardware, removed)
         required = patch.together_with
         if not required or names & set(required):
@@ -77,15 +79,15 @@ def _refuse_conflicts(patch: Patch, engine: Engine, hardware: Hardware | None, r
             )
 
 
-def refuse_orphaned_patches(kept: set[str], removed: set[str]) -> None:
-    """Return when none of `kept` requires what is reverted.
+def refuse_orphaned_patches(staying: set[str], removed: set[str]) -> None:
+    """Return when none of `staying` requires what is reverted.
 
     Raises:
         PatchError: one does.
     """
-    for name in sorted(kept):
+    for name in sorted(staying):
         required = _requirements(name)
-        if required & removed and not required & kept:
+        if required & removed and not required & staying:
             raise PatchError(
                 f"{name} requires {' or '.join(sorted(required & removed))}",
                 hint=f"revert both: --only {' --only '.join(sorted({name, *removed}))}",

@@ -4,8 +4,6 @@ In the engine's folder `dflash-patches.json` is the record, and `dflash-pristine
 before us, by its SHA-256.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import untrusted_json
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import PatchError
 from dflash_tui.common.file_lock import acquire_lock
 from dflash_tui.common.untrusted_json import register_type
@@ -25,6 +23,7 @@ from dflash_tui.planning.patch_file import RelativePath
 
 MANIFEST = "dflash-patches.json"
 PRISTINE = "dflash-pristine"
+LARGEST_FILE = 64 << 20
 TIMEOUT = 300.0  # importing vLLM for a check may take minutes
 
 
@@ -66,17 +65,15 @@ def lock_ledger(engine: Engine, timeout: float = TIMEOUT) -> Iterator[None]:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = private_files.open_file(path, follow=True)
     except OSError as error:
         raise PatchError(
             f"{path.parent} is not a virtual environment, so its files are left as they are",
             evidence=f"{path.name}: {error.strerror}",
             hint="python3 -m venv creates one; without --engine dflash-tui creates its own",
         ) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with file:
+        yield file.fileno()
 
 
 def read_applied_entries(engine: Engine) -> dict[str, LedgerEntry]:
@@ -111,7 +108,7 @@ def read_ledger_or_none(engine: Engine) -> tuple[LedgerEntry, ...] | None:
 def read_pristine_copy(engine: Engine, entry: LedgerEntry) -> bytes | None:
     """Return the file as it was before us, or None when that copy is gone or damaged."""
     try:
-        data = (Path(engine.folder) / PRISTINE / entry.pristine_sha256).read_bytes()
+        data = private_files.read_file(Path(engine.folder) / PRISTINE / entry.pristine_sha256, LARGEST_FILE)
     except OSError:
         return None
     return data if hash_bytes(data) == entry.pristine_sha256 else None
@@ -123,18 +120,20 @@ def resolve_vllm_file(engine: Engine, path: str) -> Path:
     Raises:
         PatchError: it is a link, or leads out of the package.
     """
-    package = (engine.site_packages / "vllm").resolve()
+    package = paths.resolve_links(engine.vllm_package)
     there = package / path
-    inside = there.is_relative_to(package) and there.resolve() == there
-    if not inside or not package.is_relative_to(Path(engine.folder).resolve()):
-        raise PatchError(f"{path} leads out of the engine's vllm package", evidence=str(there.resolve()))
+    # One that is in a circle of links resolves to itself.
+    inside = there.is_relative_to(package) and paths.resolve_links(there) == there and not there.is_symlink()
+    holder = engine.source_tree or paths.resolve_links(Path(engine.folder))
+    if not inside or not package.is_relative_to(holder):
+        raise PatchError(f"{path} leads out of the engine's vllm package", evidence=str(paths.resolve_links(there)))
     return there
 
 
 def read_vllm_file(engine: Engine, path: str) -> bytes | None:
     """Return the bytes of a file of the `vllm` package; None when it is not there or leads out of it."""
     try:
-        return resolve_vllm_file(engine, path).read_bytes()
+        return private_files.read_file(resolve_vllm_file(engine, path), LARGEST_FILE)
     except (OSError, PatchError):
         return None
 
@@ -142,7 +141,7 @@ def read_vllm_file(engine: Engine, path: str) -> bytes | None:
 def explain_unreadable_file(engine: Engine, path: str) -> str:
     """Return why `read_vllm_file` finds no bytes: the file is gone, leads out of the package, or may not be read."""
     try:
-        resolve_vllm_file(engine, path).read_bytes()
+        private_files.read_file(resolve_vllm_file(engine, path), LARGEST_FILE)
     except PatchError as error:
         return error.what
     except FileNotFoundError:

@@ -138,6 +138,12 @@ def _locked(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
 
 def _drift_error(patch: Patch, engine: Engine, state: PatchStatus) -> PatchError:
     reinstall = f"dflash-tui engine remove {engine.folder}, and install it again"
+    if tree := engine.source_tree:
+        return PatchError(
+            f"patch {patch.name} does not fit the source tree of {engine.distribution} {engine.vllm}",
+            evidence=state.drift.rstrip() or state.why,
+            hint=f"update {tree}, or launch without it: --set patches.{patch.name}=false",
+        )
     return PatchError(
         f"patch {patch.name} does not fit {engine.distribution} {engine.vllm}",
         evidence=state.drift.rstrip() or state.why,
@@ -188,18 +194,18 @@ def _plan_files(engine: Engine, record: dict[str, LedgerEntry], add: dict[str, P
     # A patch that stays may share a file with one that is applied or reverted, and have a second file.
     base = UnpatchedFiles(engine, touched | set(record))
     _refuse_lost(engine, base.lost & touched)
-    kept: dict[str, tuple[str, ...]] = {}
+    staying: dict[str, tuple[str, ...]] = {}
     for path in touched:
         entry = record.get(path)
         if entry and path not in base.ours:
             _refuse_modified(engine, path, entry, base.now[path])
         applied = base.ours[path].patches if path in base.ours else ()
-        kept[path] = tuple(name for name in applied if name not in remove and name not in add)
-    texts = _build_texts(base, add, kept)
+        staying[path] = tuple(name for name in applied if name not in remove and name not in add)
+    texts = _build_texts(base, add, staying)
     after = _FilePlan(touched, [], {path: entry for path, entry in record.items() if path not in touched})
     for path in sorted(touched):
         before, pristine = base.now[path] or b"", base.bytes[path] or b""
-        names = (*kept[path], *(name for name, patch in add.items() if path in patch.paths))
+        names = (*staying[path], *(name for name, patch in add.items() if path in patch.paths))
         data = texts[path].encode() if names else pristine
         if names:
             digests = {name: (add.get(name) or _load_kept(name)).digest for name in names}
@@ -230,9 +236,13 @@ def _find_touched(
         touched |= {path for path, entry in record.items() if (remove | add.keys()) & set(entry.patches)}
         entries = [entry for path, entry in ours.items() if path in touched]
         editions = {(name, entry.digests.get(name)) for entry in entries for name in entry.patches}
-        kept = {name: _load_kept(name) for name, _ in sorted(editions, key=str) if name not in {*remove, *add}}
+        other_editions = {
+            name: _load_kept(name) for name, _ in sorted(editions, key=str) if name not in {*remove, *add}
+        }
         outdated = {
-            name: kept[name] for name, digest in editions if name in kept and digest not in {None, kept[name].digest}
+            name: other_editions[name]
+            for name, digest in editions
+            if name in other_editions and digest not in {None, other_editions[name].digest}
         }
         if not outdated:
             return add, touched
@@ -255,13 +265,13 @@ def _load_kept(name: str) -> Patch:
         ) from None
 
 
-def _build_texts(base: UnpatchedFiles, add: dict[str, Patch], kept: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _build_texts(base: UnpatchedFiles, add: dict[str, Patch], staying: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the text of each touched file with its patches; only edits of the files that are touched are made."""
-    names = dict.fromkeys([*(name for applied in kept.values() for name in applied), *add])
+    names = dict.fromkeys([*(name for applied in staying.values() for name in applied), *add])
     chosen = []
     for name in names:
         patch = add.get(name) or _load_kept(name)
-        chosen.append(replace(patch, files=tuple(file for file in patch.files if file.path in kept)))
+        chosen.append(replace(patch, files=tuple(file for file in patch.files if file.path in staying)))
     return text_edits.patch_texts(chosen, base.texts)
 
 
@@ -276,8 +286,8 @@ def _refuse_lost(engine: Engine, lost: set[str]) -> None:
 
 def _refuse_modified(engine: Engine, path: str, entry: LedgerEntry, data: bytes | None) -> None:
     """Refuse a file that others modified since; one that is as published again is only dropped from the record."""
-    known = {entry.pristine_sha256, permissions.read_wheel_digests(engine).get(path)}
-    if data is not None and ledger.hash_bytes(data) in known:
+    digests = {entry.pristine_sha256, permissions.read_wheel_digests(engine).get(path)}
+    if data is not None and ledger.hash_bytes(data) in digests:
         return
     raise PatchError(
         f"{path} was modified since {', '.join(entry.patches)} was applied, so it was left as it is",

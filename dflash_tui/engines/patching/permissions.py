@@ -13,9 +13,13 @@ from typing import NamedTuple
 
 import psutil
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import PatchError
+from dflash_tui.common.paths import resolve_links
 from dflash_tui.engines.environments import Engine
 from dflash_tui.runs import registry, server_process
+
+_LARGEST_RECORD = 64 << 20
 
 
 def require_writable_files(engine: Engine, paths: Iterable[str]) -> None:
@@ -25,11 +29,13 @@ def require_writable_files(engine: Engine, paths: Iterable[str]) -> None:
         PatchError: as `find_carrying_distribution` does, or a file is not that vLLM's.
     """
     holder = find_carrying_distribution(engine)
-    claims = [(found, found.files()) for found in _installed(engine)]
+    if engine.source_tree:  # no RECORD lists files of a source tree
+        return
+    claims = [(distribution, distribution.files()) for distribution in _installed(engine)]
     for path in paths:
-        if (owners := [found for found, listed in claims if path in listed]) != [holder]:
+        if (owners := [distribution for distribution, listed in claims if path in listed]) != [holder]:
             alone = " alone" if holder in owners else ""
-            named = " and ".join(f"{found.name} {found.version}" for found in owners)
+            named = " and ".join(f"{distribution.name} {distribution.version}" for distribution in owners)
             raise PatchError(
                 f"vllm/{path} does not belong to {engine.distribution} {engine.vllm}{alone}",
                 evidence=f"claimed by {named or 'no installed distribution'}",
@@ -84,7 +90,7 @@ def _serves(process: psutil.Process, engine: Engine) -> bool:
         named = process.name().startswith("VLLM::")
     except (psutil.Error, OSError):
         return False
-    folders = {engine.folder, str(Path(engine.folder).resolve())}
+    folders = {engine.folder, str(resolve_links(Path(engine.folder)))}
     if named:
         return _maps(process, folders)
     if not any(re.search(r"(?:^|/)vllm$|^vllm\.", word) for word in words[:6]):
@@ -131,11 +137,11 @@ class _Installed(NamedTuple):
         The file is read as it is: `Distribution.files` leaves out what is not on the disk, from Python 3.12 on.
         """
         try:
-            lines = (self.folder / "RECORD").read_bytes().decode(errors="replace").splitlines()
+            data = private_files.read_file(self.folder / "RECORD", _LARGEST_RECORD, follow=True)
         except OSError:
             return {}
         digests = {}
-        for line in lines:
+        for line in data.decode(errors="replace").splitlines():
             if line.lstrip('"').startswith("vllm/"):
                 with contextlib.suppress(csv.Error):
                     path, digest, *_ = *next(csv.reader([line])), ""

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, permissions, source_probe, text_edits, transaction
@@ -53,17 +54,20 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 def build_of_engine(engine: Engine) -> VllmBuild:
     """Return which vLLM the engine holds: distribution, version and CUDA."""
-    return patch_applicability.describe_build(
+    build = patch_applicability.describe_build(
         engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine)
     )
+    try:
+        return msgspec.structs.replace(build, editable=engine.source_tree is not None)
+    except EngineError:  # its folders are gone
+        return build
 
 
 def read_torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
-        return patch_applicability.parse_torch_backend(
-            (engine.site_packages / "torch" / "version.py").read_text(encoding="utf-8")
-        )
+        version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20, follow=True)
+        return patch_applicability.parse_torch_backend(version.decode())
     except (OSError, UnicodeDecodeError, EngineError):
         return ""
 
@@ -190,11 +194,23 @@ def _would_take_effect(patch: Patch, base: UnpatchedFiles) -> bool:
         return True
 
 
+def judge_by_source(names: Collection[str], engine: Engine, hardware: Hardware) -> dict[str, str]:
+    """Return why the engine does not need each patch, empty for one that it needs or has; nothing for a release.
+
+    A development build and a source tree may be others than their version says, so that their files are asked.
+    """
+    if build_of_engine(engine).release:
+        return {}
+    states = [find_patch_status(patch_file.load_patch(name), engine, hardware) for name in names]
+    unneeded = {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
+    return {status.name: status.why or "upstream" if status.state in unneeded else "" for status in states}
+
+
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
     """Return the names of all known patches that are applied to the engine, whoever applied them."""
-    known, _ = patch_file.load_all_patches()
-    states = [find_patch_status(patch, engine) for patch in known if patch.distribution == engine.distribution]
-    return tuple(one.name for one in states if one.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
+    patches, _ = patch_file.load_all_patches()
+    states = [find_patch_status(patch, engine) for patch in patches if patch.distribution == engine.distribution]
+    return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
 
 
 def list_applied_patches(engine: Engine) -> tuple[str, ...]:
@@ -208,16 +224,16 @@ def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[Fi
 
     A file is in order when it is as we left it, with an intact pristine copy, or as the wheel's RECORD has it.
     """
-    known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
+    patched_paths = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
     record = ledger.read_applied_entries(engine)
-    paths = known | set(record) if only is None else set(only)
+    paths = patched_paths | set(record) if only is None else set(only)
     base, official = UnpatchedFiles(engine, paths), permissions.read_wheel_digests(engine)
     unfinished = transaction.find_unfinished_change(engine)
     checks = [FileCheck(engine.folder, ok=False, found=unfinished.message)] if unfinished else []
     for path, data in base.now.items():
         if data is not None:
             checks.append(_verify_file(engine, path, record.get(path), data, official.get(path)))
-        elif path in record or path in official or (engine.site_packages / "vllm" / path).is_symlink():
+        elif path in record or path in official or (engine.vllm_package / path).is_symlink():
             checks.append(FileCheck(path, ok=False, found=base.unreadable[path]))
     return checks
 
@@ -239,7 +255,11 @@ def _verify_file(engine: Engine, path: str, entry: LedgerEntry | None, data: byt
         before = "" if official in {None, entry.pristine_sha256} else "; it was modified before that"
         return FileCheck(path, ok=True, found=f"patched with {', '.join(entry.patches)}{before}")
     if now == official:
-        return FileCheck(path, ok=True, found="as published" + ("; our patches of it are gone" if entry else ""))
+        return FileCheck(
+            path,
+            ok=True,
+            found="as published" + ("; the patches that dflash-tui applied to it are gone" if entry else ""),
+        )
     if entry:
         return FileCheck(path, ok=False, found=f"modified since {', '.join(entry.patches)} was applied")
     if official is None:

@@ -176,8 +176,8 @@ def _diff_closest(path: str, wanted: str, text: str) -> str:
     are then widened for lines that somebody has inserted.
     """
     old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
-    size, known = len(old), set(_WORD.findall(wanted))
-    words = [known.intersection(_WORD.findall(line)) for line in lines]
+    size, wanted_words = len(old), set(_WORD.findall(wanted))
+    words = [wanted_words.intersection(_WORD.findall(line)) for line in lines]
     count = Counter(word for line_words in words for word in line_words)
     sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
     starts = range(max(1, len(lines) - size + 1))

@@ -3,8 +3,6 @@
 `dflash-patching.json` in the engine's folder, the journal, exists only while files are being replaced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -166,7 +164,7 @@ def _make(engine: Engine, changes: Sequence[FileChange], journal: _Journal) -> N
 
 def _exchange(engine: Engine, change: FileChange) -> None:
     path = resolve_vllm_file(engine, change.path)
-    if path.read_bytes() != change.before:
+    if private_files.read_file(path, ledger.LARGEST_FILE) != change.before:
         raise PatchError(f"another process modified {change.path} in the meantime", hint="see dflash-tui patch status")
     new_file_path(path).replace(path)
     sync_folder(path.parent)
@@ -196,8 +194,11 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
 
 def _copied(engine: Engine, file: _Replaced) -> bool:
     """Whether the file as it was before the change lies beside it."""
-    kept = old_file_path(resolve_vllm_file(engine, file.path))
-    return kept.is_file() and hash_bytes(kept.read_bytes()) == file.before
+    copy = old_file_path(resolve_vllm_file(engine, file.path))
+    try:
+        return hash_bytes(private_files.read_file(copy, ledger.LARGEST_FILE)) == file.before
+    except OSError:
+        return False
 
 
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
@@ -223,18 +224,22 @@ def _end(engine: Engine, journal: _Journal) -> None:
     _tidy(engine, {file.before for file in journal.files})
 
 
-def _tidy(engine: Engine, made: Set[str] = frozenset()) -> None:
+def _tidy(engine: Engine, new_copies: Set[str] = frozenset()) -> None:
     """Remove the copies that no record speaks of, and what a killed write left.
 
     Where there is no record, a copy that is as published of a file that differs now is kept (unless it is one of
-    `made`, by us just now): it may be the record that was lost, and the file still have a patch.
+    `new_copies`, by us just now): it may be the record that was lost, and the file still have a patch.
     """
     folder = Path(engine.folder)
-    known = read_ledger_or_none(engine)
-    if known is not None and (folder / PRISTINE).is_dir() and not (folder / PRISTINE).is_symlink():
+    ledger_entries = read_ledger_or_none(engine)
+    if ledger_entries is not None and (folder / PRISTINE).is_dir() and not (folder / PRISTINE).is_symlink():
         names = {path.name for path in (folder / PRISTINE).iterdir() if _COPY.fullmatch(path.name)}
-        kept = {entry.pristine_sha256 for entry in known} if known else _still_needed(engine, names) - made
-        for path in (folder / PRISTINE / name for name in names - kept):
+        needed_names = (
+            {entry.pristine_sha256 for entry in ledger_entries}
+            if ledger_entries
+            else _still_needed(engine, names) - new_copies
+        )
+        for path in (folder / PRISTINE / name for name in names - needed_names):
             if stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
     with contextlib.suppress(OSError):

@@ -27,7 +27,8 @@ class ArmSummary(NamedTuple):
     """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
 
     `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
-    that does not say has no cache that it could find, and counts as both. `first` are those of the first real request.
+    that does not say has no cache that it could find, and does all its work each time, as a cold one does. `first` are
+    those of the first real request.
     """
 
     boots: int
@@ -45,10 +46,10 @@ class ArmSummary(NamedTuple):
 def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
     """Return the figures of `arm`."""
     mine = [boot for boot in boots if boot.arm == arm]
-    good = [boot for boot in mine if not boot.error]
+    good = [boot for boot in mine if not boot.error and boot.start != "filling"]
 
-    def ready(cache: str) -> MedianFigure | None:
-        return _figure(boot.ready for boot in good if classify_start(boot) in {cache, ""})
+    def ready(*caches: str) -> MedianFigure | None:
+        return _figure(boot.ready for boot in good if classify_start(boot) in caches)
 
     return ArmSummary(
         boots=len(good),
@@ -58,17 +59,23 @@ def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
         tok_s=_figure(_median(boot, lambda done: done.decode_tok_s) for boot in good),
         al=_figure(_median(boot, lambda done: done.acceptance_length) for boot in good),
         ttft=_figure(_median(boot, lambda done: done.ttft) for boot in good),
-        cold=ready("cold"),
+        cold=ready("cold", ""),
         cached=ready("cached"),
         first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
     )
 
 
+def is_uncached(boots: Sequence[Boot], arm: int) -> bool:
+    """Whether an arm has no compile cache: it started, and no start found anything in one, nor that it was empty."""
+    started = [boot for boot in boots if boot.arm == arm and boot.ready is not None]
+    return bool(started) and not any(map(classify_start, started))
+
+
 def _median(boot: Boot, value: Callable[[RequestDone], float | None]) -> float | None:
-    known = [number for done in boot.requests if not done.error and (number := value(done)) is not None]
-    return statistics.median(known) if known else None
+    numbers = [number for done in boot.requests if not done.error and (number := value(done)) is not None]
+    return statistics.median(numbers) if numbers else None
 
 
 def _figure(values: Iterable[float | None]) -> MedianFigure | None:
-    known = [value for value in values if value is not None]
-    return MedianFigure(statistics.median(known), min(known), max(known), len(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return MedianFigure(statistics.median(numbers), min(numbers), max(numbers), len(numbers)) if numbers else None

@@ -10,10 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT
 from dflash_tui.experiments.analysis import disturbances
-from dflash_tui.experiments.analysis.disturbances import find_unequal_values, format_safe_value
-from dflash_tui.experiments.analysis.measures import measure_agreement, select_measured_boots
+from dflash_tui.experiments.analysis.disturbances import find_unequal_values, format_safe_value, name_boots
+from dflash_tui.experiments.analysis.measures import (
+    TOKENS,
+    measure_agreement,
+    measure_request,
+    select_measured_boots,
+)
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
@@ -27,6 +32,8 @@ _OWN_OPTIONS = frozenset({"--port"})
 # In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
 _PREFIX_POINTS = 3.0
 _LENGTH = 0.02
+# The same where each answer ends where the model ends it.
+_FREE_LENGTH = 0.1
 # Seen on two processors: arms that are drafted for alike, 2.6 times apart while others had 0.8 and 1.1 of them.
 _BUSY = 0.5
 _APART, _FAR_LESS = 0.2, 0.3
@@ -38,6 +45,7 @@ class _ArmPair(NamedTuple):
     design: Design
     arms: tuple[int, int]
     boots: Sequence[Boot]
+    measure: str
 
     @property
     def measured(self) -> list[Boot]:
@@ -47,7 +55,9 @@ class _ArmPair(NamedTuple):
         return self.design.arms[boot.arm]
 
 
-def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
+def find_confounds(
+    design: Design, boots: Sequence[Boot], a: int, b: int, measure: str = TOKENS
+) -> tuple[Confound, ...]:
     """Return what besides two arms may have made their difference, what refuses a verdict first.
 
     Args:
@@ -55,8 +65,9 @@ def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tup
         boots: its boots.
         a: the arm that is compared with.
         b: the arm that is judged.
+        measure: what is judged.
     """
-    pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
+    pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}], measure)
     confounds = [confound for rule in _RULES for confound in rule(pair)]
     confounds += disturbances.find_disturbances(pair.measured)
     return tuple(sorted(confounds, key=lambda confound: not confound.refuses))
@@ -99,13 +110,13 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     for boots in apart if varied or len(engines) > 1 else [pair.measured]:
         # Of a run that is no boot only the names are recorded.
         named = {name for boot in boots for name, sha in boot.patches.items() if not sha}
-        kept = {
+        patches = {
             b.number: {
                 name: "in" if name in named else sha[:12] for name, sha in b.patches.items() if name not in varied
             }
             for b in boots
         }
-        yield from find_unequal_values("patches differ", kept)
+        yield from find_unequal_values("patches differ", patches)
     for boot in pair.measured:
         plan = pair.arm(boot).plan
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
@@ -115,6 +126,10 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
         yield from find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
         )
+    # Boots of before sent a seed, and said nothing of their sampler.
+    if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
+        samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if _is_of_experiment(b)}
+        yield from find_unequal_values("the samplers differ", samplers)
     yield from find_unequal_values(
         "the driver differs", {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
     )
@@ -123,14 +138,15 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     """Errors, answers that ended before their length, and lengths that differ."""
     for boot in pair.measured:
-        failed = [each for each in boot.requests if each.error]
+        failed = [request for request in boot.requests if request.error]
         if failed:
             evidence = f"boot {boot.number + 1}: {pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
             yield Confound("requests failed", evidence, refuses=True)
         if boot.cold_request and boot.cold_request.error:
             evidence = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
             yield Confound("the first request failed", evidence, refuses=False)
-        short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
+        whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
+        short = [request for request in boot.requests if not request.error and request.finish not in whole]
         if short:
             evidence = (
                 f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
@@ -139,9 +155,47 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     lengths = [_mean_lengths(select_measured_boots(pair.boots, arm)) for arm in pair.arms]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
-        if abs(ours - theirs) > _LENGTH * max(ours, theirs):
+        if abs(ours - theirs) > (_LENGTH if pair.design.fixed else _FREE_LENGTH) * max(ours, theirs):
             evidence = f"{cell[0]}: {ours:.0f} and {theirs:.0f} tokens"
             yield Confound("answers differ in length", evidence, refuses=False)
+
+
+def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
+    """Requests that were answered and whose judged figure nobody knows: they are in no mean.
+
+    A prompt without any figure in a boot is compared in no boot, which refuses a verdict unless an answer of one token
+    is the reason: that has no speed.
+    """
+    for boot in pair.measured:
+        answered = [request for request in boot.requests if not request.error]
+        unknown = [request for request in answered if not measure_request(request, pair.measure)]
+        if unknown:
+            measured_kinds = {
+                (request.kind, request.streams) for request in answered if measure_request(request, pair.measure)
+            }
+            lost = any(
+                request.tokens > 1 and (request.kind, request.streams) not in measured_kinds for request in unknown
+            )
+            kinds = ", ".join(dict.fromkeys(request.kind for request in unknown))
+            evidence = f"boot {boot.number + 1}: {len(unknown)} of {pluralize(len(answered), 'request')} ({kinds})"
+            yield Confound(f"requests without a figure in {pair.measure}", evidence[:200], refuses=lost)
+
+
+def _load_differences(pair: _ArmPair) -> Iterator[Confound]:
+    """Boots of before, whose load fell towards the end, beside some whose load was kept up."""
+    measured = [boot for boot in pair.measured if _is_of_experiment(boot)]
+    several = [boot for boot in measured if any(request.streams > 1 for request in boot.requests)]
+    loads = {boot.number: {"load": "kept up" if boot.windows else "falling"} for boot in several}
+    yield from find_unequal_values("not every boot kept its load up", loads)
+    for boot in several:
+        if failures := sum(window.filler_failures for window in boot.windows):
+            evidence = f"boot {boot.number + 1}: {pluralize(failures, 'request')} that do not count failed"
+            yield Confound("not every boot kept its load up", evidence, refuses=True)
+
+
+def _is_of_experiment(boot: Boot) -> bool:
+    """Whether a boot is no run set beside others, of which much is recorded nowhere."""
+    return boot.inherited is not None
 
 
 def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
@@ -151,9 +205,9 @@ def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
             yield Confound("requests were preempted", evidence, refuses=True)
     shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in pair.measured if b.prefix_queries}
-    if shares and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
+    if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
-        yield Confound("the prefix cache answered unevenly", evidence, refuses=True)
+        yield Confound("the share of prefix hits differed between boots", evidence, refuses=True)
 
 
 def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
@@ -178,7 +232,7 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
 def _name_boots(numbers: Sequence[int], of: Sequence[Boot]) -> str:
     if len(numbers) == len(of):
         return "every boot"
-    return f"boot{'s' if len(numbers) > 1 else ''} {', '.join(str(number + 1) for number in numbers)}"
+    return name_boots(numbers)
 
 
 def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
@@ -199,7 +253,7 @@ def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
         return
     busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
     if busy:
-        evidence = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
+        evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
         alone = any(len(select_measured_boots(pair.boots, arm)) < 2 for arm in pair.arms)
         yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
 
@@ -208,13 +262,17 @@ def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
     """What the figures are worth: weights that are random, and answers that have nothing in common."""
     if pair.design.synthetic:
         yield Confound("no real model", pair.design.synthetic, refuses=False)
+    for boot in pair.measured:
+        if boot.doubt:
+            evidence = f"boot {boot.number + 1}: {boot.doubt}"[:400]
+            yield Confound("the ranks may have different weights", evidence, refuses=False)
     between = measure_agreement(pair.design, pair.boots, *pair.arms)
     if between is None or between >= _APART:
         return
     within = [share for arm in pair.arms if (share := measure_agreement(pair.design, pair.boots, arm, arm)) is not None]
     if not within or min(within) > between + _FAR_LESS:
-        evidence = f"{between:.0%} of the answers begin alike"
-        evidence += f", {min(within):.0%} between boots of one arm" if within else ""
+        evidence = f"the first 40 characters agree in {between:.0%} of the pairs of one answer of each"
+        evidence += f", and in {min(within):.0%} of those of two boots of one arm" if within else ""
         yield Confound("the arms answer differently: check whether both are right", evidence, refuses=False)
 
 
@@ -223,6 +281,8 @@ _RULES = (
     _launch_differences,
     _software_differences,
     _request_faults,
+    _unknown_figures,
+    _load_differences,
     _counter_faults,
     _busy_processors,
     _doubtful_meaning,

@@ -1,13 +1,13 @@
 """What disturbs a measurement from outside: others on the machine, its heat and power, disks, requests of others. Pure.
 
-Only boots are asked here; what was planned and launched is held against them in `core.confounds`.
+Only boots are asked here; what was planned and launched is held against them in `confounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dflash_tui.common.secret_names import is_secret
+from dflash_tui.common.secrets.secret_names import is_secret
 from dflash_tui.events import Phase
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Boot, Conditions
@@ -31,9 +31,11 @@ def find_disturbances(boots: Sequence[Boot]) -> Iterator[Confound]:
 def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Tokens that the server generated meanwhile and that are in no answer of ours."""
     for boot in boots:
-        ours = sum(each.tokens for each in boot.requests)
+        ours = sum(done.tokens for done in boot.requests) + sum(window.filler_tokens for window in boot.windows)
         strange = (boot.generated or 0.0) - ours
-        if strange > max(_TOKENS, _STRANGE * ours) and not any(each.error for each in boot.requests):
+        # Of a filler that was broken off, the server has generated more than arrived.
+        unseen = _TOKENS * sum(window.streams for window in boot.windows if window.filler_tokens)
+        if strange > max(_TOKENS, _STRANGE * ours) + unseen and not any(done.error for done in boot.requests):
             evidence = f"boot {boot.number + 1}: {strange:.0f} tokens beside our {ours}"
             yield Confound("other clients sent requests to the server", evidence, refuses=True)
 
@@ -43,24 +45,24 @@ def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
     powers = {}
     limits = {}
     for boot in boots:
-        seen = _list_conditions(boot)
-        throttles = sorted({why for each in seen for why in each.throttle or ()})
+        readings = _list_conditions(boot)
+        throttles = sorted({why for reading in readings for why in reading.throttle or ()})
         hard = [why for why in throttles if why in _THROTTLES]
-        if any(each.throttle is not None for each in seen):
-            limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
+        if any(reading.throttle is not None for reading in readings):
+            limits[boot.number] = {"reported": ", ".join(why for why in throttles if why not in _THROTTLES)}
         if hard:
             yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
-        foreign = sorted({who for each in seen for who in each.foreign or ()})
+        foreign = sorted({who for reading in readings for who in reading.foreign or ()})
         if foreign:
             yield Confound(
                 "other processes used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True
             )
-        powers[boot.number] = {each.power for each in seen if each.power}
+        powers[boot.number] = {reading.power for reading in readings if reading.power}
     if any("battery" in supplies for supplies in powers.values()):
         on = ", ".join(f"boot {number + 1}" for number, supplies in powers.items() if "battery" in supplies)
         yield Confound("the machine ran on its battery", on, refuses=True)
-    for confound in find_unequal_values("the GPU's clocks were limited in some boots", limits):
-        yield Confound(confound.what, confound.evidence, refuses=False)
+    for confound in find_unequal_values("the driver reported a limit of the GPU's clocks in some boots only", limits):
+        yield Confound(confound.what, confound.evidence.removeprefix("reported: "), refuses=False)
 
 
 def _power_limits(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -87,18 +89,20 @@ def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
     ends = {boot.number: boot.after for boot in boots if boot.after}
     # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
     begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
-    clocks = {number: each.clock_mhz for number, each in ends.items() if each.clock_mhz}
+    clocks = {number: reading.clock_mhz for number, reading in ends.items() if reading.clock_mhz}
     if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
-        yield Confound("the GPU's clock drifted", _list_by_boot(clocks, "MHz"), refuses=False)
-    degrees = {number: each.temperature_c for number, each in ends.items() if each.temperature_c is not None}
+        yield Confound("the GPU's clock differed between boots", _list_by_boot(clocks, "MHz"), refuses=False)
+    degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
     if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
-        yield Confound("the GPU's temperature drifted", _list_by_boot(degrees, "°C"), refuses=False)
-    loads = {number: each.load for number, each in begins.items() if each.load is not None}
+        yield Confound("the GPU's temperature differed between boots", _list_by_boot(degrees, "°C"), refuses=False)
+    loads = {number: reading.load for number, reading in begins.items() if reading.load is not None}
     others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
     if others and max(others.values()) - min(others.values()) > _OTHERS:
-        yield Confound("other processes used the processors unequally", _list_by_boot(others, "of them"), refuses=False)
+        yield Confound("other processes kept CPU cores busy unequally", _list_by_boot(others, "cores"), refuses=False)
     if loads and max(loads.values()) - min(loads.values()) > _LOAD:
-        yield Confound("the machine's load differed between boots", _list_by_boot(loads, "of load"), refuses=False)
+        yield Confound(
+            "the machine's load differed between boots", _list_by_boot(loads, "on average over a minute"), refuses=False
+        )
 
 
 def _weight_loading(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -118,30 +122,39 @@ def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> It
     names = sorted({name for values in boots.values() for name in values})
     wrong = []
     for name in names:
-        seen: dict[str, list[int]] = {}
+        boots_by_value: dict[str, list[int]] = {}
         for number, values in boots.items():
-            seen.setdefault(values.get(name) or "", []).append(number)
-        if len(seen) > 1:
+            boots_by_value.setdefault(values.get(name) or "", []).append(number)
+        if len(boots_by_value) > 1:
             wrong.append(
                 f"{name}: "
                 + ", ".join(
-                    f"{format_safe_value(name, value or None)} in boot {on[0] + 1}" for value, on in seen.items()
+                    f"{format_safe_value(name, value or None)} in {name_boots(on)}"
+                    for value, on in boots_by_value.items()
                 )
             )
     if wrong:
         yield Confound(what, "; ".join(wrong), refuses=True)
 
 
+def name_boots(numbers: Sequence[int]) -> str:
+    """Return boots by the numbers that readers see: `boot 3`, or `boots 1, 2 and 4`."""
+    *others, last = (str(number + 1) for number in sorted(numbers))
+    return f"boots {', '.join(others)} and {last}" if others else f"boot {last}"
+
+
 def _list_conditions(boot: Boot) -> list[Conditions]:
-    return [each for each in (boot.before, boot.after) if each]
+    """Return how all hosts of a boot were."""
+    near = [conditions for conditions in (boot.before, boot.after) if conditions]
+    return [*near, *(far for conditions in near for far in conditions.hosts.values())]
 
 
 def _list_by_boot(values: Mapping[int, float], unit: str) -> str:
-    return ", ".join(f"boot {number + 1}: {value:g}" for number, value in values.items()) + f" {unit}"
+    return ", ".join(f"boot {number + 1}: {value:g}" for number, value in sorted(values.items())) + f" {unit}"
 
 
 def format_safe_value(name: str, value: str | None) -> str:
     """Return a value for a sentence, one of a secret by no more than that there is one."""
     if value is None:
-        return "unset"
+        return "none"
     return "another value" if is_secret(name) else value[:80] or "set"

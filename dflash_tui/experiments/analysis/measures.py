@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Iterable, Sequence
 
 from dflash_tui.benchmark import stats
-from dflash_tui.benchmark.stats import CLOSEST, ONE_TEXT, ArmDifference, Logs, PromptCell
+from dflash_tui.benchmark.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.report import EarlierArm
 from dflash_tui.experiments.design import Arm, Boot, Design
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
+# The seconds until a server is ready; as a speed, so that more is better as of the others.
+START = "time to ready"
+# Seconds, too, and the output of all requests under way together.
+TTFT, E2E, OUTPUT = "TTFT", "end-to-end time", "output tok/s"
+FURTHER = (TTFT, E2E, OUTPUT)
+# Of a bootstrap: how often it draws, and what lies beyond each end of its interval.
+_RESAMPLES, TAIL = 2000, 0.025
+_SECONDS = frozenset({START, TTFT, E2E})
+# What the text of an answer has no part in.
+_WITHOUT_TEXT = frozenset({STEPS, START, TTFT})
 # Plans that differ in one of these may draft or accept other tokens.
-_DRAFTING = ("target", "drafter", "num_speculative_tokens", "patches", "profile", "variant", "vllm", "engine_folder")
+_DRAFTING = (
+    "method",
+    "target",
+    "drafter",
+    "num_speculative_tokens",
+    "patches",
+    "profile",
+    "variant",
+    "vllm",
+    "engine_folder",
+)
 
 
 def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
     """Return the boots of an arm that measured something."""
-    return [boot for boot in boots if boot.arm == arm and not boot.error and boot.requests]
+    return [
+        boot for boot in boots if boot.arm == arm and not boot.error and (boot.requests or boot.start == "measured")
+    ]
+
+
+def measure_seconds_to_ready(boot: Boot) -> float | None:
+    """Return the seconds from the launch until the first answer, with what was inspected before it."""
+    return None if boot.ready is None else boot.ready + boot.inspected
 
 
 def classify_start(boot: Boot) -> str:
@@ -38,17 +68,26 @@ def changes_drafting(a: Arm, b: Arm) -> bool:
     )
 
 
-def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[PromptCell, list[float]]]]:
+def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[BootLogs]]:
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
-        [_collect_logs(boot, measure) for boot in select_measured_boots(boots, arm)]
+        [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
         if _arm_has(design.arms[arm], measure)
         else []
         for arm in range(len(design.arms))
     ]
 
 
-def compare_measure(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> ArmDifference | None:
+def compare_measure(
+    arms: Sequence[Sequence[BootLogs]],
+    a: int,
+    b: int,
+    measure: str,
+    comparisons: int = 1,
+    *,
+    levels: bool = False,
+    earlier: Sequence[EarlierArm] = (),
+) -> ArmDifference | None:
     """Return how far two arms are apart in a measure, None when they share no prompt.
 
     The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
@@ -59,8 +98,24 @@ def compare_measure(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str
         a: the arm that is compared with.
         b: the arm that is judged.
         measure: which it is.
+        comparisons: how many there are, so that all of them hold together.
+        levels: whether the prompts are levels of one thing, and all that is spoken of.
+        earlier: how far boots of such launches spread in earlier experiments.
     """
-    return stats.compare_arms(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
+    before = {arm.arm: arm.spread for arm in earlier if arm.measure == measure}
+    closest, text = 0.0 if measure == AL else None, 0.0 if measure in _WITHOUT_TEXT else ONE_TEXT
+    return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels,
+                              earlier=(before.get(a), before.get(b)))  # fmt: skip
+
+
+def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
+    """Return of how many comparisons an experiment's verdicts are.
+
+    They are those of all pairs of arms that measured something, as often as the boots are judged: who adds boots after
+    a report because it showed nothing has more than one chance to be wrong.
+    """
+    measured = sum(bool(select_measured_boots(boots, arm)) for arm in range(len(design.arms)))
+    return max(1, measured * (measured - 1) // 2) * design.looks
 
 
 def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
@@ -73,23 +128,48 @@ def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str,
         arms: the arms that are asked about.
     """
     of_all = collect_measure(design, boots, measure)
-    return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot}
+    return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot.by_prompt}
 
 
 def _arm_has(arm: Arm, measure: str) -> bool:
-    return measure == TOKENS or is_speculating(arm)
+    return measure not in {STEPS, AL} or is_speculating(arm)
 
 
 def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
     logs: dict[PromptCell, list[float]] = {}
+    if measure == START:
+        return {PromptCell(START): [-math.log(seconds)]} if (seconds := measure_seconds_to_ready(boot)) else {}
+    if measure == OUTPUT:
+        return {PromptCell(OUTPUT, streams): [math.log(value)] for streams, value in _measure_output(boot).items()}
+    sign = -1 if is_in_seconds(measure) else 1
     for request in boot.requests:
-        value = None if request.error else _measure_of(request, measure)
+        value = None if request.error else measure_request(request, measure)
         if value:
-            logs.setdefault(PromptCell(request.kind, request.streams), []).append(math.log(value))
+            logs.setdefault(PromptCell(request.kind, request.streams), []).append(sign * math.log(value))
     return logs
 
 
-def _measure_of(request: RequestDone, measure: str) -> float | None:
+def is_in_seconds(measure: str) -> bool:
+    """Whether a measure is in seconds, of which less is better; its logarithm is that of the inverse."""
+    return measure in _SECONDS
+
+
+def _measure_output(boot: Boot) -> dict[int, float]:
+    """Return the output tokens per second of all requests, for each number of streams at which it is known.
+
+    Of one stream it is known without a window: nothing but its requests was under way, one after the other.
+    """
+    rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
+    alone = [request for request in boot.requests if request.streams == 1 and not request.error]
+    if seconds := sum(request.total for request in alone):
+        rates[1] = sum(request.tokens for request in alone) / seconds
+    return {streams: value for streams, value in rates.items() if value}
+
+
+def measure_request(request: RequestDone, measure: str) -> float | None:
+    """Return a measure of a request; None where it is not known."""
+    if measure in {TTFT, E2E}:
+        return request.ttft if measure == TTFT else request.total or None
     if measure == TOKENS:
         return request.decode_tok_s
     return request.acceptance_length if measure == AL else request.steps_s
@@ -120,9 +200,21 @@ def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> 
 
 
 def _digest_beginnings(boot: Boot) -> _Answers:
-    return {(each.kind, each.streams, each.round): each.digests[0] for each in boot.requests if each.digests}
+    return {
+        (request.kind, request.streams, request.round): request.digests[0]
+        for request in boot.requests
+        if request.digests
+    }
 
 
 def _share_alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
-    same = [ours[each] == theirs[each] for ours, theirs in pairs for each in ours if each in theirs]
+    same = [ours[key] == theirs[key] for ours, theirs in pairs for key in ours if key in theirs]
     return sum(same) / len(same) if same else None
+
+
+def bootstrap_means(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean by a percentile bootstrap; the same for as many of the same values."""
+    draw = random.Random(len(values))  # noqa: S311 - nothing secret
+    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    place = round(TAIL * _RESAMPLES)
+    return means[place], means[-place - 1]

@@ -6,8 +6,14 @@ from enum import StrEnum
 
 import msgspec
 
+from dflash_tui.benchmark.earlier_spread import EarlierSpread
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.design import Boot, Design
+
+# 2: each arm has its own spread, a line over the boots, all words hold together.
+# 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.
+# 4: which prompts were asked, and an arm that seems steady, are in the degrees of freedom by their part.
+RULES = 4
 
 
 class Verdict(StrEnum):
@@ -56,6 +62,8 @@ class StartComparison(msgspec.Struct, frozen=True):
     """From the launch to the first answer, where the compile cache had it."""
     first_request: tuple[float | None, float | None] = (None, None)
     """What the first real request took."""
+    uncached: tuple[bool, bool] = (False, False)
+    """Whether an arm has no compile cache, so that all its starts are alike, while the other one has."""
 
 
 class BreakEven(msgspec.Struct, frozen=True):
@@ -72,11 +80,139 @@ class BreakEven(msgspec.Struct, frozen=True):
     requests: float | None = None
     """The same in requests of the suite's mean length."""
     low: float | None = None
-    """The fewest tokens that the interval of the speed allows; None: no speed within it makes up for the start."""
+    """The fewest tokens that the interval of starts and speed allows; None: no speed in it makes up for the start."""
     high: float | None = None
     """The most tokens that the interval allows; None is without end."""
     starts: tuple[int, int] = (0, 0)
     """Of how many starts of each arm `seconds` is the mean."""
+    start_cv: float | None = None
+    """How far starts of one arm vary, which is in the interval; None in reports of before."""
+    start_df: float | None = None
+    """The degrees of freedom of that; None where no start was repeated and it is assumed."""
+
+
+class BootFigure(msgspec.Struct, frozen=True):
+    """What one boot measured, as the verdict compares it."""
+
+    number: int
+    """Its place in the order, from 0 on."""
+    arm: int
+    """Its arm."""
+    value: float
+    """The geometric mean over the prompts that all boots of both arms have."""
+
+
+class SignificanceTest(msgspec.Struct, frozen=True):
+    """The figures that a verdict is decided by."""
+
+    t: float
+    """The difference of the logarithms in standard errors."""
+    critical: float
+    """What `t` has to exceed, up or down, for a difference to be shown."""
+    df: float | None
+    """The degrees of freedom of both; None is a normal distribution."""
+    level: float
+    """The level of the interval."""
+    comparisons: int = 1
+    """How many comparisons hold together at 95 %, so that each of them has a higher level."""
+    least: float = 0.0
+    """The relative difference below which none is shown, however sure it is."""
+    drift: float | None = None
+    """By how much the figure changed from the first boot to the last, taken out; None without a line."""
+    informed: bool = False
+    """Whether the spread of earlier experiments is in it, which the report has."""
+
+
+class OutputVerdict(StrEnum):
+    """What may be said of the greedy answers of an arm against those of the one it is compared with."""
+
+    ALIKE = "alike"
+    DIFFERENT = "different beyond boots"
+    UNKNOWN = "unknown"
+
+
+class FirstDifference(msgspec.Struct, frozen=True):
+    """The two answers to one prompt, one of each arm, that differ soonest."""
+
+    kind: str
+    """The name of the prompt."""
+    streams: int
+    """How many requests were under way at a time."""
+    round: int
+    """Which of the requests with the same prompt it is."""
+    boots: tuple[int, int]
+    """The boots that answered, by their numbers from 0."""
+    position: int
+    """The first token or character that differs, from 1."""
+    common: str
+    """The end of what both begin with."""
+    a: str
+    """How arm `a` goes on."""
+    b: str
+    """How arm `b` goes on."""
+
+
+class ExactMatch(msgspec.Struct, frozen=True):
+    """How many answers of two arms are right, where the prompts say what that is."""
+
+    prompts: int
+    """How many prompts with a known answer both arms answered."""
+    shares: tuple[float, float]
+    """The share of right answers of each arm, the mean over prompts."""
+    difference: float
+    """That of `b` less that of `a`."""
+    low: float
+    """The lower end of its 95 % interval, by a bootstrap over prompts."""
+    high: float
+    """The upper end."""
+
+
+class OutputComparison(msgspec.Struct, frozen=True):
+    """Whether two arms answer alike at temperature 0, held against how far boots of one arm differ."""
+
+    verdict: OutputVerdict
+    """The verdict on `b`."""
+    why: str = ""
+    """Why the verdict is unknown; empty where it is not."""
+    prompts: int = 0
+    """How many prompts, as they were sent, all boots of both arms answered."""
+    boots: tuple[int, int] = (0, 0)
+    """How many boots of each arm answered."""
+    different: float = 0.0
+    """The share of pairs of boots, one of each arm, whose answers differ."""
+    within: tuple[float, ...] = ()
+    """The same between boots of one arm, of either; empty where an arm has a single boot."""
+    excess: float | None = None
+    """By how much the share between the arms exceeds the mean of those within; None where that is unknown."""
+    low: float | None = None
+    """The lower end of its 95 % interval, by a bootstrap over prompts."""
+    high: float | None = None
+    """The upper end."""
+    unit: str = "character"
+    """What positions count: `token` where the server named them, else `character`."""
+    position: float | None = None
+    """The median position of the first difference between the arms, from 1; None where none was seen."""
+    position_within: float | None = None
+    """The same between boots of one arm."""
+    first: FirstDifference | None = None
+    """The two answers that differ soonest; None where none do in what was kept."""
+    exact: ExactMatch | None = None
+    """How many answers are right; None where that is not known of any prompt, or no answers were kept."""
+
+
+class FurtherVerdict(msgspec.Struct, frozen=True):
+    """What is said of another measure than the judged one, by an interval of its own level."""
+
+    measure: str
+    """Which it is."""
+    streams: int
+    """How many requests were under way at a time."""
+    word: Verdict
+    """The verdict on `b`; faster is fewer seconds, or more tokens per second."""
+    ratio: Ratio
+    """`b` to `a`: of seconds where the measure is in seconds."""
+    level: float
+    """That of the interval, so that all further verdicts of an experiment hold together at 95 %."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -105,6 +241,12 @@ class Comparison(msgspec.Struct, frozen=True):
     cv: float | None = None
     """The larger coefficient of variation between an arm's boots, within a boot if there is one each; None if nothing
     was repeated."""
+    cvs: tuple[float | None, float | None] = (None, None)
+    """That of each arm; None for an arm that repeated nothing."""
+    test: SignificanceTest | None = None
+    """What decided; None where nothing was compared, and in reports of before 0.2."""
+    figures: tuple[BootFigure, ...] = ()
+    """The judged measure boot by boot."""
     detectable: float | None = None
     """The smallest relative difference that four of five such experiments show."""
     prompts: tuple[PromptRatio, ...] = ()
@@ -119,6 +261,10 @@ class Comparison(msgspec.Struct, frozen=True):
     """The share of answers at temperature 0 that begin alike; None where the temperature was another."""
     boots: tuple[int, int] = (0, 0)
     """How many boots of each arm measured something."""
+    further: tuple[FurtherVerdict, ...] = ()
+    """What is said of other measures; empty in reports of before."""
+    outputs: OutputComparison | None = None
+    """Whether the arms answer alike; None where they launch the same, and of reports of before."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
@@ -128,9 +274,9 @@ class SweepPoint(msgspec.Struct, frozen=True):
     """The arm of that value."""
     tok_s: float
     """Its geometric mean over the prompts."""
-    low: float
-    """The lower end of the interval of its ratio to the best, times the best's speed; the best has no interval."""
-    high: float
+    low: float | None
+    """The lower end of the interval of its ratio to the best, times the best's speed; None for the best."""
+    high: float | None
     """The upper end."""
     al: float | None
     """Its acceptance length; None without speculation."""
@@ -175,6 +321,37 @@ class Sweep(msgspec.Struct, frozen=True):
         return SweepStanding.OPEN if arm in self.open else SweepStanding.WORSE
 
 
+class TuneOutcome(msgspec.Struct, frozen=True):
+    """What a tune has found until now."""
+
+    best: int
+    """The fastest setting; 0 is the published one."""
+    comparison: Comparison | None = None
+    """The best against the published setting in tok/s, by the boots after the choice, or all where there are none."""
+    confirmed: bool = False
+    """Whether `comparison` rests on boots after the choice alone: chance, too, decides which setting seems best."""
+    answers: str = "unknown"
+    """Whether both answer alike: `yes`, `no` or `unknown`."""
+    tried: int = 0
+    """How many settings measured something."""
+    dropped: dict[str, str] = {}
+    """The settings that failed, and why."""
+    left_out: dict[str, str] = {}
+    """What was not tried, and why."""
+    spent: float = 0.0
+    """Seconds that all boots took."""
+    recipe: str = ""
+    """The file of the personal recipe, or empty."""
+
+
+class EarlierArm(msgspec.Struct, frozen=True):
+    """How far boots launched and asked as an arm's are spread in earlier experiments of this machine."""
+
+    arm: int
+    measure: str
+    spread: EarlierSpread
+
+
 class ExperimentReport(msgspec.Struct, frozen=True):
     """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
 
@@ -188,6 +365,12 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     """The curve of three or more arms that are numbers."""
     complete: bool = True
     """Whether every boot of the design is over."""
+    rules: int = 1
+    """By which rules it was judged, `RULES` now; a report of before is judged anew from its boots."""
+    tune: TuneOutcome | None = None
+    """What a tune has found; None of an A/B."""
+    earlier: tuple[EarlierArm, ...] = ()
+    """What was known of such boots before; empty where that was not asked, and in reports of before."""
 
 
 def find_misplaced_arms(report: ExperimentReport) -> str:
@@ -200,6 +383,7 @@ def find_misplaced_arms(report: ExperimentReport) -> str:
         return "design.arms is empty"
     pointers = [("design.order", arm) for arm in report.design.order]
     pointers += [("boots.arm", boot.arm) for boot in report.boots]
+    pointers += [("earlier.arm", earlier.arm) for earlier in report.earlier]
     for comparison in report.comparisons:
         pointers += [("comparisons.a", comparison.a), ("comparisons.b", comparison.b)]
     if sweep := report.sweep:
@@ -208,5 +392,8 @@ def find_misplaced_arms(report: ExperimentReport) -> str:
         named = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
         if missing := [arm for arm in named if arm not in measured]:
             return f"the sweep names arm {missing[0]}, of which it has no point"
+    if tune := report.tune:
+        compared = (tune.comparison.a, tune.comparison.b) if tune.comparison else ()
+        pointers += [("tune.best", tune.best), *(("tune.comparison", arm) for arm in compared)]
     wrong = [f"{where} is {arm}" for where, arm in pointers if arm not in arms]
     return f"{wrong[0]}, and the last of the arms is {len(arms) - 1}" if wrong else ""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from dflash_tui.benchmark.stats import LEVEL, Logs, PromptCell
+from dflash_tui.benchmark.stats import BootLogs
 from dflash_tui.experiments.analysis import confounds
-from dflash_tui.experiments.analysis.measures import AL, TOKENS, collect_measure, compare_measure
+from dflash_tui.experiments.analysis.measures import AL, TOKENS, collect_measure, compare_measure, count_comparisons
 from dflash_tui.experiments.analysis.report import Sweep, SweepPoint
 from dflash_tui.experiments.design import Boot, Design
 
@@ -19,49 +19,45 @@ NEAR = 0.03
 def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """Return the sweep of an experiment whose three or more arms are numbers, None for another.
 
-    The best is compared with all others at once, so that each interval has the level that holds for all together
-    (Bonferroni's). What is not told apart from it and within 3 % of it makes the plateau; what is not told apart and
-    seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts the least that is
-    thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
+    The best is compared with all others, and it was chosen by the same boots, so that each interval has the level that
+    holds for all pairs of arms together. What is not told apart from it and within 3 % of it makes the plateau; what is
+    not told apart and seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts
+    the least that is thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
     """
     numbers = {arm: value for arm in range(len(design.arms)) if (value := read_arm_number(design, arm)) is not None}
-    arms = collect_measure(design, boots, TOKENS)
-    shared = _shared_prompts(arms)
-    if len(numbers) < max(3, len(design.arms)) or not shared:
+    arms = _keep_shared_prompts(collect_measure(design, boots, TOKENS))
+    measured = sorted((arm for arm in numbers if arms[arm]), key=lambda arm: numbers[arm])
+    if len(numbers) < max(3, len(design.arms)) or not measured:
         return None
-    logs = {arm: _mean_log(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
+    count = count_comparisons(design, boots)
+    logs = _align_logs(arms, measured)
     best = max(logs, key=lambda arm: logs[arm])
     lengths = collect_measure(design, boots, AL)
-    level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
-    for arm, log in logs.items():
-        top, difference = math.exp(logs[best]), compare_measure(arms, best, arm, TOKENS)
-        ratio = difference.ratio(level) if difference and arm != best else None
-        low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
-        al = math.exp(_mean_log(lengths[arm], cells)) if (cells := _shared_prompts([lengths[arm]])) else None
-        points.append(
-            SweepPoint(
-                arm,
-                math.exp(log),
-                low,
-                high,
-                al,
-                not (difference and difference.is_shown and ratio and ratio.excludes_one),
-            )
-        )
+    for arm in measured:
+        al, top = _mean_length(lengths[arm]), math.exp(logs[best])
+        if arm == best:
+            points.append(SweepPoint(arm, top, None, None, al, like_best=True))
+        elif difference := compare_measure(arms, best, arm, TOKENS, count, levels=design.levels):
+            ratio = difference.ratio()
+            speeds = ratio.ratio * top, ratio.low * top, ratio.high * top
+            points.append(SweepPoint(arm, *speeds, al, like_best=not difference.is_shown))
     near = math.exp(logs[best]) * (1 - NEAR)
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
     refused = any(
-        each.refuses for arm in logs if arm != best for each in confounds.find_confounds(design, boots, best, arm)
+        confound.refuses
+        for arm in measured
+        if arm != best
+        for confound in confounds.find_confounds(design, boots, best, arm)
     )
     chosen = plateau[0] if design.vary == "n" else best
-    behind = compare_measure(arms, chosen, best, TOKENS)
+    behind = compare_measure(arms, chosen, best, TOKENS, count, levels=design.levels) if chosen != best else None
     return Sweep(
         points=tuple(points),
         plateau=plateau,
         recommended=None if refused else chosen,
         best=best,
-        to_best=behind.ratio(level) if behind and chosen != best else None,
+        to_best=behind.ratio() if behind else None,
     )
 
 
@@ -74,11 +70,27 @@ def read_arm_number(design: Design, arm: int) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _shared_prompts(arms: Sequence[Sequence[Logs]]) -> list[PromptCell]:
-    """Return the prompts that every boot of every arm that measured has."""
+def _keep_shared_prompts(arms: Sequence[Sequence[BootLogs]]) -> list[list[BootLogs]]:
+    """Return the arms with those prompts only that every boot of every arm that measured has; none without such."""
     boots = [boot for arm in arms for boot in arm]
-    return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
+    shared = [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
+    if not shared:
+        return [[] for _ in arms]
+    return [[boot._replace(by_prompt={cell: boot.by_prompt[cell] for cell in shared}) for boot in arm] for arm in arms]
 
 
-def _mean_log(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> float:
-    return fmean(fmean(boot[cell]) for boot in boots for cell in cells)
+def _align_logs(arms: Sequence[Sequence[BootLogs]], measured: Sequence[int]) -> dict[int, float]:
+    """Return the mean logarithm of each arm, without what a drift over the boots adds to some more than to others."""
+    first = measured[0]
+    start = _mean_log(arms[first])
+    apart = {arm: compare_measure(arms, first, arm, TOKENS) for arm in measured[1:]}
+    return {first: start} | {arm: start + difference.log for arm, difference in apart.items() if difference}
+
+
+def _mean_length(boots: Sequence[BootLogs]) -> float | None:
+    (shared,) = _keep_shared_prompts([boots])
+    return math.exp(_mean_log(shared)) if shared else None
+
+
+def _mean_log(boots: Sequence[BootLogs]) -> float:
+    return fmean(fmean(logs) for boot in boots for logs in boot.by_prompt.values())

@@ -14,7 +14,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import memory as fits
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 
 class CheckLevel(StrEnum):
@@ -41,7 +41,7 @@ class Check(msgspec.Struct, frozen=True):
 class Situation(msgspec.Struct, frozen=True):
     """All that the checks of a launch look at, probed once."""
 
-    setup: ResolvedRecipe
+    resolved: ResolvedRecipe
     """The resolved recipe."""
     plan: Plan
     """What would be launched."""
@@ -58,10 +58,10 @@ class Situation(msgspec.Struct, frozen=True):
 
     def fit(self, **changes: int | float) -> MemoryEstimate | None:
         """Return the memory estimate for its GPUs, with other flags if given; None on the CPU or without a GPU."""
-        flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
-        setup = msgspec.structs.replace(self.setup, flags=flags)
+        flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
+        resolved = msgspec.structs.replace(self.resolved, flags=flags)
         models = [model_lookup.read_local_model(model) for model in self.models]
-        return fits.estimate_plan_memory(setup, self.plan, fits.smallest_gpu_memory(self.gpus), models)
+        return fits.estimate_plan_memory(resolved, self.plan, fits.smallest_gpu_memory(self.gpus), models)
 
 
 def pass_check(name: str, finding: str) -> Check:

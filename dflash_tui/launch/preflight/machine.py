@@ -14,12 +14,12 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache
 from dflash_tui.launch.preflight import memory
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
-from dflash_tui.machine import system
+from dflash_tui.machine import login_manager, system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.plan import count_gpus_needed
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.server_command import count_gpus_per_host
 
 # Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
 HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"
@@ -36,6 +36,7 @@ def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check
     return [
         *checks,
         *_check_shared_memory(),
+        *check_logout(),
         *_check_compilers(situation),
         *_check_model_disk(situation, thorough=thorough),
         *_check_patch_files(),
@@ -49,7 +50,7 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
         return
     if not probe.gpus:
         yield (
-            pass_check("GPU", f"{probe.why_none}; none is needed on the CPU")
+            warn_check("GPU", probe.why_none, f"recipes for GPUs cannot start here; {_CPU_DEMO}")
             if situation.bare
             else fail_check("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
         )
@@ -65,8 +66,8 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
     """Check the number of GPUs: each part of a split model needs one, here or in a Ray cluster."""
-    flags = situation.setup.flags
-    needed = count_gpus_needed(flags)
+    flags = situation.resolved.flags
+    needed = count_gpus_per_host(situation.resolved)
     usable = sum(not card.trouble for card in situation.probe.gpus)
     if needed > usable and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={usable}" if usable else "check the GPUs: dflash-tui gpus"
@@ -179,6 +180,19 @@ def _check_shared_memory() -> Iterator[Check]:
     if not writable or free < _MIN_SHARED_MEMORY:
         finding = f"{format_gib(free)} free in {_SHARED_MEMORY}" if writable else f"{_SHARED_MEMORY} cannot be written"
         yield warn_check("shared memory", finding, "remove old files there, or start the container with --shm-size")
+
+
+def check_logout() -> Iterator[Check]:
+    """Check that a server lives on when the login ends that launched it, as over ssh."""
+    risk = login_manager.read_logout_risk()
+    if risk is None:
+        return
+    if risk.settings:
+        finding = f"{' and '.join(risk.settings)} of systemd-logind would end a server with your last login"
+        fix = f"loginctl enable-linger {risk.user}".strip()
+        yield warn_check("logout", finding, f"{fix} (with sudo where it is refused), or stay logged in")
+    else:
+        yield pass_check("logout", f"a server outlives your login{' (lingering)' if risk.lingers else ''}")
 
 
 def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dflash_tui.common.formatting import format_gib, format_number
+from dflash_tui.common.formatting import GIB, format_gib, format_number
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
+from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate
 
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
@@ -48,7 +49,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
     if _exceeds_free(fit):
         finding = f"{budget}, and {format_gib(fit.free)} are free"
         return fail_check(kind, finding, f"stop what uses the rest, or {_suggest_settings(situation, fit)}")
-    if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
+    if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(
             kind, f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
@@ -79,7 +80,20 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
         length = min(tried.longest or 0, max_len)
         if length >= min(_MIN_MODEL_LEN, max_len) > 0:
             return _format_settings(changes | ({"max_model_len": length} if length < max_len else {}))
-    return _NOTHING_FITS
+    return _NOTHING_FITS if _exceeds_free(fit) else _suggest_smaller_target(situation, fit)
+
+
+def _suggest_smaller_target(situation: Situation, fit: MemoryEstimate) -> str:
+    """Return the largest precision of the target that fits, by the catalogue; in general words where it knows none."""
+    catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
+    pairs = catalogues.find_pairs(catalogue, target)
+    budget = fit.budget / GIB
+    fitting_models = [model for pair in pairs for model in catalogues.list_fitting_models(catalogue, pair, budget)]
+    smaller = [model for model in fitting_models if model.repo != target and model.size_gb]
+    if not smaller:
+        return _NOTHING_FITS
+    best = max(smaller, key=lambda model: model.size_gb or 0)
+    return f"--set target.model={best.repo} ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
 
 
 def _format_settings(changes: Mapping[str, int | float]) -> str:

@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.process_environment import build_helper_environment
-from dflash_tui.planning.plan import count_gpus_needed
+from dflash_tui.planning.server_command import count_gpus_needed
 
 _TIMEOUT = 60.0
 _HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
@@ -39,7 +39,7 @@ register_type(RayCluster)
 
 def check_ray(situation: Situation) -> Iterator[Check]:
     """Yield the check of the cluster, when the plan needs one."""
-    flags = situation.setup.flags
+    flags = situation.resolved.flags
     if flags.get("distributed-executor-backend") != "ray":
         return
     needed = count_gpus_needed(flags)

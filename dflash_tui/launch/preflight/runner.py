@@ -16,8 +16,9 @@ from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning.plan import Plan, count_gpus_needed
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.server_command import count_gpus_per_host
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
@@ -45,27 +46,27 @@ class PreflightReport(msgspec.Struct, frozen=True):
             raise PreflightFailed("it would not start", evidence=findings, hint="\n  → ".join(steps))
 
 
-async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
+async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
     """Probe all that the checks of `plan` look at; the hub is asked about the models, for ten seconds at most."""
     probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     engine_lookup = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
     model_lookups = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(gpu_probe, engine_lookup, model_lookups)
-    return Situation(setup, plan, probe, _select_gpus(probe, setup, plan), engine, tuple(models), bare)
+    return Situation(resolved, plan, probe, _select_gpus(probe, resolved, plan), engine, tuple(models), bare)
 
 
-def _select_gpus(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
+def _select_gpus(probe: GpuProbe, resolved: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
     """Return the GPUs that the server would use: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
-    count = count_gpus_needed(setup.flags)
+    count = count_gpus_per_host(resolved)
     return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
 
 
-async def run_preflight(setup: ResolvedRecipe, plan: Plan, *, thorough: bool = False) -> PreflightReport:
+async def run_preflight(resolved: ResolvedRecipe, plan: Plan, *, thorough: bool = False) -> PreflightReport:
     """Run every check of launching `plan`; `thorough` ones may read disks for seconds."""
-    situation = await survey_launch(setup, plan)
+    situation = await survey_launch(resolved, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
         engine_python.run_in_cancellable_thread(lambda: preflight_launch.check_launch(situation, thorough=thorough)),
@@ -73,7 +74,7 @@ async def run_preflight(setup: ResolvedRecipe, plan: Plan, *, thorough: bool = F
     return PreflightReport((*machine, *launch))
 
 
-async def run_machine_checks(setup: ResolvedRecipe, plan: Plan) -> PreflightReport:
+async def run_machine_checks(resolved: ResolvedRecipe, plan: Plan) -> PreflightReport:
     """Run the checks of this machine only; `plan` is one without requirements, that of the CPU demo."""
-    situation = await survey_launch(setup, plan, bare=True)
+    situation = await survey_launch(resolved, plan, bare=True)
     return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

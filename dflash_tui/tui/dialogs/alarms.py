@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import format_duration, truncate
 from dflash_tui.run_state.alarms import Alarm
+from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
 
 NONE = "no alarms"
@@ -26,21 +26,22 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
     """
     if not alarms:
         return Content.assemble(("✓ ", "$success"), NONE, (f" · {calm}" if calm else "", MUTED))
-    shown = []
+    lines = []
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
-        rest = f"  +{more} more: !" if more > 0 else ""
+        overflow = f"  +{more} more: !" if more > 0 else ""
         since = f" {format_duration(max(0.0, now - alarm.since))}"
-        head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(rest)))
-        tail = truncate(f"  {alarm.evidence} → {alarm.hint}", max(0, width - len(head) - len(since) - len(rest)))
-        shown.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (rest, "bold")))
-    return Content("\n").join(shown)
+        head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
+        tail = truncate(f"  {alarm.evidence} → {alarm.hint}", max(0, width - len(head) - len(since) - len(overflow)))
+        lines.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (overflow, "bold")))
+    return Content("\n").join(lines)
 
 
-class AlarmDialog(ModalScreen[None]):
+class AlarmDialog(Dialog[None]):
     """Lists the alarms with their evidence and what to do."""
 
-    BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close")]
+    HEADING: ClassVar = "alarms"
+    BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close", key_display="esc")]
 
     def __init__(self, alarms: Sequence[Alarm], now: float) -> None:
         super().__init__()
@@ -57,4 +58,3 @@ class AlarmDialog(ModalScreen[None]):
             ]
         with VerticalScroll(classes="dialog"):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
-            yield Static(Content("\nesc  close"), classes="muted")

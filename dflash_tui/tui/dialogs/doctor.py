@@ -9,13 +9,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_text import format_verdict
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
@@ -25,22 +27,23 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
 
-class Doctor(ModalScreen[str | None]):
+class Doctor(Dialog[str | None]):
     """Runs the checks of a plan and shows them.
 
     When `launching` it closes by itself with an empty text if no check fails, with a reason if the user launches
     anyway, and with None if the launch is cancelled.
     """
 
+    HEADING: ClassVar = "doctor"
     BINDINGS: ClassVar = [
-        Binding("escape,q", "dismiss(None)", "close"),
+        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
         Binding("F", "insist", "launch anyway"),
     ]
 
-    def __init__(self, setup: ResolvedRecipe, plan: Plan, *, launching: bool) -> None:
+    def __init__(self, resolved: ResolvedRecipe, plan: Plan, *, launching: bool) -> None:
         super().__init__()
-        self.setup, self.plan, self.launching = setup, plan, launching
+        self.resolved, self.plan, self.launching = resolved, plan, launching
         self.report: PreflightReport | None = None
 
     def compose(self) -> ComposeResult:
@@ -49,11 +52,14 @@ class Doctor(ModalScreen[str | None]):
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
             yield Input(id="because", placeholder="launch anyway, because …")
-            yield Static(id="keys", classes="muted", markup=False)
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one("#because").display = False
-        self.action_run_checks()
+        self.call_after_refresh(self.action_run_checks)  # what they import takes longer than a frame
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return action != "insist" or (self.launching and self.report is not None)
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
@@ -63,10 +69,13 @@ class Doctor(ModalScreen[str | None]):
     @work(exclusive=True)
     async def check(self) -> None:
         """Run the checks and show their results."""
-        from dflash_tui.launch.preflight import runner
+        from dflash_tui.peers import pairing
 
+        planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            report = await runner.run_preflight(self.setup, self.plan, thorough=not self.launching)
+            async with pairing.open_peers(self.plan.relaunch_request.peers) as peers:
+                planned = await pairing.place_on_hosts(planned, peers)
+                report = await pairing.check_all_hosts(planned, peers, thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))
@@ -78,13 +87,14 @@ class Doctor(ModalScreen[str | None]):
         checks = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
         self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
         self.query_one("#found", Static).update(Content("\n").join([render_check(check) for check in checks]))
-        insist = "   F  launch anyway" if self.launching else ""
-        self.query_one("#keys", Static).update(Content(f"\nr  check again   esc  close{insist}"))
+        self.refresh_bindings()
         self.query_one("#checks").focus()
 
     def action_insist(self) -> None:
         """Ask for the reason of launching although a check failed."""
         if self.launching and self.report:
+            self.add_class("-typing")
+            self.add_class("-typing")
             self.query_one("#because").display = True
             self.query_one("#because").focus()
 
@@ -97,7 +107,7 @@ class Doctor(ModalScreen[str | None]):
 def render_check(check: Check) -> Content:
     """Return a check as a row, with its fix beneath when it is not right."""
     mark, style = _STYLES[check.level.value]
-    shown = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.finding)
+    content = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.finding)
     if check.fix and check.level.value != "ok":
-        shown = Content("\n").join([shown, Content.assemble(("  → ", "bold $primary"), (check.fix, MUTED))])
-    return shown
+        content = Content("\n").join([content, Content.assemble(("  → ", "bold $primary"), (check.fix, MUTED))])
+    return content

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
@@ -21,16 +21,19 @@ from dflash_tui.experiments import estimate
 from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Confirm, Dialog
 from dflash_tui.tui.dialogs.trust import ask_trust
-from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.tui.widgets.failure import render_error
+from dflash_tui.tui.render.plan import render_hung
+from dflash_tui.tui.widgets.basic import MUTED, render_error
 
 _MOST_BOOTS = 8
+_LABEL = 9
+_THEN = ("then", "continues in the background, also after the panel is closed")
 
 
 class PlannedExperiment(NamedTuple):
@@ -38,7 +41,7 @@ class PlannedExperiment(NamedTuple):
 
     design: Design
     """What it is going to do."""
-    setups: list[ResolvedRecipe]
+    resolved_recipes: list[ResolvedRecipe]
     """The recipe as each arm has it."""
     rows: list[tuple[str, str]]
     """What it is going to do, for a reader: labels and texts."""
@@ -55,25 +58,33 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     from dflash_tui.experiments import builder, controller
 
     request = builder.ExperimentRequest(plan.relaunch_request, vary, boots)
-    design, setups = builder.build_experiment(request)
+    design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
-    rows = experiment_text.list_design_rows(
-        design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]
-    )
-    return PlannedExperiment(design, setups, rows, in_the_way)
+    rows = experiment_text.list_design_rows(design, estimate.estimate_duration(design), [run.id for run in in_the_way])
+    return PlannedExperiment(design, resolved_recipes, rows, in_the_way)
 
 
-class NewExperiment(ModalScreen[str | None]):
+class NewExperiment(Dialog[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
+    HEADING: ClassVar = "new A/B"
     BINDINGS: ClassVar = [
-        Binding("escape,q", "dismiss(None)", "leave it"),
-        Binding("h", "honest", "quick or honest"),
-        Binding("plus,equals_sign", "boots(1)", "more boots"),
-        Binding("minus", "boots(-1)", "fewer boots"),
-        Binding("v", "vary", "what is varied"),
         Binding("enter", "begin", "begin"),
+        Binding("enter", "take", "take it", priority=True),
+        Binding("v", "vary", "vary"),
+        Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
+        Binding("minus", "boots(-1)", "fewer boots", show=False),
+        Binding("h", "honest", "quick or honest"),
+        Binding("escape,q", "leave", "leave it", key_display="esc"),
     ]
+    TYPED: ClassVar = "what varies"
+    EXAMPLES: ClassVar[Sequence[tuple[str, str]]] = (
+        ("stock,ours", "the published command alone, and what our plan offers"),
+        ("mode=eager,graphs", "also compile"),
+        ("spec=on,off", "with and without speculation"),
+        ("n=4,8,12", "drafted tokens per step; so any flag of vLLM"),
+        ("profile=stock,seed", "also variant, vllm, env.NAME, patch.NAME=on,off"),
+    )
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -86,46 +97,83 @@ class NewExperiment(ModalScreen[str | None]):
             yield Static(id="ab-head", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="ab-words", markup=False)
-            yield Input(
-                id="because",
-                placeholder="mode=eager,compile   spec=on,off   n=4,8,12   patch.NAME=on,off   env.NAME=0,1",
-            )
-            keys = "\nenter  begin   h  quick or honest   + -  boots   v  what is varied   esc  leave it"
-            yield Static(Content(keys), classes="muted")
+            yield Input(id="because")
 
+    @once_composed
     def on_mount(self) -> None:
-        self.query_one("#because").display = False
-        self.query_one("#checks").focus()
+        self.query_one("#because").border_title = self.TYPED
+        self.end_typing()
         self.draw()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw_rows)
+
+    @property
+    def typing(self) -> bool:
+        """Whether what varies is being typed."""
+        return self.has_class("-typing")
+
+    def end_typing(self) -> None:
+        """Close the field."""
+        self.remove_class("-typing")
+        self.query_one("#because").display = False
+        self.query_one("#checks").focus()
+        self.refresh_bindings()
+
+    def draw_rows(self) -> None:
+        """Show what it would do; while somebody types, what can be typed."""
+        if self.typing:
+            self.show_rows(self.EXAMPLES)
+        elif self.planned:
+            self.show_rows([*self.planned.rows, _THEN])
+
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show labels and texts, whose further lines hang below the first."""
+        checks = self.query_one("#checks")  # its scrollbar comes with the text
+        width = checks.scrollable_content_region.width - (not checks.show_vertical_scrollbar)
+        column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
+        lines = [render_hung((f"{label:<{column}}", MUTED), clean_line(text), width) for label, text in rows]
+        self.query_one("#ab-words", Static).update(Content("\n").join(lines))
+
     def draw(self) -> None:
-        """Say how sure it will be, and work out what it would do."""
-        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
-        head = Content.assemble(
-            ("A/B ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
-            (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
-        )  # fmt: skip
-        self.query_one("#ab-head", Static).update(head)
+        """Say what it is, and work out what it would do."""
+        self.query_one("#ab-head", Static).update(self.render_head())
         self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
         self.planned = None
         self.refresh_plan()
+
+    def render_head(self) -> Content:
+        """Return what would begin, and how sure it will be."""
+        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        return Content.assemble(
+            ("A/B ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
+            (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
+        )  # fmt: skip
+
+    def plan_now(self) -> PlannedExperiment:
+        """Return what would begin now; runs in a thread of its own.
+
+        Raises:
+            UsageError: it cannot be planned so, or another experiment runs.
+        """
+        return plan_experiment(self.plan, self.vary, self.boots)
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
         """Plan the experiment in another thread, and show the plan."""
         words = self.query_one("#ab-words", Static)
         try:
-            self.planned = await asyncio.to_thread(plan_experiment, self.plan, self.vary, self.boots)
+            self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
             words.update(_render_error(error))
             return
-        rows = [*self.planned.rows, ("then", "continues in the background, also after the panel is closed")]
-        lines = [Content.assemble((f"{label:<9}", MUTED), clean_line(text)) for label, text in rows]
-        words.update(Content("\n").join(lines))
+        self.draw_rows()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """While an experiment begins, allow nothing but closing the dialog."""
-        return not self.beginning or action == "dismiss"
+        """While an experiment begins, allow nothing but closing the dialog; while somebody types, what ends that."""
+        if self.typing or action == "take":
+            return self.typing and action in {"take", "leave"}
+        return not self.beginning or action == "leave"
 
     def action_honest(self) -> None:
         self.boots = 1 if self.boots > 1 else 2
@@ -136,22 +184,36 @@ class NewExperiment(ModalScreen[str | None]):
         self.draw()
 
     def action_vary(self) -> None:
+        """Let it be typed, beside examples."""
         entry = self.query_one("#because", Input)
         entry.display, entry.value = True, self.vary
         entry.focus()
+        self.add_class("-typing")
+        self.refresh_bindings()
+        self.draw_rows()
 
-    @on(Input.Submitted, "#because")
-    def _on_vary_entered(self, message: Input.Submitted) -> None:
-        message.stop()
-        message.input.display = False
-        self.query_one("#checks").focus()
-        self.vary = message.value.strip() or varying.DEFAULT
+    def action_take(self) -> None:
+        """Vary what was typed."""
+        self.read_variation(self.query_one("#because", Input).value.strip())
+        self.end_typing()
         self.draw()
+
+    def action_leave(self) -> None:
+        """Leave the field as it was, or close."""
+        if self.typing:
+            self.end_typing()
+            self.draw()
+        else:
+            self.dismiss(None)
+
+    def read_variation(self, words: str) -> None:
+        """Take what was typed; nothing is what is varied unasked."""
+        self.vary = words or varying.DEFAULT
 
     def action_begin(self) -> None:
         if planned := self.planned:
-            setups = planned.setups
-            ask_trust(self.app, setups[0].recipe, [setup.engine.vllm for setup in setups], self._ask_and_begin)
+            plans = [arm.plan for arm in planned.design.arms]
+            ask_trust(self.app, planned.resolved_recipes[0].recipe, plans, self._ask_and_begin)
 
     def _ask_and_begin(self) -> None:
         """Begin what is planned, after asking where servers are in the way."""
@@ -178,14 +240,12 @@ class NewExperiment(ModalScreen[str | None]):
     async def begin(self, planned: PlannedExperiment) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
         from dflash_tui.experiments import controller
-        from dflash_tui.launch import preparation
 
         words = self.query_one("#ab-words", Static)
         try:
             words.update(Content.assemble(("checking every arm …", MUTED)))
-            await controller.check_arms(planned.design, planned.setups)
-            for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
-                await preparation.prepare_engine_and_models(setup, arm.plan, self.show_preparing)
+            await controller.check_arms(planned.design, planned.resolved_recipes)
+            await controller.prepare_arms(planned.design, planned.resolved_recipes, self.show_preparing)
             for run in planned.in_the_way:
                 words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop_server(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
@@ -25,7 +25,9 @@ from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ErrorDialog
+from dflash_tui.tui.dialogs.trust import ask_patch_trust
 from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
@@ -73,10 +75,10 @@ def read_patch_view(plan: Plan) -> PatchView:
     if unfinished and unfinished.repairs_itself:  # the state of half a change says nothing
         return PatchView(engine, (), "", unfinished, unusable)
     states = tuple(patch_set.patch_status(plan, engine))
-    shown = {PatchState.NEEDED, PatchState.APPLIED}
-    fitting = [patch_file.load_patch(one.name) for one in states if one.state in shown]
+    diffable = {PatchState.NEEDED, PatchState.APPLIED}
+    fitting = [patch_file.load_patch(state.name) for state in states if state.state in diffable]
     diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
-    drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in states if one.drift)
+    drift = "".join(f"{state.name} expects other text:\n{state.drift}" for state in states if state.drift)
     return PatchView(engine, states, drift + diffs, unfinished, unusable)
 
 
@@ -85,15 +87,16 @@ def _format_edits(name: str) -> str:
     lines = []
     for file in patch_file.load_patch(name).files:
         lines.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
-        for edit in file.edits:
-            lines += [f"-{line}\n" for line in edit.old.splitlines()]
-            lines += [f"+{line}\n" for line in edit.new.splitlines()]
+        for number, edit in enumerate(file.edits, 1):
+            changed = difflib.unified_diff(edit.old.splitlines(), edit.new.splitlines(), lineterm="")
+            hunk = [line for line in changed if not line.startswith(("--- ", "+++ ", "@@"))]
+            lines += [f"@@ edit {number} of {len(file.edits)} @@\n", *(f"{line}\n" for line in hunk)]
     return "".join(lines)
 
 
 def render_patches(view: PatchView) -> Content:
     """Return the rows of the patches and, below, their diffs in colour."""
-    rows = [_render_row(one) for one in view.states]
+    rows = [_render_row(state) for state in view.states]
     if not rows and not view.unfinished:
         rows.append(Content("this recipe needs no patch of vLLM"))
     if view.unfinished:
@@ -121,11 +124,12 @@ def _render_diff_line(line: str) -> Content:
     return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))
 
 
-class PatchScreen(ModalScreen[None]):
+class PatchScreen(Dialog[None]):
     """Shows the patches of a plan and what they change; `a` applies them, `R` reverts those that we applied."""
 
+    HEADING: ClassVar = "patches"
     BINDINGS: ClassVar = [
-        Binding("escape,q,p", "dismiss", "close"),
+        Binding("escape,q,p", "dismiss", "close", key_display="esc"),
         Binding("a", "apply", "apply now"),
         Binding("R", "revert", "revert"),
     ]
@@ -140,8 +144,8 @@ class PatchScreen(ModalScreen[None]):
             yield Static(Content("reading the engine's files …"), id="verdict", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
-            yield Static(Content("\na  apply now   R  revert what dflash-tui applied   esc  close"), classes="muted")
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one("#checks").focus()
         self.act(None)
@@ -171,15 +175,19 @@ class PatchScreen(ModalScreen[None]):
         if self.view and self.view.engine is None:
             self.notify("the engine is not installed yet; a launch does both", severity="warning")
             return
-        self.act(
-            lambda engine: patcher.apply_patches(
-                (patches := patch_set.patches_for(self.plan)).add, engine, self.plan.hardware, remove=patches.remove
-            )
-        )
+        if self.view is None or (engine := self.view.engine) is None:
+            return
+        try:
+            patches = patch_set.patches_for(self.plan)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        work = partial(patcher.apply_patches, patches.add, hardware=self.plan.hardware, remove=patches.remove)
+        ask_patch_trust(self.app, patches.add, engine, lambda: self.act(work))
 
     def action_revert(self) -> None:
         ours: Sequence[str] = (
-            [one.name for one in self.view.states if one.state is PatchState.APPLIED] if self.view else []
+            [state.name for state in self.view.states if state.state is PatchState.APPLIED] if self.view else []
         )
         if not ours:
             self.notify("nothing to revert")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, NamedTuple
 
 from textual import on, work
@@ -12,29 +12,39 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import format_duration, pluralize, truncate_middle
+from dflash_tui.common.formatting import format_duration, pluralize, shorten_names, truncate_middle
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog
 from dflash_tui.tui.screens.startup_history import HistoryScreen
-from dflash_tui.tui.widgets.basic import MUTED, list_broken_options
+from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, list_broken_options
 
 _MARKS = {
     "running": ("●", "$success"),
     "stopped": ("■", "$foreground"),
     "failed": ("✗", "$error"),
-    "exited": ("■", MUTED),
+    "exited": ("■", MUTED_ROW),
     "sample": ("▶", "$accent"),
 }
 _MOST = 200
+_STATUS = 11
+
+
+class _Column(NamedTuple):
+    name: str
+    width: int
+
+
+# The most important first: what follows falls away where there is too little room.
+_COLUMNS = (_Column("launched", 12), _Column("took", 9), _Column("port", 7), _Column("mode", 10), _Column("where", 11))
 
 
 class RunRow(NamedTuple):
@@ -65,29 +75,45 @@ def _read_row(run: Run, now: float) -> RunRow:
     return RunRow(run, "stopped" if stopped else "failed" if exited else "exited", seconds)
 
 
-def render_run_row(row: RunRow, width: int) -> Content:
-    """Return a run in a line: status, recipe, time of the launch, mode, port, duration, GPU.
+def render_run_rows(rows: Sequence[RunRow], width: int) -> list[Content]:
+    """Return a line for each run: status, recipe, time of the launch, mode, port, duration, GPU.
 
-    ↻ marks a run that was launched to replace a server that had failed.
+    The recipe's name has the room first. ↻ marks a run that was launched to replace a server that had failed.
     """
+    names = [f"{'↻ ' if row.run.restarted_from else ''}{row.run.plan.recipe}" for row in rows]
+    short_names = shorten_names(names, max(1, width - _STATUS))
+    name = max(map(len, short_names.values()), default=0)
+    columns: list[str] = []
+    left = width - _STATUS - name
+    for column in _COLUMNS:
+        if column.width <= left:
+            columns, left = [*columns, column.name], left - column.width
+    return [
+        _render_run_row(row, f"{short_names[text]:<{name}}", columns) for row, text in zip(rows, names, strict=True)
+    ]
+
+
+def _render_run_row(row: RunRow, name: str, columns: Collection[str]) -> Content:
     run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.status]
     where = "CPU" if plan.on_cpu else pluralize(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
-    room = max(12, width - 57)
-    recipe = f"{'↻ ' if run.restarted_from else ''}{plan.recipe}"
-    launched = time.strftime("%m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset))
-    return Content.assemble(
-        (f"{mark} ", color),
-        (f"{row.status:<9}", "bold"),
-        f"{truncate_middle(recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
-        f"{format_duration(row.seconds):>8}  {truncate_middle(where, 9)}",
-    )
+    cells = {
+        "launched": time.strftime(" %m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset)),
+        "mode": f"  {plan.mode.value:<8}",
+        "port": f":{plan.port:<6}",
+        "took": f" {format_duration(row.seconds):>8}",
+        "where": f"  {truncate_middle(where, 9)}",
+    }
+    cell_text = "".join(cell for column, cell in cells.items() if column in columns)
+    return Content.assemble((f"{mark} ", color), (f"{row.status:<9}", "bold"), name, cell_text)
 
 
-class RunList(ModalScreen[Run]):
+class RunList(Dialog[Run]):
     """Lists the runs; closes with the selected one, or None."""
 
+    HEADING: ClassVar = "runs"
+    ENTER: ClassVar = "watch or replay"
     BINDINGS: ClassVar = [
-        Binding("escape,q,r", "dismiss", "close"),
+        Binding("escape,q,r", "dismiss", "close", key_display="esc"),
         Binding("x", "export", "export"),
         Binding("h", "history", "history"),
     ]
@@ -100,10 +126,9 @@ class RunList(ModalScreen[Run]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble(("runs", "bold"), "  reading …"), id="head-of-runs")
-            yield OptionList(id="runs", markup=False)
-            keys = "\nenter  watch or replay   x  export   h  compare starts   esc  close"
-            yield Static(Content(keys), classes="muted")
+            yield MarkedList(id="runs", markup=False)
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
         self.load_rows()
@@ -118,7 +143,7 @@ class RunList(ModalScreen[Run]):
         self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), counts))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
-        options.add_options([Option(render_run_row(row, width)) for row in self.rows])
+        options.add_options(map(Option, render_run_rows(self.rows, width)))
         options.add_options(list_broken_options(broken, width))
         options.highlighted = 0
 

@@ -1,8 +1,8 @@
-"""The question before a recipe that is not ours does more than serve a model."""
+"""The question before what is not ours does more than serve a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -14,39 +14,61 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
-from dflash_tui.planning.powers import Power
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.powers.plan_powers import list_patch_powers
+from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 
 
 class TrustDialog(ModalScreen[bool]):
-    """Lists what a recipe may do, and asks whether it may; only `y` means yes."""
+    """Lists what somebody's recipe or patch may do, and asks whether it may; only `y` means yes."""
 
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n,escape,q", "dismiss(False)", "no"),
     ]
 
-    def __init__(self, recipe: Recipe, powers: Collection[Power]) -> None:
+    def __init__(self, question: str, powers: Sequence[Power]) -> None:
         super().__init__()
-        self.recipe, self.powers = recipe, powers
+        self.question, self.powers = question, powers
 
     def compose(self) -> ComposeResult:
-        question = f"Run {self.recipe.name}? It may do more than serve a model"
-        advice = f"It is not one of ours, and has {pluralize(len(self.powers), 'power')}. Read this before you say yes."
+        count = pluralize(len(self.powers), "power")
+        advice = f"It is not shipped with dflash-tui and has {count}. Read this before you say yes."
         rows = [Content.assemble((power.source, "bold"), f": {power.words}") for power in self.powers]
         keys = (("y", "bold $primary"), "  run it; asked again when it changes   ", ("n", "bold $primary"), "  cancel")
         with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble((question, "bold"), f"\n{advice}"))
+            yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):
                 yield Static(Content("\n").join(rows))
             yield Static(Content.assemble("\n", *keys))
 
 
-def ask_trust(app: App[Any], recipe: Recipe, releases: Collection[str], then: Callable[[], object]) -> None:
-    """Go on with `then` when a recipe may be run, after asking where that is not known."""
-    powers = recipe_trust.list_untrusted_powers(recipe, releases)
+def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callable[[], object]) -> None:
+    """Go on with `then` when plans of a recipe may be launched, after asking where that is not known."""
+    try:
+        powers = recipe_trust.list_untrusted_powers(recipe, plans)
+    except DflashError as error:  # a patch of the plan is gone by now, or not valid
+        app.push_screen(ErrorDialog(error))
+        return
+    question = f"Run {recipe.name}? It may do more than serve a model"
+    _ask(app, question, powers, lambda: recipe_trust.trust_recipe(recipe, plans), then)
+
+
+def ask_patch_trust(app: App[Any], patches: Sequence[Patch], engine: Engine, then: Callable[[], object]) -> None:
+    """Go on with `then` when patches may be brought into an engine, after asking where that is not known."""
+    untrusted = recipe_trust.list_untrusted_patches(patches, engine)
+    question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
+    _ask(app, question, list_patch_powers(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
+
+
+def _ask(
+    app: App[Any], question: str, powers: Sequence[Power], trust: Callable[[], None], then: Callable[[], object]
+) -> None:
     if not powers:
         then()
         return
@@ -55,10 +77,10 @@ def ask_trust(app: App[Any], recipe: Recipe, releases: Collection[str], then: Ca
         if not yes:
             return
         try:
-            recipe_trust.trust_recipe(recipe)
+            trust()
         except OSError as error:
             app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
             return
         then()
 
-    app.push_screen(TrustDialog(recipe, powers), on_answer)
+    app.push_screen(TrustDialog(question, powers), on_answer)

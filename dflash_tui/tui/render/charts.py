@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage
-from dflash_tui.events import GpuLoad, GpusSampled
+from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage, pluralize
+from dflash_tui.events import GpusSampled
+from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.counters import MAX_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.tui.widgets.chart import ChartLine, round_axis_limit
@@ -26,13 +27,13 @@ def build_chart_lines(
         "tok_s": (_speeds(rates), None),
         "acceptance": (_acceptance(rates), None),
         "memory": _memory(state, now, span, columns),
-        "gpu": (_gpu(state, now, span, columns), None),
+        "gpu": (_gpu(state, now, span, columns) or _processors(state, now, span, columns), None),
     }
 
 
 def _numbers(rates: Sequence[Rates | None], value: Callable[[Rates], float | None]) -> list[float]:
-    values = [None if one is None else value(one) for one in rates]
-    return [math.nan if one is None else one for one in values]
+    values = [None if reading is None else value(reading) for reading in rates]
+    return [math.nan if reading is None else reading for reading in values]
 
 
 def _speeds(rates: Sequence[Rates | None]) -> list[ChartLine]:
@@ -95,6 +96,23 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLi
     ]
 
 
+def name_load_chart(state: RunState) -> str:
+    """Return the title of the chart that shows how busy the GPUs are, or the processors where there is none."""
+    return "CPU %" if state.processors and not state.gpus else "GPU %"
+
+
+def _processors(state: RunState, now: float, span: float, columns: int) -> list[ChartLine]:
+    """Return the processors that the server keeps busy, in per cent of those that it may run on."""
+    if not state.processors:
+        return []
+    last = state.processors.latest(now, MAX_GAP)
+    name = f"{last.busy:.1f} of {pluralize(last.total, 'core')}, {pluralize(last.threads, 'thread')}" if last else ""
+    values = sample_series(
+        state.processors, now, span, columns, lambda sample: 100 * sample.busy / sample.total if sample.total else None
+    )
+    return [ChartLine(values, _A, name)]
+
+
 def _power(gpus: Sequence[GpuLoad]) -> float | None:
     drawn, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])
     return None if drawn is None or not limit else 100 * drawn / limit
@@ -111,8 +129,8 @@ def _degrees(gpus: Sequence[GpuLoad]) -> float | None:
 
 def _sum(values: Sequence[float | None], by: float = 1.0) -> float | None:
     """Return the sum of values times `by`, None unless all are known."""
-    known = [value for value in values if value is not None]
-    return sum(known) * by if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) * by if numbers and len(numbers) == len(values) else None
 
 
 def _peak(values: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import accumulate
 
 from textual.content import Content
 
@@ -18,6 +19,8 @@ from dflash_tui.presentation.experiment_tables import (
     arm_letter,
     arm_mark,
     axis_scale,
+    count_requests,
+    describe_certainty,
     describe_variation,
     draw_axis,
     draw_interval,
@@ -45,8 +48,11 @@ STATUS = {
     "interrupted": ("!", "$error"),
 }
 _DETAILS = {"✗": "bold $error", "!": "bold $warning", "": ""}
-_STAGES = {"starting": "starting", "cold": "first request", "warm-up": "warming up", "round": "measuring"}
+# By the latest answer: what follows is under way.
+_STAGES = {"starting": "starting", "cold": "warming up", "warm-up": "warming up", "round": "measuring"}
 _PROMPT = 14
+# Columns from which on there is room for the verdicts on other measures.
+_ROOMY = 100
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold", "cached", "first")
 _WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
 _TIGHT = (6, 8, 8, 6, 8, 8, 8)
@@ -65,6 +71,25 @@ def render_arm_name(design: Design, arm: int, width: int = 20) -> Content:
     )
 
 
+def render_report_head(report: ExperimentReport, place: int = 0) -> Content:
+    """Return the line over a verdict: what was compared, and of how much."""
+    design = report.design
+    which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
+    engine = next((boot.engine for boot in report.boots if boot.engine), "")
+    facts = [
+        describe_variation(design),
+        describe_certainty(design),
+        f"{count_requests(report.boots)} requests",
+        clean_line(engine),
+    ]
+    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
+    incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
+    return Content.assemble(
+        ("A/B ", "bold"), (truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        (which, "bold"), f"  {' · '.join(filter(None, facts))}",
+    )  # fmt: skip
+
+
 def render_progress(progress: Progress, now: float, width: int) -> Content:
     """Return the line over an experiment: how it stands, what it is; cut from the right."""
     design, word = progress.design, progress.status
@@ -72,14 +97,14 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
     done = len(progress.boots)
     facts = f"  {done} of {pluralize(len(design.order), 'boot')}  {truncate_middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    rest = f"  {describe_variation(design)} · {'honest' if design.honest else 'quick'}"
+    description = f"  {describe_variation(design)} · {'honest' if design.honest else 'quick'}"
     since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color),
         (f"A/B {word.upper()}", "bold"),
         *synthetic,
         facts,
-        (truncate(rest + since, width), MUTED),
+        (truncate(description + since, width), MUTED),
     )
 
 
@@ -104,8 +129,8 @@ def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Co
         signs += [(f" {arm_letter(arm)}{sign} ", style), " "]
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
-    shown = range(first, min(len(design.order), first + rows))
-    lines += [_render_boot(progress, number, over.get(number), now, width) for number in shown]
+    numbers = range(first, min(len(design.order), first + rows))
+    lines += [_render_boot(progress, number, over.get(number), now, width) for number in numbers]
     return Content("\n").join(lines)
 
 
@@ -115,7 +140,7 @@ def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float,
     head = Content.assemble(
         (f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), " " * max(0, 18 - _name_length(design, arm))
     )
-    tried = sum(one.number == number for one in progress.tries)
+    tried = sum(attempt.number == number for attempt in progress.tries)
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - 32)
     if boot and boot.error:
@@ -139,22 +164,6 @@ def _name_length(design: Design, arm: int) -> int:
     return len(name_arm(design, arm, 16))
 
 
-def render_remaining(progress: Progress, width: int) -> Content:
-    """Return when it will be over, or how it goes on."""
-    if progress.status == "finished":
-        text = "all boots are over"
-    elif progress.status == "running":
-        left = progress.left
-        boots = pluralize(sum(boot.took is not None for boot in progress.boots), "boot")
-        text = f"about {format_duration(left)} left (estimate from {boots})" if left is not None else \
-            "no boot is over yet, so there is no estimate"  # fmt: skip
-        text += "; q leaves it running"
-    else:
-        why = f": {clean_line(progress.halted)}" if progress.halted else ": the driver exited without logging an error"
-        text = f"{progress.status}{why}; r resumes it"
-    return Content.assemble(("→ ", "$primary"), (truncate(text, width - 2), "bold"))
-
-
 def shows_spread(design: Design, boots: Sequence[Boot], width: int) -> bool:
     """Return whether `render_arms` shows the range of any figure."""
     cells = (cell for row in list_arm_rows(design, boots) for cell in row.figures)
@@ -174,9 +183,13 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     wide, name_width = _has_room(design, width), _arm_name_width(design)
     widths, name_width = (_WIDE, name_width) if wide else (_TIGHT, min(14, name_width))
 
+    ends = accumulate(widths, initial=name_width + 2)
+    count = sum(end <= width for end in ends) - 1  # a column that has no room falls away whole
+
     def columns(boots: str, figures: Sequence[str]) -> str:
-        shown = (figure for place, figure in enumerate(figures) if wide or place != TTFT)
-        return "".join(f"{cell:>{width}}" for cell, width in zip((boots, *shown), widths, strict=True))
+        visible_figures = (figure for place, figure in enumerate(figures) if wide or place != TTFT)
+        cells = list(zip((boots, *visible_figures), widths, strict=True))[:count]
+        return "".join(f"{cell:>{cells_wide}}" for cell, cells_wide in cells)
 
     lines = [Content.assemble((f"{'arm':<{name_width + 2}}{columns('boots', _FIGURES)}", MUTED))]
     for row in list_arm_rows(design, boots):
@@ -188,20 +201,25 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     return Content("\n").join(lines)
 
 
-def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
+def render_verdict(report: ExperimentReport, comparison: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
-    sign, color = _VERDICTS[one.word]
     lines = [
         _wrap_hanging(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(verdict_text.describe_sweep(report))
     ]
-    headline = clean_line(verdict_text.format_headline(report, one))
-    lines.append(_wrap_hanging((f"{sign} ", f"bold {color}"), headline, "bold", width))
+    lines.append(render_headline(report, comparison, width))
     lines += [
         _wrap_hanging((f"{detail.mark:<2}", _DETAILS[detail.mark]), clean_line(detail.text), "", width)
-        for detail in verdict_text.list_details(report, one, labelled=True)
+        for detail in verdict_text.list_details(report, comparison, labelled=True, short=width < _ROOMY)
     ]
     return Content("\n").join(lines)
+
+
+def render_headline(report: ExperimentReport, comparison: Comparison, width: int) -> Content:
+    """Return the mark and the sentence of a verdict."""
+    sign, color = _VERDICTS[comparison.word]
+    headline = clean_line(verdict_text.format_headline(report, comparison))
+    return _wrap_hanging((f"{sign} ", f"bold {color}"), headline, "bold", width)
 
 
 def _wrap_hanging(head: tuple[str, str], text: str, style: str, width: int) -> Content:
@@ -209,9 +227,9 @@ def _wrap_hanging(head: tuple[str, str], text: str, style: str, width: int) -> C
     return Content.assemble(head, ("\n  ".join(lines), style))
 
 
-def render_intervals(report: ExperimentReport, one: Comparison, width: int) -> Content:
+def render_intervals(comparison: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
-    rows = [(row, row.ratio) for row in list_prompt_rows(report, one) if row.ratio]
+    rows = [(row, row.ratio) for row in list_prompt_rows(comparison) if row.ratio]
     if not rows:
         return Content.assemble(("no prompt was answered in both arms", MUTED))
     name = min(_PROMPT, max(len(row.name) for row, _ in rows))
@@ -221,20 +239,20 @@ def render_intervals(report: ExperimentReport, one: Comparison, width: int) -> C
     lines = []
     for row, ratio in rows:
         style = "bold" if row.is_total else MUTED
-        color = arm_color(one.b) if ratio.excludes_one else "$foreground 70%"
+        color = arm_color(comparison.b) if ratio.excludes_one else "$foreground 70%"
         drawn, cells = Content.styled(draw_interval(ratio, most, room), color), place_interval(ratio, most, room)
-        if not cells.low <= cells.one <= cells.high:
-            drawn = drawn.stylize(MUTED, cells.one, cells.one + 1)
+        if not cells.low <= cells.no_difference <= cells.high:
+            drawn = drawn.stylize(MUTED, cells.no_difference, cells.no_difference + 1)
         head = f"{truncate_middle(row.name, name):<{name}} "
         lines.append(Content.assemble((head, style), drawn, (f" {format_ratio(ratio)}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {draw_axis(most, room)}", MUTED))])
 
 
-def render_start_bars(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
+def render_start_bars(report: ExperimentReport, arms: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
     room = max(4, width - 27)
     lines, before = [], ""
-    for row in list_start_rows(report.boots, shown):
+    for row in list_start_rows(report.boots, arms):
         title = row.what if row.what != before else ""
         before = row.what
         bar = (draw_bar(row.share, room) or "▏").ljust(room)

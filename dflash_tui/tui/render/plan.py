@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,24 +20,28 @@ from dflash_tui.common.formatting import (
     format_megabytes,
     format_number,
     pluralize,
-    truncate_middle,
+    shorten_names,
 )
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import EngineSpec, Recipe
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.server_command import format_command
 from dflash_tui.presentation.plan_text import (
+    describe_model,
+    format_drafts_offer,
     format_graphs_offer,
     format_published,
     format_restart,
+    format_start_measures,
     format_time_to_ready,
 )
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
+from dflash_tui.tui.launch_selection import SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
@@ -48,52 +53,40 @@ _FIT = 24
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu]) -> Content:
-    """Return one row per GPU, those that a launch takes marked, or why there are none and what still works."""
+def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int) -> Content:
+    """Return a row of `width` cells per GPU, those that a launch takes marked, or why there are none and what works."""
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
         rows = Content.assemble((probe.why_none, "bold"))
         return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
     several = len(probe.gpus) > 1
-    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu in taken else "") for gpu in probe.gpus])
+    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu in taken else "", width) for gpu in probe.gpus])
 
 
-def _gpu(gpu: Gpu, mark: str) -> Content:
-    name = Content.assemble((mark, "$primary"), (f"{gpu.index} {gpu.name.removeprefix('NVIDIA ')}".rstrip(), "bold"))
+def _gpu(gpu: Gpu, mark: str, width: int) -> Content:
+    """Return the row of a GPU in `width` cells: facts that do not fit are left out, what slows it down never."""
+    short = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ").removesuffix(" GPU")
+    name = Content.assemble((mark, "$primary"), (f"{gpu.index} {short}".rstrip(), "bold"))
     if gpu.trouble:
         return name + Content.assemble("  ", (gpu.trouble, "$error"))
-    facts = [f"{gpu.memory_total / GIB:.0f} GiB{' unified' if gpu.unified else ''}"] if gpu.memory_total else []
+    memory = f"{gpu.memory_total / GIB:.0f} GiB{' unified' if gpu.unified else ''}" if gpu.memory_total else ""
     if gpu.memory_total and gpu.memory_used is not None:
-        facts.append(f"{100 * gpu.memory_used / gpu.memory_total:.0f} % used")
-    facts += [f"{gpu.temperature_c} °C"] if gpu.temperature_c is not None else []
-    facts += [f"sm_{gpu.capability.replace('.', '')}"] if gpu.capability else []
-    facts += gpu.throttle or ()
+        memory += f", {100 * gpu.memory_used / gpu.memory_total:.0f} % used"
+    facts = [*([memory] if memory else []), *(gpu.throttle or ())]
+    more = [f"{gpu.temperature_c} °C"] if gpu.temperature_c is not None else []
+    more += [f"{100 * gpu.utilisation:.0f} % busy"] if gpu.utilisation is not None else []
+    more += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
+    left = width - name.cell_length - sum(len(fact) + 2 for fact in facts)
+    for fact in more:
+        if len(fact) + 2 <= left:
+            facts.append(fact)
+            left -= len(fact) + 2
     return name + f"  {'  '.join(facts)}"
 
 
-def render_columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
-    """Return one row of the recipe table in `width` cells."""
-    room = max(8, width - 30)
-    return f"{truncate_middle(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
-
-
-def render_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelection, width: int) -> Content:
-    """Return the row of a recipe, or of a file that is not one."""
-    if isinstance(entry, DflashError):
-        return Content(f"✗ {render_columns(name, '—', '—', 'does not load', width)}")
-    try:
-        setup, plan = choice.plan(entry)[:2]
-    except DflashError:
-        return Content(f"✗ {render_columns(name, '—', '—', 'not possible', width)}")
-    status = f"{setup.standing.status.value}{', synthetic' if setup.synthetic else ''}"
-    tokens = str(plan.num_speculative_tokens)
-    mark = choice.suited(entry).suits.value
-    return Content(f"{mark} {render_columns(name, tokens, setup.engine.vllm, status, width)}")
-
-
 def render_plan(
-    setup: ResolvedRecipe,
+    resolved: ResolvedRecipe,
     plan: Plan,
     *,
     engine: Engine | None,
@@ -101,6 +94,7 @@ def render_plan(
     suited: SuitabilityReason,
     models: tuple[ModelAvailability, ...] = (),
     before: TimeToReady | None = None,
+    hosts: Sequence[tuple[str, str]] = (),
     width: int = 60,
 ) -> Content:
     """Return what pressing enter would do, in the order in which it happens, in rows of `width` cells."""
@@ -108,97 +102,108 @@ def render_plan(
     if plan.synthetic:
         rows.append(Content.assemble(("~ synthetic: ", "bold $accent"), (plan.synthetic, "$accent")))
     if not plan.on_cpu:
-        rows.append(Content.assemble((f"{suited.suits.value} ", _mark_style(suited)), suited.why))
+        rows.append(render_hung((f"{suited.suits.value} ", _mark_style(suited)), suited.why, width))
     rows.append(Content(""))
-    facts = [*_what(setup, plan)]
-    facts += [("ready", ready)] if (ready := format_time_to_ready(plan, setup, before)) else []
-    facts.append(("engine", _engine(setup.engine, engine)))
-    facts += [("models", text) for text in _models(setup, plan, models)]
+    facts = [*_what(resolved, plan)]
+    if plan.request and plan.request.settings:
+        options = ", ".join(f"{name}={value}" for name, value in plan.request.settings.items())
+        facts.append(("options", f"{options}  (o changes them)"))
+    facts += [("expected", format_published(figures)) for figures in plan.expected[:1]]
+    facts += [("ready", ready)] if (ready := format_time_to_ready(plan, before)) else []
+    facts += [("start", measures)] if (measures := format_start_measures(resolved, plan)) else []
+    facts.append(("engine", _engine(resolved.engine, engine)))
+    facts += [("models", text) for text in _models(resolved, plan, models)]
     patches = ", ".join(plan.patches) or (
         "none needed" if plan.skipped_patches or not plan.disabled_patches else "none"
     )
     facts.append(("patches", f"{patches}{'  (p shows them)' if plan.patches else ''}"))
     facts += [("", f"{name}: {why}") for name, why in plan.skipped_patches.items()]
-    facts += [("", f"{name}: left out by hand") for name in plan.disabled_patches]
+    facts += [("", f"{name}: disabled by --set") for name in plan.disabled_patches]
     facts.append(("port", str(plan.port)))
+    facts += hosts
     facts += [("restart", restart)] if (restart := format_restart(plan.restart)) else []
-    rows += [_row(name, value, width) for name, value in facts]
+    rows += [render_fact(name, value, width) for name, value in facts]
     rows += render_memory(fit, width) if fit else []
-    rows += [_row("expected", format_published(band), width) for band in setup.expected]
-    said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
-    warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
-    rows += [_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    rows += [_row("power", str(power), width) for power in plan.powers]
-    rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
-    if setup.recipe.why and plan.on_cpu:
-        rows += [Content(""), Content.assemble((setup.recipe.why.strip(), MUTED))]
+    rows += [render_fact("expected", format_published(figures), width) for figures in plan.expected[1:]]
+    standing = f"{resolved.standing.status.value}: {resolved.standing.why}"  # at the top already
+    warnings = [warning for warning in plan.warnings if warning != standing or plan.on_cpu]
+    rows += [render_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
+    rows += [render_fact("power", str(power), width) for power in plan.powers]
+    rows += [render_fact("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
+    if resolved.recipe.why and plan.on_cpu:
+        rows += [Content(""), Content.assemble((resolved.recipe.why.strip(), MUTED))]
     rows += [
         Content(""),
         Content.assemble(("command", "bold"), ("  y copies it", MUTED)),
-        Content(plans.format_command(plan)),
+        Content(format_command(plan)),
     ]
     return Content("\n").join(rows)
 
 
-def _what(setup: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
-    own, recipe = setup.num_speculative_tokens, setup.recipe
-    tokens = f"{plan.num_speculative_tokens} per step" if plan.num_speculative_tokens else "none: the baseline"
+def _what(resolved: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
+    own, recipe = resolved.num_speculative_tokens, resolved.recipe
+    method = "" if plan.method is Method.DFLASH else f"{plan.method}, "
+    tokens = f"{method}{plan.num_speculative_tokens} per step" if plan.num_speculative_tokens else "none: the baseline"
     tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
-    mode = plan.mode.value + (f" (the recipe says {setup.mode.value})" if plan.mode is not setup.mode else "")
-    mode += f": {why}" if (why := setup.modes.get(plan.mode)) else ""
-    offer = format_graphs_offer(setup, plan)
+    mode = plan.mode.value + (f" (the recipe says {resolved.mode.value})" if plan.mode is not resolved.mode else "")
+    mode += f": {why}" if (why := resolved.modes.get(plan.mode)) else ""
+    graphs, fewer = format_graphs_offer(resolved, plan), format_drafts_offer(resolved, plan)
+    # The keys that do the same here.
+    fewer = re.sub(r"--set (n=\d+)", r"- for \1", fewer, count=1).replace("or --set ", "or o for ")
+    offers = [("", graphs.replace("--mode graphs", "e for graphs")), ("", fewer)]
     rows = []
     if recipe.profiles:
         rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
     if recipe.variants:
         title = recipe.variants[plan.variant].title if plan.variant else f"v chooses {' or '.join(recipe.variants)}"
         rows.append(("variant", f"{plan.variant or 'none'}: {title}"))
-    quantization = f" ({setup.target.quantization})" if setup.target.quantization else ""
-    drafter = _model(plan, plan.drafter) if plan.drafter else "none"
-    rows += [("target", _model(plan, plan.target) + quantization), ("drafter", drafter)]
+    target = describe_model(_model(plan, plan.target), resolved.target.quantization, resolved.target.licence)
+    licence = resolved.drafter.licence if resolved.drafter else ""
+    rows += [("target", target)]
+    rows += [("drafter", describe_model(_model(plan, plan.drafter), licence) if plan.drafter else "none")]
     rows += [("drafts", tokens), ("mode", mode)]
-    return [*rows, ("", offer.replace("--mode graphs", "e for graphs"))] if offer else rows
+    return [*rows, *(row for row in offers if row[1])]
 
 
-def _models(setup: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
-    """Return a line per model: here, to fetch, or why it cannot be."""
-    if build := setup.recipe.build:
+def _models(resolved: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
+    """Return a line for each place and its models: here, to fetch, or why it cannot be."""
+    if build := resolved.recipe.build:
         return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {build.size_mb} MB"]
     if not models:
         sizes = [model.size_gb for model in plan.models]
         return [f"{' + '.join(UNKNOWN if size is None else f'{size:g} GB' for size in sizes)}, looking …"]
-    lines = []
+    places: dict[str, list[str]] = {}
     for model in models:
         if model.complete:
-            said = f"{format_gigabytes(model.total_bytes)}, here"
+            place = f"{format_gigabytes(model.total_bytes)}, here"
         elif model.access.ok:
-            said = f"{format_gigabytes(model.missing_bytes)} of {format_gigabytes(model.total_bytes)} to fetch"
+            place = f"{format_gigabytes(model.missing_bytes)} of {format_gigabytes(model.total_bytes)} to fetch"
         else:
-            said = model.access.value
-        lines.append(f"{model.repo.rpartition('/')[2]}: {said}")
-    return lines
+            place = model.access.value
+        places.setdefault(place, []).append(model.repo.rpartition("/")[2])
+    return [f"{', '.join(names)}: {place}" for place, names in places.items()]
 
 
 def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
     """Return the memory arithmetic as a bar of what vLLM would take, and its parts in words."""
     parts = [(share.name, share.size or 0) for share in fit.shares]
-    kv = max(0, fit.kv_left)
-    scale = _FIT / max(fit.total, fit.fixed)
+    whole = f" {format_number(fit.budget / GIB)} of {format_gib(fit.total)}{' unified' if fit.unified else ''}"
+    kv, bar = max(0, fit.kv_left), max(8, min(_FIT, width - _INDENT - len(whole)))
+    scale = bar / max(fit.total, fit.fixed)
     drawn: list[tuple[str, str] | str] = []
     for name, size in parts:
         drawn.append(("█" * round(size * scale), _SHARES.get(name, "$foreground 60%")))
     drawn.append(("▒" * round(kv * scale), "$series-a"))
     used = sum(len(part[0]) for part in drawn)
-    drawn.append(("░" * max(0, _FIT - used), "$border"))
-    enough = fit.kv_needed is None or fit.kv_needed <= fit.kv_left
+    drawn.append(("░" * max(0, bar - used), "$border"))
     words = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
     words.append(f"KV cache ▒ {format_gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
     need = f"one request of {fit.max_model_len} tokens needs {format_gib(fit.kv_needed)}" if fit.kv_needed else ""
-    whole = f" {format_number(fit.budget / GIB)} of {format_gib(fit.total)}{' unified' if fit.unified else ''}"
     rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
-    rows.append(_row("", f"≈ {', '.join(words)}", width))
+    rows.append(render_fact("", f"≈ {', '.join(words)}", width))
     if need:
-        rows.append(Content.assemble(" " * _INDENT, ("" if enough else "! ", "bold $warning"), need))
+        warned = f"{'':{_INDENT}}{'' if fit.holds_request else '! '}"
+        rows.append(render_hung((warned, "bold $warning"), need, width))
     return rows
 
 
@@ -214,19 +219,28 @@ def render_plan_error(error: DflashError) -> Content:
     return Content("\n").join(rows)
 
 
-def render_server_row(run: Run, now: float) -> Content:
-    """Return the row of a running server."""
-    plan = run.plan
-    facts = f"  :{plan.port}  {plan.mode.value}  up {format_duration(server_process.measure_age(run, now))}"
-    return Content.assemble(("● ", "$success"), (plan.recipe, "bold"), facts)
+def render_servers(runs: Sequence[Run], now: float, width: int) -> Content:
+    """Return a row of `width` cells per running server; names that are too long are cut so that they differ."""
+    facts = [
+        f"  :{run.plan.port}  {run.plan.mode.value}  age {format_duration(server_process.measure_age(run, now))}"
+        for run in runs
+    ]
+    room = max(12, width - 2 - max(map(len, facts), default=0))
+    names = shorten_names((run.plan.recipe for run in runs), room)
+    rows = [
+        Content.assemble(("● ", "$success"), (names[run.plan.recipe], "bold"), fact)
+        for run, fact in zip(runs, facts, strict=True)
+    ]
+    return Content("\n").join(rows)
 
 
-def _row(name: str, value: str, width: int) -> Content:
+def render_fact(name: str, value: str, width: int) -> Content:
     """Return a name and its value, whose further lines hang below the first."""
-    return _hung((f"{name:{_INDENT}}", MUTED), value, width)
+    return render_hung((f"{name:{_INDENT}}", MUTED), value, width)
 
 
-def _hung(head: tuple[str, str], text: str, width: int) -> Content:
+def render_hung(head: tuple[str, str], text: str, width: int) -> Content:
+    """Return a styled head and a text, whose further lines hang below its first."""
     indent = len(head[0])
     lines = [wrapped for line in text.split("\n") for wrapped in textwrap.wrap(line, max(20, width - indent)) or [""]]
     return Content.assemble(head, f"\n{'':{indent}}".join(lines))

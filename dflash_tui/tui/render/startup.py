@@ -5,12 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from msgspec.structs import replace
 from textual.content import Content
 
 from dflash_tui.common.formatting import format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
 from dflash_tui.presentation.startup_text import (
     RowMark,
+    Saved,
     StartupRow,
     build_startup_rows,
     find_silence,
@@ -26,7 +28,7 @@ from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 _NAME = 12
 _BAR = 24
 _SHARE = 16
-_EXPECTED = 16
+_EXPECTED = 20
 _TALL = 16  # fewer lines hold one line of facts
 _COLOURS = {
     RowMark.DONE: "$success",
@@ -45,14 +47,16 @@ def render_startup(
     expected: ExpectedStart | None = None,
     *,
     usual: Mapping[Step, MedianSeconds] | None = None,
+    saved: Saved | None = None,
+    ahead: bool = True,
 ) -> Content:
     """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
 
     What is over is folded first, then what is to come; the running phase always has its row. `usual` says what the
-    steps took in earlier runs.
+    steps took in earlier runs, `saved` what measures saved in a phase; nothing is estimated unless it is `ahead`.
     """
     steps = _steps(state, now, width, usual or {})
-    rows = build_startup_rows(state, now, expected)
+    rows = build_startup_rows(state, now, expected, saved)
     if not rows:
         when = format_ready_in(state, now, expected, usual)
         below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []
@@ -65,13 +69,15 @@ def render_startup(
             Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
             for i, line in enumerate(lines)
         ]
-    if when := format_ready_in(state, now, expected):
+    if ahead and (when := format_ready_in(state, now, expected)):
         below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
-    drawn = [_row(row, longest, width) for row in rows]
+    timed = any(row.expected for row in rows)  # a column that would stay empty has no room
+    drawn = [_row(row, longest, width, timed=timed) for row in rows]
     if height >= _TALL and len(steps) + len(rows) < room:
-        steps.append(Content.assemble((f"  {'phase'.ljust(_NAME)}{'took':>7}  expected here", MUTED)))
+        title = "  expected here" if timed else ""
+        steps.append(Content.assemble((f"  {'phase'.ljust(_NAME)}{'took':>7}{title}", MUTED)))
     drawn = steps + drawn if len(steps) + len(rows) <= room else _fold(rows, drawn, room, width)
     return Content("\n").join(drawn + below)
 
@@ -82,13 +88,13 @@ def _fold(rows: list[StartupRow], drawn: list[Content], room: int, width: int) -
     skipped = min(first, len(rows) - room + 1)
     took = sum(row.seconds or 0.0 for row in rows[:skipped])
     head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{format_duration(took):>7}")
-    kept = [head, *drawn[skipped:]] if skipped > 1 else drawn
-    if len(kept) <= room:
-        return kept
-    left = len(kept) - room + 1
+    lines = [head, *drawn[skipped:]] if skipped > 1 else drawn
+    if len(lines) <= room:
+        return lines
+    left = len(lines) - room + 1
     expected = sum(row.expected.seconds for row in rows[-left:] if row.expected)
     about = f", ≈ {format_duration(expected)}" if expected else ""
-    return [*kept[: room - 1], Content.assemble((truncate(f"· {left} more to come{about}", width), MUTED))]
+    return [*lines[: room - 1], Content.assemble((truncate(f"· {left} more to come{about}", width), MUTED))]
 
 
 def _facts(state: RunState, width: int, most: int) -> list[Content]:
@@ -117,12 +123,16 @@ def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianS
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
-    known = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
+    expected_times = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
     to_come = list_coming_steps(state.preparing, state.step_began, usual) if state.started_at is None else []
-    timed = bool(known or to_come)  # a column that would stay empty has no room
+    timed = bool(expected_times or to_come)  # a column that would stay empty has no room
     rows = [
-        _step(event, state.step_began[step], now, width, known.get(step, ""), timed=timed)
+        _step(event, state.step_began[step], now, width, expected_times.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
+    ]
+    rows += [
+        _step(replace(event, text=f"{event.host}: {event.text}"), event.at, now, width, "", timed=timed)
+        for event in state.far_steps.values()
     ]
     later = [f"· {step.value:<{_NAME}}{'':7}  {format_expected(usual[step])}" for step in to_come]
     return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
@@ -151,9 +161,9 @@ def _step(event: Preparing, began: float, now: float, width: int, usual: str, *,
     )
 
 
-def _row(row: StartupRow, longest: float, width: int) -> Content:
+def _row(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
     """Return a phase: mark, name, seconds, what was expected, a bar where there is room, and the remark."""
-    room = width - _NAME - _EXPECTED - 12
+    room = width - _NAME - 12 - (_EXPECTED if timed else 0)
     cells = _SHARE if room >= 4 * _SHARE else 0
     running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
     drawn = draw_bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
@@ -162,7 +172,7 @@ def _row(row: StartupRow, longest: float, width: int) -> Content:
         (f"{row.mark.value} ", _COLOURS[row.mark]),
         (row.name.ljust(_NAME), MUTED if row.mark is RowMark.TO_COME else "bold"),
         f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
-        (format_expected(row.expected).ljust(_EXPECTED), MUTED),
+        (format_expected(row.expected).ljust(_EXPECTED) if timed else "", MUTED),
         (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
         (
             truncate(row.note, room - (cells + 2 if cells else 0)),

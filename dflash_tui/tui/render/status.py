@@ -11,6 +11,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.events import PROBE, LogLine
 from dflash_tui.planning.plan import Plan
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.run_state import idle_probe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
@@ -32,7 +33,14 @@ _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 
 
 def render_status(
-    plan: Plan | None, run: Run | None, state: RunState, error: DflashError | None, *, now: float, frozen: bool
+    plan: Plan | None,
+    run: Run | None,
+    state: RunState,
+    error: DflashError | None,
+    *,
+    now: float,
+    frozen: bool,
+    endpoint: Endpoint | None = None,
 ) -> Content:
     """Return the status line, the most important first, since it is cut off at the right.
 
@@ -43,20 +51,22 @@ def render_status(
         error: Why it could not be prepared, launched or watched.
         now: The present time, in seconds since the epoch.
         frozen: Whether the display is frozen.
+        endpoint: Where it answers, if it does.
     """
     if plan is None:
         return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  press 1 to choose a recipe")
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
-    since, known = state.started_at, word == "starting" and not state.startup.clock_set
-    elapsed = f" {format_duration(max(0.0, now - since))}" if known and since is not None else ""
+    since, has_clock = state.started_at, word == "starting" and not state.startup.clock_set
+    elapsed = f" {format_duration(max(0.0, now - since))}" if has_clock and since is not None else ""
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
     parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
     parts += [("  FROZEN, space resumes", "bold $accent")] if frozen else []
-    facts = (
-        f" :{plan.port}  {truncate_middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
-    )
+    place = f"  {format_endpoint(endpoint)}" if endpoint else ""
+    port = "" if endpoint else f" :{plan.port}"
+    about = f"{truncate_middle(plan.recipe, 28)}  {plan.mode.value} · n={plan.num_speculative_tokens}"
+    facts = f"{port}  {about}{place}"
     parts.append((facts, "$foreground"))
     parts += [(f" · {plan.synthetic}", "$accent")] if plan.synthetic else []
     if run:

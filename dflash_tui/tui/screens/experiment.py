@@ -5,69 +5,45 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
-from typing import ClassVar, NamedTuple
+from functools import partial
+from typing import ClassVar
 
-from msgspec.structs import replace
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.design import Design, RequestMeasured
+from dflash_tui.experiments.analysis.report import TuneOutcome
+from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.monitoring import observer
-from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
-from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry
+from dflash_tui.presentation.startup_text import GLOSSES
+from dflash_tui.run_state.eta import expect_startup
+from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.trust import ask_trust
-from dflash_tui.tui.render import experiment
+from dflash_tui.tui.experiment_view import ExperimentView, read_experiment, read_outlook
+from dflash_tui.tui.render import experiment, experiment_progress, tune
+from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.render.startup import render_startup
+from dflash_tui.tui.screens.playback import open_playback, show_playback
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
+from dflash_tui.tui.widgets.chart import Chart
+from dflash_tui.tui.widgets.key_line import KeyLine
 
 _EVERY = 1.0
-_ROWS = {True: 3, False: 6}  # boots that are listed, on a low screen and on a tall one
-
-
-class ExperimentView(NamedTuple):
-    """What was read: how far it is, the start of the boot that runs, and the requests that it has answered."""
-
-    progress: Progress
-    start: RunState | None
-    requests: tuple[RequestDone, ...]
-
-
-def read_experiment(folder: Path) -> ExperimentView:
-    """Return how the experiment in `folder` stands; the server that is measured is not asked anything.
-
-    Raises:
-        UsageError: its design cannot be read.
-    """
-    progress, start = store.read_progress(folder), None
-    current = progress.current
-    if current is None:
-        return ExperimentView(progress, None, ())
-    if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
-        start = observer.replay_run(run)
-    events = [
-        event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
-    ]
-    return ExperimentView(progress, start, tuple(_shown(event) for event in events if event.number == current.number))
-
-
-def _shown(event: RequestMeasured) -> RequestDone:
-    """Return a request under the name of its stage, unless it counts."""
-    return event.request if event.stage == "round" else replace(event.request, kind=event.stage)
+_TALL = 30
+# Rows of boots, rounds and settings on a low screen and on a tall one, and more for each so many rows beyond.
+_ROWS, _ROUNDS, _SETTINGS = (3, 6, 5), (3, 6, 8), (6, 9, 2)
+_TITLES = ("boots", "measured until now; the verdict comes at the end")
+_TUNE_TITLES = ("rounds: how the field narrows", "settings")
 
 
 class ExperimentScreen(Screen[None]):
@@ -76,6 +52,8 @@ class ExperimentScreen(Screen[None]):
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
+        Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
+        Binding("p", "play", "Play", tooltip="Two arms write the same answer as fast as they did"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
         Binding(
@@ -90,6 +68,8 @@ class ExperimentScreen(Screen[None]):
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the experiment continues"),
     ]
 
+    GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
+
     class Over(Message):
         """The experiment that is shown is over."""
 
@@ -101,14 +81,17 @@ class ExperimentScreen(Screen[None]):
         super().__init__()
         self.now = now
         self.identity = ""
-        self.seen: ExperimentView | None = None
+        self.view: ExperimentView | None = None
+        self.outlook: Outlook | None = None
+        self._outlook_of: tuple[str, int] = ("", 0)  # the experiment, and how many of its boots were over
         self.error: DflashError | None = None
-        self._told = ""
+        self._opened_verdict = ""
 
     def begin(self, identity: str, *, stay: bool = False) -> None:
         """Show the experiment of that name; with `stay` also when it is over."""
-        self.identity, self.seen, self.error = identity, None, None
-        self._told = identity if stay else ""
+        self.identity, self.view, self.error, self.outlook = identity, None, None, None
+        self._outlook_of = ("", 0)
+        self._opened_verdict = identity if stay else ""
         if self.is_mounted:
             self.reload()
 
@@ -117,18 +100,22 @@ class ExperimentScreen(Screen[None]):
         yield Display(id="label")
         with Vertical(id="boots", classes="pane"):
             yield Display(id="order")
-        with Vertical(id="boot", classes="pane"):
-            yield Display(id="start")
-            yield Requests()
+        with Container(id="now"):
+            with Vertical(id="boot", classes="pane"):
+                yield Display(id="start")
+                yield Requests()
+            with Vertical(id="prompts", classes="pane"):
+                yield Display(id="by-prompt")
+        yield Chart("tok/s of each request", top=1, nothing="no request that counts has been answered yet", id="speeds")
         with Vertical(id="measured", classes="pane"):
             yield Display(id="arms")
         yield Display(id="left-over")
         yield TooSmall()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyLine()
 
+    @once_composed
     def on_mount(self) -> None:
-        self.query_one("#boots").border_title = "boots"
-        self.query_one("#measured").border_title = "measured until now; the verdict comes at the end"
+        self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TITLES
         self.query_one(Requests).hint = Content.assemble(("none yet", MUTED))
         self.set_interval(_EVERY, self.reload)
         self.reload()
@@ -145,76 +132,179 @@ class ExperimentScreen(Screen[None]):
         if not self.identity or not self.is_active:
             return
         try:
-            self.seen = await asyncio.to_thread(read_experiment, store.experiment_folder(self.identity))
+            self.view = await asyncio.to_thread(read_experiment, store.experiment_folder(self.identity))
             self.error = None
+            self.draw()
+            await self._look_ahead(self.view.progress)
         except DflashError as error:
             self.error = error
         self.draw()
-        if self.seen and self.seen.progress.finished and self._told != self.identity:
-            self._told = self.identity
+        if self.view and self._leads_to_verdict(self.view.progress) and self._opened_verdict != self.identity:
+            self._opened_verdict = self.identity
             self.post_message(self.Over(self.identity))
 
+    async def _look_ahead(self, progress: Progress) -> None:
+        """Read what earlier boots and starts say of those to come, once and after each boot."""
+        of = (progress.design.id, len(progress.boots))
+        if of != self._outlook_of and progress.driven:
+            before = self.outlook if self._outlook_of[0] == of[0] else None
+            self.outlook = await asyncio.to_thread(read_outlook, progress.design, before)
+            self._outlook_of = of
+
+    @staticmethod
+    def _leads_to_verdict(progress: Progress) -> bool:
+        """Whether another screen says what was found; a tune's own does."""
+        return progress.finished and progress.design.tuning is None
+
+    @while_open
     def draw(self) -> None:
-        """Bring every part up to date; a worker may come back when the panel is closing."""
-        if not self.query("#status"):
-            return
+        """Bring every part up to date."""
         status = self.query_one("#status", Display)
+        self.set_class(self.error is not None, "-broken")
         if self.error:
             status.show(Content.assemble(("✗ ", "$error"), ("A/B CANNOT BE READ", "bold"), f"  {self.identity}"))
             parts = [self.error.what, self.error.evidence, f"→ {self.error.hint}" if self.error.hint else ""]
             lines = [line for part in parts for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
             self.query_one("#order", Display).show(Content("\n".join(lines)))
-        elif self.seen is None:
+        elif self.view is None:
             status.show(Content.assemble(("○ ", "$foreground"), ("A/B", "bold"), "  looking …"))
         else:
-            self._draw(self.seen, self.seen.progress)
+            self._draw(self.view, self.view.progress)
         self.refresh_bindings()
 
-    def _draw(self, seen: ExperimentView, progress: Progress) -> None:
+    def _draw(self, view: ExperimentView, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
-        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
-        rows = _ROWS[self.has_class("-short")]
-        self.query_one("#order", Display).show(experiment.render_timeline(progress, now, width, rows))
+        self.set_class(view.tune is not None, "-tune")
+        self.set_class(design.measures_start, "-starts")
+        if view.tune:
+            self._draw_tune(view, view.tune, now, width)
+            return
+        self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TITLES
+        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
+        self.query_one("#order", Display).show(experiment.render_timeline(progress, now, width, self._room(_ROWS)))
         self.query_one("#arms", Display).show(experiment.render_arms(design, progress.boots, width))
-        self.query_one("#left-over", Display).show(experiment.render_remaining(progress, self.size.width - 2))
-        self._draw_boot(seen, now, width)
+        left = experiment_progress.render_left(progress, self.outlook, now, self.size.width - 2)
+        self.query_one("#left-over", Display).show(left)
+        self._draw_boot(view, now)
+        self._draw_speeds(view, now)
 
-    def _draw_boot(self, seen: ExperimentView, now: float, width: int) -> None:
+    def _draw_tune(self, view: ExperimentView, outcome: TuneOutcome, now: float, width: int) -> None:
+        """Show the rounds of a tune, the settings, and in place of a boot what it has found once it is over."""
+        progress = view.progress
+        self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
+        self.query_one("#status", Display).show(tune.render_tune_progress(progress, now, self.size.width))
+        self.query_one("#order", Display).show(tune.render_rounds(progress, width, self._room(_ROUNDS)))
+        self.query_one("#arms", Display).show(tune.render_field(progress, width, self._room(_SETTINGS)))
+        left = tune.render_tune_remaining(progress, outcome, now, self.size.width - 2)
+        self.query_one("#left-over", Display).show(left)
+        chart = self.query_one("#speeds", Chart)
+        lines, labels = experiment_progress.build_search_lines(progress)
+        chart.title = "median tok/s by boot"
+        chart.show(lines, 0, labels=labels)
+        if progress.finished or not progress.driven:
+            self.query_one("#boot").border_title = "found"
+            self.query_one(Requests).display = False
+            start = self.query_one("#start", Display)
+            start.display = True
+            start.show(tune.render_outcome(progress, outcome, width))
+        else:
+            self._draw_boot(view, now)
+
+    def _room(self, rows: tuple[int, int, int]) -> int:
+        """Return how many rows a list has: on a low screen, on a tall one, and one more for each so many beyond."""
+        low, tall, row_height = rows
+        return low if self.has_class("-short") else tall + max(0, self.size.height - _TALL) // row_height
+
+    def _draw_speeds(self, view: ExperimentView, now: float) -> None:
+        """Show what was measured until now: by prompt, and request by request."""
+        progress, kinds = view.progress, self.outlook.kinds if self.outlook else ()
+        counting = [done for done in view.requests if done.kind not in experiment_progress.UNCOUNTED]
+        speeds = experiment_progress.list_speeds(progress, counting)
+        pane, chart = self.query_one("#prompts"), self.query_one("#speeds", Chart)
+        pane.border_title, chart.title = "by prompt: median tok/s until now", "tok/s of each request"
+        width, height = pane.scrollable_content_region.size
+        speeds_by_prompt = experiment_progress.render_prompts(progress, speeds, kinds, width, max(1, height))
+        self.query_one("#by-prompt", Display).show(speeds_by_prompt)
+        if chart.size.width:
+            chart.show(*experiment_progress.build_speed_lines(progress, speeds, now, chart.columns))
+
+    def _draw_boot(self, view: ExperimentView, now: float) -> None:
         pane, start, requests = self.query_one("#boot"), self.query_one("#start", Display), self.query_one(Requests)
-        progress, current = seen.progress, seen.progress.current
+        progress, current = view.progress, view.progress.current
         starting = current is None or current.stage == "starting"
         start.display, requests.display = starting, not starting
         if current is None:
             pane.border_title = Content("between two boots")
             word = "all boots are over" if progress.finished else "preparing the next server" if progress.driven else ""
-            start.show(Content.assemble((word or "nothing runs", MUTED)))
+            start.show(self._render_wait(progress, word or "nothing runs"))
             return
         arm, count = name_arm(progress.design, current.arm), len(progress.design.order)
-        pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
+        number = f"boot {current.number + 1}" + ("" if progress.design.tuning else f" of {count}")
+        pane.border_title = Content(f"{number}: {arm} · {experiment_progress.describe_stage(progress)}")
         if starting:
-            height = max(3, pane.size.height)
-            shown = (
-                render_startup(seen.start, now, width, height)
-                if seen.start
-                else Content.assemble(("preparing …", MUTED))
-            )
-            start.show(shown)
+            start.show(self._render_start(view, current.arm, now))
         else:
-            requests.show(seen.requests, "")
+            requests.show(view.requests, "")
+
+    def _render_wait(self, progress: Progress, word: str) -> Content:
+        """Return a word, and while it goes on what each boot does."""
+        width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
+        lines = textwrap.wrap(experiment_progress.list_boot_stages(progress), max(20, width)) if progress.driven else []
+        return Content.assemble((word, "bold"), *((f"\n{line}", MUTED) for line in lines))
+
+    def _render_start(self, view: ExperimentView, arm: int, now: float) -> Content:
+        if (state := view.start) is None:
+            return self._render_wait(view.progress, "preparing …")
+        width, height = self.query_one("#boot").scrollable_content_region.size
+        starts = self.outlook.starts[arm : arm + 1] if self.outlook else ()
+        expected = expect_startup(starts[0], state.startup.cache) if starts else None
+        return render_startup(state, now, width or self.size.width - 4, max(3, height), expected)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        progress = self.seen.progress if self.seen else None
+        progress = self.view.progress if self.view else None
         if action == "stop":
             return progress is not None and progress.driven
         if action == "resume":
             return progress is not None and progress.status in {"halted", "interrupted"}
-        return progress is not None and progress.finished if action == "verdict" else True
+        if action == "play":
+            measured = {boot.arm for boot in progress.boots if boot.requests} if progress else set()
+            return len(measured) > 1 and progress is not None and progress.design.tuning is None
+        if action == "keep":
+            outcome = self.view.tune if self.view else None
+            return outcome is not None and bool(outcome.best) and not outcome.recipe
+        return progress is not None and self._leads_to_verdict(progress) if action == "verdict" else True
 
     def action_verdict(self) -> None:
         self.post_message(self.Over(self.identity))
+
+    def action_play(self) -> None:
+        if self.view:
+            show_playback(self, partial(open_playback, self.view.progress.design.id))
+
+    def action_keep(self) -> None:
+        if self.view and self.view.tune:
+            self.keep(self.view.progress, self.view.tune)
+
+    @work(exclusive=True, group="keep")
+    async def keep(self, progress: Progress, outcome: TuneOutcome) -> None:
+        """Write the best setting as a recipe, beside any of that name."""
+        from dflash_tui.experiments.tuning import tuner
+
+        name = progress.design.tuning.save_as if progress.design.tuning else ""
+        try:
+            path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
+        except (DflashError, OSError) as error:
+            known_error = (
+                error
+                if isinstance(error, DflashError)
+                else DflashError("the recipe was not written", evidence=str(error))
+            )
+            self.app.push_screen(ErrorDialog(known_error))
+            return
+        self.notify(f"wrote {path}", markup=False, timeout=10)
 
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; r resumes from there."
@@ -233,15 +323,15 @@ class ExperimentScreen(Screen[None]):
         await self._do(controller.stop_driver)
 
     def action_resume(self) -> None:
-        if self.seen is None:
+        if self.view is None:
             return
-        design = self.seen.progress.design
+        design = self.view.progress.design
         try:
             recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        ask_trust(self.app, recipe, [arm.plan.vllm for arm in design.arms], self.resume)
+        ask_trust(self.app, recipe, [arm.plan for arm in design.arms], self.resume)
 
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
@@ -251,10 +341,10 @@ class ExperimentScreen(Screen[None]):
         await self._do(controller.resume_experiment)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
-        if self.seen is None:
+        if self.view is None:
             return
         try:
-            await asyncio.to_thread(act, self.seen.progress.design)
+            await asyncio.to_thread(act, self.view.progress.design)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
         self.reload()

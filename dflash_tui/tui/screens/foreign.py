@@ -12,6 +12,7 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests
 
@@ -40,6 +41,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         yield Display(id="player")
         yield from super().compose()
 
+    @once_composed
     def on_mount(self) -> None:
         super().on_mount()
         self.query_one(Requests).hint = Content.assemble(("single requests of a foreign server are not known", MUTED))
@@ -70,6 +72,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         """How many tokens are drafted per step, by the positions that the server counts."""
         return len(self.state.readings[-1].counters.per_position) if self.state.readings else 0
 
+    @while_open
     def draw(self) -> None:
         super().draw()
         health = self.state.health.value

@@ -18,6 +18,7 @@ from dflash_tui.common.formatting import format_duration, truncate_middle
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
+from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar
 
@@ -27,11 +28,14 @@ _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
 _LEAST_STEP = 2.0
 _BAR = 24
-_SHARED = {"window(-1)", "window(1)", "log", "chart", "alarms"}
+_SHARED = {"window(-1)", "window(1)", "log", "chart", "alarms", "app.fix", "report"}
 
 
 class ReplayScreen(RunScreen, inherit_bindings=False):
-    """Shows the recording that a `Player` plays. It knows no server, so nothing on it can send or stop."""
+    """Shows the recording that a `Player` plays. It knows no server, so nothing on it can send or stop.
+
+    One of a run of this machine can be launched again, as it was or with what helps.
+    """
 
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
@@ -42,6 +46,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="Jump to the launch"),
         Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="Jump to the end"),
         *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _SHARED),
+        Binding("enter", "app.relaunch", "Launch again", tooltip="Launch again as it was; shows the command first"),
         Binding("1", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
@@ -53,12 +58,14 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__(lambda: self.player.now() if self.player else time.time())
         self.player: Player | None = None
-        self._held = False  # while another screen is shown
+        self._own: Run | None = None
+        self._is_covered = False  # while another screen is shown
 
     def compose(self) -> ComposeResult:
         yield Display(id="player")
         yield from super().compose()
 
+    @once_composed
     def on_mount(self) -> None:
         super().on_mount()
         self.query_one(Requests).hint = Content.assemble(("none so far", MUTED))
@@ -67,18 +74,18 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def on_screen_suspend(self) -> None:
         if self.player and not self.player.paused:
-            self._held = True
+            self._is_covered = True
             self.player.pause(True)
 
     def on_screen_resume(self) -> None:
-        if self.player and self._held and not self.player.finished:
+        if self.player and self._is_covered and not self.player.finished:
             self.player.pause(False)
-        self._held = False
+        self._is_covered = False
         super().on_screen_resume()
 
-    def play(self, player: Player) -> None:
-        """Show the recording of `player` from where it stands."""
-        self.player = player
+    def play(self, player: Player, own: Run | None = None) -> None:
+        """Show the recording of `player` from where it stands; `own` is the run of this machine that it is of."""
+        self.player, self._own = player, own
         self.begin(player.recording)
 
     @work(exclusive=True, group="play")
@@ -104,11 +111,17 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         """A recording has none."""
         return False
 
+    @property
+    def own_run(self) -> Run | None:
+        """The run of this machine that is replayed, None for any other recording."""
+        return self._own
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in {"seek", "to", "pause", "speed"}:
             return self.player is not None and not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
 
+    @while_open
     def draw(self) -> None:
         super().draw()
         self.show_position()
@@ -152,13 +165,14 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
 
 def build_player(run: Run) -> Player:
-    """Return a player of `run`: a run is shown from its end, to look back, the sample from its start.
+    """Return a player of `run`: a run is shown from its end, to look back, the sample from where something happens.
 
     Raises:
         DflashError: it cannot be read.
     """
     recorded = recording.open_recording(run)
-    return Player(recorded, at=0.0 if recorded.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
+    at = recorded.find_opening() if recorded.name == recording.SAMPLE else math.inf
+    return Player(recorded, at=at, speed=PANEL_SPEED)
 
 
 def render_position(player: Player, width: int) -> Content:

@@ -10,34 +10,38 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widgets import Footer
 from textual.worker import Worker
 
 from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
-from dflash_tui.events import PROBE, AnyEvent, Step
+from dflash_tui.events import FILLER, PROBE, AnyEvent, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.plan import Plan
+from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_wiring
+from dflash_tui.presentation.startup_text import GLOSSES, find_saved
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
+from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.alarms import AlarmDialog, render_alarms
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.render import charts, status
+from dflash_tui.tui.render import ranks, status
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
-from dflash_tui.tui.widgets.chart import Chart, ChartLine
 from dflash_tui.tui.widgets.failure import FailurePane
+from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.tui.widgets.request_strip import RequestStrip
+from dflash_tui.tui.widgets.run_panes import RunPanes
 from dflash_tui.tui.widgets.tiles import Tiles, build_tiles
 
 WINDOWS = (120.0, 600.0, 3600.0)
@@ -70,6 +74,7 @@ class RunScreen(Screen[None]):
         Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
         Binding("l", "log", "Log", tooltip="Full-screen log, and back"),
         Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="All alarms in full"),
+        Binding("y", "copy_curl", "Curl", show=False, tooltip="Copy a curl that asks this server"),
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
         Binding("f", "app.fix", "Fix", tooltip="Launch again with a suggested fix; shows the command first"),
         Binding("u", "report", "Report", tooltip="Write a bug report for vLLM's issue tracker"),
@@ -83,12 +88,13 @@ class RunScreen(Screen[None]):
     key_state: reactive[tuple[str, bool, bool]] = reactive(("", False, False), repaint=False, bindings=True)
 
     NO_GPU: ClassVar = "no GPU"
+    GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(classes="-idle")
         self.now = now
         self.clear()
-        self.window = self.chart = 0
+        self.window = 0
         self.frozen = False
         self._ticks = 0
         self._sending: Worker[None] | None = None
@@ -116,6 +122,7 @@ class RunScreen(Screen[None]):
         self.run = run
         if self.is_mounted:
             self.read_history()
+            self.query_one(LogPane).offer_ranks(run)
 
     @work(group="history", exclusive=True)
     async def read_history(self) -> None:
@@ -148,26 +155,22 @@ class RunScreen(Screen[None]):
         yield Display(id="status")
         yield Display(id="alarms")
         yield Timeline()
+        yield Display(id="ranks")
         yield Tiles()
         with VerticalScroll(id="startup", can_focus=False):
             yield Display(id="steps")
         yield FailurePane()
         yield RequestStrip()
-        with Container(id="panes"):
-            yield Chart("tok/s", top=10, id="tok_s")
-            yield Chart("acceptance %", top=100, fixed=True, id="acceptance")
-            yield Chart("memory GiB", top=1, fixed=True, id="memory")
-            yield Chart("GPU %", top=100, fixed=True, nothing=self.NO_GPU, id="gpu")
-            yield Positions()
-            yield Requests()
-            yield LogPane()
+        yield RunPanes(self.NO_GPU)
         yield TooSmall()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyLine()
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one("#startup").border_title = "start-up"
-        self._choose_charts()
         self.query_one(LogPane).focus()
+        if self.run:
+            self.query_one(LogPane).offer_ranks(self.run)
         self.set_interval(LOG_INTERVAL, self.tick)
         self.read_history()
         self.call_after_refresh(self.draw)
@@ -207,9 +210,21 @@ class RunScreen(Screen[None]):
         return self.plan is not None and self.error is None and self.state.exit is None
 
     @property
+    def endpoint(self) -> Endpoint | None:
+        """Where a server answers; None where none does."""
+        if self.run is None or not self.has_server or self.state.status not in {*_ANSWERING, "up"}:
+            return None
+        return Endpoint.from_run(self.run)
+
+    @property
     def failure(self) -> Postmortem | None:
         """Why the run failed, or None while it did not."""
         return self.query_one(FailurePane).postmortem if self.is_mounted else None
+
+    @property
+    def own_run(self) -> Run | None:
+        """The run that is shown, where this machine launched it: it can be launched again, and has a folder."""
+        return self.run
 
     @property
     def drafted(self) -> int:
@@ -226,11 +241,12 @@ class RunScreen(Screen[None]):
         """Write the lines that came since the last time."""
         self.query_one(LogPane).show(self.state, self.run.utc_offset if self.run else 0.0)
 
+    @while_open
     def draw(self) -> None:
         """Bring every visible part up to date."""
         self.changed = False
         now = self.state.exit.at if self.state.exit else self.now()
-        failed = self.query_one(FailurePane).show(self.run, self.state, self.error)
+        failed = self.query_one(FailurePane).show(self.own_run or self.run, self.state, self.error)
         before = self.classes
         for stage in ("idle", "starting", "live"):
             self.set_class(stage == self.stage, f"-{stage}")
@@ -239,16 +255,25 @@ class RunScreen(Screen[None]):
             self.call_after_refresh(self._show_end)
         self.key_state = (self.stage, self.has_server, self.failure is not None)
         self.write_log()
+        cluster = self.plan.cluster if self.plan else None
+        self.set_class(cluster is not None, "-ranks")
+        if cluster:
+            self.query_one("#ranks", Display).show(ranks.render_ranks(cluster, self.state, now))
         self.query_one("#status", Display).show(
-            status.render_status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
+            status.render_status(
+                self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen, endpoint=self.endpoint
+            )
         )
         if self.stage == "starting":
             # A pane that was hidden has no width before.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
             height = max(6, (self.size.height - 1) * 6 // 10 - 2)  # what the style sheet gives, less the border
             expected = expect_startup(self.earlier, self.state.startup.cache)
-            shown = render_startup(self.state, now, width, height, expected, usual=self.usual)
-            self.query_one("#steps", Display).show(shown)
+            saved = find_saved(self.state, now, self.plan.start if self.plan else (), self.earlier)
+            startup = render_startup(
+                self.state, now, width, height, expected, usual=self.usual, saved=saved, ahead=self.has_server
+            )
+            self.query_one("#steps", Display).show(startup)
         elif self.stage == "live":
             self._draw_live(now)
 
@@ -261,10 +286,10 @@ class RunScreen(Screen[None]):
             return self.stage == "live" and (self.has_class("-narrow") or self.has_class("-short"))
         if action in {"freeze", "window", "alarms"}:
             return self.stage == "live"
-        if action == "send_prompts":
+        if action in {"send_prompts", "copy_curl"}:
             return self.has_server and self.stage == "live"
         if action == "report":
-            return self.failure is not None
+            return self.failure is not None and self.own_run is not None
         return self.stage != "idle" or action != "log"
 
     def _draw_live(self, now: float) -> None:
@@ -276,16 +301,11 @@ class RunScreen(Screen[None]):
         shares = rates.per_position if rates else ()
         advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
         self.query_one(Positions).show(shares, advice)
-        requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
+        requests = [done for done in self.state.requests if done.kind not in {PROBE, FILLER} or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
-        self.query_one(RequestStrip).show(tuple(self.state.finished.requests), self.state.finished.cycle)
-        drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
-        for chart in self.query(Chart):
-            if chart.size.width:
-                if (columns := chart.columns) not in drawn:
-                    drawn[columns] = charts.build_chart_lines(self.state, now, span, columns)
-                lines, top = drawn[columns][str(chart.id)]
-                chart.show(lines, span, top)
+        finished = self.state.finished
+        self.query_one(RequestStrip).show(tuple(finished.requests), finished.cycle, can_send=self.has_server)
+        self.query_one(RunPanes).draw_charts(self.state, now, span)
 
     def _draw_alarms(self, now: float) -> None:
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN
@@ -319,7 +339,7 @@ class RunScreen(Screen[None]):
         kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
         try:
             self.show_sending(run, kinds.pop(0))
-            sampling = client.Sampling(scale, temperature=None, fixed=False)
+            sampling = Sampling(scale, temperature=None, fixed=False).suit_to(self.state.startup.samplers)
             requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, key=run.api_key)
             async with aclosing(requests):
                 async for done in requests:
@@ -328,14 +348,22 @@ class RunScreen(Screen[None]):
         finally:
             self.show_sending(run, "")
 
+    def action_copy_curl(self) -> None:
+        """Copy a curl that asks the server something."""
+        if endpoint := self.endpoint:
+            self.app.copy_to_clipboard(format_wiring(endpoint, ClientProgram.CURL))
+            self.notify(f"a curl to {format_endpoint(endpoint)} is copied, if the terminal allows OSC 52", markup=False)
+        else:
+            self.notify("no server answers yet", severity="warning")
+
     def action_report(self) -> None:
         """Write a report of the failure beside the log, and copy it."""
         from dflash_tui.diagnosis import bug_report
 
-        if self.run is None or self.failure is None:
+        if (run := self.own_run) is None or self.failure is None:
             return
-        text = bug_report.build_bug_report(self.run, self.state, self.failure.diagnosis)
-        path = self.run.folder / "report.md"
+        text = bug_report.build_bug_report(run, self.state, self.failure.diagnosis)
+        path = run.folder / "report.md"
         self.app.copy_to_clipboard(text)
         try:
             private_files.write_private_file(path, text.encode())
@@ -356,17 +384,8 @@ class RunScreen(Screen[None]):
         self.draw()
 
     def action_chart(self) -> None:
-        self.chart = (self.chart + 1) % len(charts.NAMES)
-        self._choose_charts()
+        self.query_one(RunPanes).show_next_chart()
         self.call_after_refresh(self.draw)
-
-    def _choose_charts(self) -> None:
-        """Mark the chart to show where there is room for one, and the second for where there is room for two."""
-        for name in charts.NAMES:
-            place = (charts.NAMES.index(name) - self.chart) % len(charts.NAMES)
-            chart = self.query_one(f"#{name}")
-            chart.set_class(place == 0, "-first")
-            chart.set_class(place == 1, "-second")
 
     def action_log(self) -> None:
         self.toggle_class("-log")

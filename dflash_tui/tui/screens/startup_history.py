@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
@@ -20,9 +19,12 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
 
 _NAME = 20
+_STARTS = 11
 _EXACT = 10.0  # seconds; shorter durations are shown to a tenth
 _FIRST = "first request"
 # A part has the same style in every bar; neighbours differ without colours, too.
@@ -32,18 +34,19 @@ _STYLES = {
 }
 
 
-class HistoryScreen(ModalScreen[None]):
+class HistoryScreen(Dialog[None]):
     """Compares the starts of this machine: the number, median, spread and phases of each kind."""
 
-    BINDINGS: ClassVar = [Binding("escape,q,h", "dismiss", "close")]
+    HEADING: ClassVar = "starts of this machine"
+    BINDINGS: ClassVar = [Binding("escape,q,h", "dismiss", "close", key_display="esc")]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble(("starts", "bold"), "  reading …"), id="head-of-starts")
             with VerticalScroll(id="checks"):
                 yield Static(id="compared", markup=False)
-            yield Static(Content("\nesc  close   ↑ ↓  scroll"), classes="muted")
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one("#checks").focus()
         self.load_starts()
@@ -54,12 +57,12 @@ class HistoryScreen(ModalScreen[None]):
         starts = await asyncio.to_thread(startup_history.list_starts)
         head = f"  {pluralize(len(starts), 'start')} on this machine; medians until the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
-        shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
+        comparison, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has started on this machine yet", MUTED))
-        shown.update(render_table(startup_comparison.group_starts(starts), width) if starts else none)
+        comparison.update(render_kinds(startup_comparison.group_starts(starts), width) if starts else none)
 
 
-def render_table(kinds: Sequence[StartKind], width: int) -> Content:
+def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
     """Return all kinds in rows of `width` cells, those of a pair and engine together, and how they differ."""
     blocks = []
     for pair, group in groupby(kinds, key=lambda kind: kind.group):
@@ -69,7 +72,7 @@ def render_table(kinds: Sequence[StartKind], width: int) -> Content:
         rows = [Content.assemble((name, "bold"), (f"  {label}", MUTED))]
         if synthetic := alike[-1].synthetic:
             rows.append(Content.assemble((f"({synthetic}: the times are real, the model is not)", "$warning")))
-        longest = max((total_seconds(kind) for kind in alike), default=0.0)
+        longest = max((sum_parts(kind) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in render_kind(kind, longest, width)]
         rows += [_render_difference(difference) for difference in startup_comparison.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
@@ -82,7 +85,7 @@ def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in (*parts, (_FIRST, kind.first_request)) if seconds]
 
 
-def total_seconds(kind: StartKind) -> float:
+def sum_parts(kind: StartKind) -> float:
     """Return the seconds of all parts of a kind."""
     return sum(seconds for _, seconds in list_parts(kind))
 
@@ -94,7 +97,8 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
         n, ready = len(kind.starts), "never answered a request"
     spread = format_spread(kind)
     range_text = f" ({spread})" if spread != UNKNOWN else ""
-    head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (f"n={n:<4}", MUTED), ready, (range_text, MUTED))
+    starts = f"{pluralize(n, 'start'):<{_STARTS}}"
+    head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (starts, MUTED), ready, (range_text, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0
     for name, took in list_parts(kind):
         seconds += took
@@ -120,7 +124,7 @@ def _render_legend(kind: StartKind, width: int) -> list[Content]:
 
 
 def _render_difference(difference: StartDifference) -> Content:
-    one, other, seconds = difference
+    first, second, seconds = difference
     more = "later" if seconds >= 0 else "sooner"
-    text = f"{one.name} (n={len(one.times_to_ready)}) is ready {format_duration(abs(seconds))} {more} than {other.name}"
-    return Content.assemble(("→ ", "$primary"), f"{text} (n={len(other.times_to_ready)})")
+    text = f"{first.name} is ready {format_duration(abs(seconds))} {more} than {second.name}"
+    return Content.assemble(("→ ", "$primary"), text)

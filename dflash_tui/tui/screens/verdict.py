@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,26 +14,25 @@ from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
-from dflash_tui.presentation import experiment_markdown
-from dflash_tui.presentation.experiment_tables import (
-    count_requests,
-    describe_certainty,
-    describe_variation,
-    name_arm,
-    synthetic_label,
-)
+from dflash_tui.presentation import experiment_markdown, verdict_text
+from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
+from dflash_tui.tui.composition import once_composed, while_open
+from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
+from dflash_tui.tui.screens.playback import build_playback, show_playback
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
+from dflash_tui.tui.widgets.key_line import KeyLine
 
 _PANES = ("verdict", "arms", "ranges", "starts")
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
@@ -43,7 +43,9 @@ class VerdictScreen(Screen[None]):
 
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
-        Binding("left", "other(-1)", "Before", show=False, tooltip="The comparison before"),
+        Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
+        Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
+        Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
         Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
         Binding("v", "progress", "Boots", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
@@ -82,8 +84,9 @@ class VerdictScreen(Screen[None]):
                 yield Static(id="ranges", markup=False, classes="pane")
                 yield Static(id="starts", markup=False, classes="pane")
         yield TooSmall()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyLine()
 
+    @once_composed
     def on_mount(self) -> None:
         for name, title in (("verdict", "verdict"), ("arms", "arms, medians of boots"),
                             ("starts", "start-up")):  # fmt: skip
@@ -103,17 +106,16 @@ class VerdictScreen(Screen[None]):
         comparisons = self.report.comparisons if self.report else ()
         return comparisons[self.place % len(comparisons)] if comparisons else None
 
+    @while_open
     def draw(self) -> None:
-        """Show the report, or that there is none; it may be called when the panel is closing."""
-        if not self.query("#status"):
-            return
+        """Show the report, or that there is none."""
         if self.report is None:
             self.query_one("#status", Display).show(
                 Content.assemble(("○ ", "$foreground"), ("no A/B has finished yet", "bold"))
             )
             return
-        report, one, design = self.report, self.comparison, self.report.design
-        self.query_one("#status", Display).show(render_head(report, self.place))
+        report, comparison, design = self.report, self.comparison, self.report.design
+        self.query_one("#status", Display).show(experiment.render_report_head(report, self.place))
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
@@ -121,10 +123,10 @@ class VerdictScreen(Screen[None]):
         self._show("arms", experiment.render_arms(design, report.boots, width))
         note = ", ± half their range" if experiment.shows_spread(design, report.boots, width) else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{note}"
-        self._draw_verdict(report, one)
+        self._draw_verdict(report, comparison)
         self._draw_sweep(report.sweep)
-        shown = (one.a, one.b) if one else range(len(design.arms))
-        self._show("starts", experiment.render_start_bars(report, shown, self._width("starts")))
+        arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
+        self._show("starts", experiment.render_start_bars(report, arms, self._width("starts")))
         self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
@@ -132,16 +134,16 @@ class VerdictScreen(Screen[None]):
         if drawn != [self._width(pane) for pane in _PANES]:
             self.draw()
 
-    def _draw_verdict(self, report: ExperimentReport, one: Comparison | None) -> None:
-        self.query_one("#ranges").display = one is not None
-        if one is None:
+    def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
+        self.query_one("#ranges").display = comparison is not None
+        if comparison is None:
             self._show("verdict", Content("no two arms can be compared: a boot of each is needed"))
             return
-        self._show("verdict", experiment.render_verdict(report, one, self._width("verdict")))
-        self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
-        self._show("ranges", experiment.render_intervals(report, one, self._width("ranges")))
-        a, b = (name_arm(report.design, arm, 16) for arm in (one.a, one.b))
-        self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
+        self._show("verdict", experiment.render_verdict(report, comparison, self._width("verdict")))
+        self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
+        self._show("ranges", experiment.render_intervals(comparison, self._width("ranges")))
+        a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
+        self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
 
     def _draw_sweep(self, sweep: Sweep | None) -> None:
         chart = self.query_one("#sweep", Chart)
@@ -150,7 +152,11 @@ class VerdictScreen(Screen[None]):
             return
         design = self.report.design
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
-        values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
+        ends = (
+            [point.low or point.tok_s for point in sweep.points],
+            [point.high or point.tok_s for point in sweep.points],
+        )
+        values += [("", "series-dim", end) for end in ends]
         names = [
             f"{truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
@@ -159,14 +165,18 @@ class VerdictScreen(Screen[None]):
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _show(self, name: str, content: Content) -> None:
+        """Show lines in a pane that is as high as they are: one that measures itself may keep the height of before."""
         static = self.query_one(f"#{name}", Static)
         if static.content != content:
             static.update(content)
+            static.styles.height = content.plain.count("\n") + 1 + static.gutter.height
 
     def _width(self, name: str) -> int:
         return max(40, self.query_one(f"#{name}").content_region.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        if action in {"answers", "play"}:
+            return self.comparison is not None
         if action == "other":
             return self.report is not None and len(self.report.comparisons) > 1
         return self.report is not None if action in {"write", "progress"} else True
@@ -179,6 +189,27 @@ class VerdictScreen(Screen[None]):
     def action_progress(self) -> None:
         if self.report:
             self.post_message(self.Boots(self.report.design.id))
+
+    def action_answers(self) -> None:
+        if self.report and self.comparison:
+            self.show_answers(self.report, self.comparison)
+
+    @work(exclusive=True, group="answers")
+    async def show_answers(self, report: ExperimentReport, comparison: Comparison) -> None:
+        """Show the answers that were kept of two arms, or say that none were."""
+        pairs = await asyncio.to_thread(_read_pairs, report, comparison)
+        if not pairs:
+            self.notify("no answers were kept of this A/B", timeout=5)
+            return
+        names = (
+            verdict_text.label_arm(report.design, comparison.a),
+            verdict_text.label_arm(report.design, comparison.b),
+        )
+        self.app.push_screen(AnswersDialog(pairs, names))
+
+    def action_play(self) -> None:
+        if self.report and self.comparison:
+            show_playback(self, partial(build_playback, self.report, self.comparison))
 
     def action_write(self) -> None:
         if self.report:
@@ -203,24 +234,10 @@ class VerdictScreen(Screen[None]):
         self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
 
 
+def _read_pairs(report: ExperimentReport, comparison: Comparison) -> list[answers.AnswerPair]:
+    kept_answers = store.read_answers(store.experiment_folder(report.design.id))
+    return list(answers.list_prompts(report, comparison, kept_answers))
+
+
 def _write(path: Path, markdown: str) -> None:
     private_files.write_private_file(path, markdown.encode())
-
-
-def render_head(report: ExperimentReport, place: int) -> Content:
-    """Return the line over a verdict: what was compared, and of how much."""
-    design = report.design
-    which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
-    engine = next((boot.engine for boot in report.boots if boot.engine), "")
-    facts = [
-        describe_variation(design),
-        describe_certainty(design),
-        f"{count_requests(report.boots)} requests",
-        clean_line(engine),
-    ]
-    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
-    return Content.assemble(
-        ("A/B ", "bold"), (truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
-        (which, "bold"), f"  {' · '.join(filter(None, facts))}",
-    )  # fmt: skip

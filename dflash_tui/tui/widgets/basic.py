@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import RenderResult
 from textual.content import Content
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
-from dflash_tui.events import RequestDone
-from dflash_tui.run_state.speculation import DraftAdvice
-from dflash_tui.run_state.startup import PhaseSpan
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate, truncate_middle
+
+if TYPE_CHECKING:  # values of a run, which the launch screen does without
+    from dflash_tui.events import RequestDone
+    from dflash_tui.run_state.speculation import DraftAdvice
+    from dflash_tui.run_state.startup import PhaseSpan
 
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"
+# The same for rows of a list: it contrasts with the cursor's background, too.
+MUTED_ROW = "auto 70%"
 # More than fit on any screen; all of them would cost more with every request.
 REQUESTS_SHOWN = 60
+# The cells from which a table of requests has the column of tokens, and the one of how each ended.
+_TOKENS_FROM, _END_FROM = 31, 37
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -35,12 +45,35 @@ class Display(Static):
             self.update(content, layout=taller or self.styles.text_wrap == "wrap")
 
 
+class MarkedList(OptionList):
+    """A list with marks in colours; under the cursor, whose background these were not chosen for, in its own colour."""
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line, in the colour of the cursor where it is highlighted."""
+        strip = super().render_line(y)
+        if self.highlighted is None or not any(self._is_highlighted(segment) for segment in strip):
+            return strip
+        color = Style(color=self.get_component_rich_style("option-list--option-highlighted").color)
+        return Strip([Segment(text, style + color if style else color) for text, style, _ in strip], strip.cell_length)
+
+    def _is_highlighted(self, segment: Segment) -> bool:
+        return segment.style is not None and segment.style.meta.get("option") == self.highlighted
+
+
 class TooSmall(Widget):
     """A notice that the terminal is too small; the style sheet shows it instead of everything else."""
 
     def render(self) -> RenderResult:
         width, height = self.app.size
         return Content(f"terminal too small: {width}x{height}, needs {NEEDS[0]}x{NEEDS[1]}")
+
+
+def render_error(what: str, evidence: str, do: str) -> Content:
+    """Return an error of ours: what happened, the line that shows it and what to do about it."""
+    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
+    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
+    rows += [Content.assemble(("→ ", "bold $primary"), do)] if do else []
+    return Content("\n").join(rows)
 
 
 def draw_bar(share: float, width: int) -> str:
@@ -95,19 +128,22 @@ class Timeline(Widget):
 
 def fold_phases(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:
     """Return (label, cells) per phase; the shortest phases become "other" until every label has room."""
-    kept, other = list(phases), 0.0
+    phases_with_room, other = list(phases), 0.0
     while True:
-        shown = [*kept, ("other", other)] if other or len(kept) < len(phases) else kept
-        labels = [f"{name} {format_duration(seconds)}" for name, seconds in shown]
+        drawn_phases = (
+            [*phases_with_room, ("other", other)] if other or len(phases_with_room) < len(phases) else phases_with_room
+        )
+        labels = [f"{name} {format_duration(seconds)}" for name, seconds in drawn_phases]
         free = width - sum(len(label) + 1 for label in labels)
-        if free >= 0 or not kept:
+        if free >= 0 or not phases_with_room:
             break
-        shortest = min(kept, key=lambda phase: phase[1])
-        kept.remove(shortest)
+        shortest = min(phases_with_room, key=lambda phase: phase[1])
+        phases_with_room.remove(shortest)
         other += shortest[1]
-    total = sum(seconds for _, seconds in shown) or 1.0
+    total = sum(seconds for _, seconds in drawn_phases) or 1.0
     cells = [
-        len(label) + 1 + int(max(0, free) * seconds / total) for label, (_, seconds) in zip(labels, shown, strict=True)
+        len(label) + 1 + int(max(0, free) * seconds / total)
+        for label, (_, seconds) in zip(labels, drawn_phases, strict=True)
     ]
     if cells:
         cells[-1] += max(0, width - sum(cells))
@@ -120,15 +156,15 @@ class Positions(Widget):
     The first position that does not pay off is marked, and those after it are muted.
     """
 
-    shares: reactive[tuple[float, ...]] = reactive(())
+    shares: reactive[tuple[float | None, ...]] = reactive(())
     advice: reactive[DraftAdvice | None] = reactive(None)
 
     def __init__(self) -> None:
         super().__init__(id="positions")
 
-    def show(self, shares: Sequence[float], advice: DraftAdvice | None) -> None:
+    def show(self, shares: Sequence[float | None], advice: DraftAdvice | None) -> None:
         """Replace the shares, rounded to whole per cent, and the advice on how many tokens to draft."""
-        self.shares, self.advice = tuple(round(share, 2) for share in shares), advice
+        self.shares, self.advice = tuple(None if share is None else round(share, 2) for share in shares), advice
 
     def watch_advice(self) -> None:
         """Name the advice in the title."""
@@ -146,14 +182,14 @@ class Positions(Widget):
         for index, share in enumerate(self.shares):
             room = max(0, column_width - 9)
             gap = " " if index >= row_count else ""
-            drawn = draw_bar(share, room)
+            drawn = draw_bar(share or 0.0, room)
             mark = "✗" if index + 1 == useless else " "
             color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
             rows[index % row_count] += Content.assemble(
                 (f"{gap}{mark}", "$error"),
                 (f"{index + 1:>2} ", MUTED),
                 (drawn, color),
-                f"{share * 100:>{room - len(drawn) + 4}.0f}",
+                f"{format_number(None if share is None else share * 100, 0):>{room - len(drawn) + 4}}",
             )
         return Content("\n").join(rows)
 
@@ -183,7 +219,8 @@ class Requests(Widget):
 
     def render(self) -> RenderResult:
         width, height = self.size
-        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", MUTED))
+        tokens, end = f" {'tokens':>6}" * (width >= _TOKENS_FROM), "  end" * (width >= _END_FROM)
+        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>6}{tokens}{end}", MUTED))
         rows = [_render_request(done, width) for done in self.requests]
         if self.sending:
             rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  sending …", MUTED)))
@@ -193,8 +230,10 @@ class Requests(Widget):
 
 
 def _render_request(done: RequestDone, width: int) -> Content:
+    kind = f"{truncate_middle(done.kind, 9):<9}"
     if done.error:
-        return Content.assemble((f"{done.kind:<9}", "bold"), (truncate(f" ✗ {done.error}", width - 9), "$error"))
+        return Content.assemble((kind, "bold"), (truncate(f" ✗ {done.error}", width - 9), "$error"))
     ttft = UNKNOWN if done.ttft is None else format_number(done.ttft, 2, "s")
-    figures = f" {ttft:>7} {format_number(done.decode_tok_s):>7} {done.tokens:>6}  "
-    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (truncate(done.finish, width - 34), MUTED))
+    tokens = f" {done.tokens:>6}" * (width >= _TOKENS_FROM)
+    figures = f" {ttft:>7} {format_number(done.decode_tok_s):>6}{tokens}  "
+    return Content.assemble((kind, "bold"), figures, (truncate(done.finish, max(0, width - _END_FROM + 4)), MUTED))

@@ -56,9 +56,9 @@ def fit_columns(values: Sequence[float], columns: int, low: float, high: float) 
     start = 0.0
     while start < len(values):
         last = max(int(start) + 1, int(start + step))
-        known = [max(-_HUGE, min(value, _HUGE)) for value in values[int(start) : last] if math.isfinite(value)]
-        if known:
-            yield start, min(max(sum(known) / len(known), low), high)
+        finite = [max(-_HUGE, min(value, _HUGE)) for value in values[int(start) : last] if math.isfinite(value)]
+        if finite:
+            yield start, min(max(sum(finite) / len(finite), low), high)
         start += step
 
 
@@ -155,7 +155,7 @@ class Chart(Widget):
         self.lines: Sequence[ChartLine] = ()
         self.span = 600.0
         self.labels: Sequence[str] = ()
-        self._shown: tuple[str, ...] = ()
+        self._title_names: tuple[str, ...] = ()
         self._rows: list[Strip] | None = None
         self._drawn: Looks | None = None
         self._style = Style()
@@ -190,8 +190,8 @@ class Chart(Widget):
 
     def _entitle(self) -> None:
         names = [(line.name, line.color) for line in self.lines if line.name]
-        if (shown := tuple(name for name, _ in names)) != self._shown:
-            self._shown = shown
+        if (title_names := tuple(name for name, _ in names)) != self._title_names:
+            self._title_names = title_names
             signs = [
                 shape or "━" for shape, line in zip(_shapes(len(self.lines)), self.lines, strict=True) if line.name
             ]
@@ -204,7 +204,7 @@ class Chart(Widget):
         if old is None or len(old) != len(rows):
             self.refresh()
             return
-        changed = [y for y, (one, other) in enumerate(zip(old, rows, strict=True)) if one != other]
+        changed = [y for y, (before, after) in enumerate(zip(old, rows, strict=True)) if before != after]
         if changed:
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
@@ -280,8 +280,8 @@ class Chart(Widget):
         color = _rgb(self.app.theme_variables[line.color], background, 1)
         drawn = library.marker(shape, pixel=library.pixel(color, background.rgb if background.ansi is None else None))
         pieces = list(split_line(points, 1.5 * max(1.0, len(line.values) / columns), top / (4 * self.size.height or 1)))
-        kept = [point for piece in pieces for point in piece]
-        signal = library.figure.signal([x for x, _ in kept], [y for _, y in kept], marker=drawn)
+        joined = [point for piece in pieces for point in piece]
+        signal = library.figure.signal([x for x, _ in joined], [y for _, y in joined], marker=drawn)
         signal.density("full", scope="line").lines()
         for start in list(accumulate(len(piece) for piece in pieces))[:-1]:
             signal.line(start, False)

@@ -11,10 +11,13 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import truncate_middle
+from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
+from dflash_tui.diagnosis.unknown_error import shorten_frame
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, render_error
+from dflash_tui.vllm_output.known_failures import cut_after_sign
 
 _LABEL = 10
 _QUOTED_LINES = 2
@@ -31,7 +34,7 @@ class FailurePane(VerticalScroll):
         self.border_title = "failure"
         self.postmortem: Postmortem | None = None
         self._error: DflashError | None = None
-        self._known: tuple[object, ...] = ()
+        self._last_state: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Static(id="reason", markup=False)
@@ -52,38 +55,35 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _EDGES
         if error := self._error:
-            shown = render_error(error.what, error.evidence, error.hint)
+            content = render_error(error.what, error.evidence, error.hint)
         elif self.postmortem:
-            shown = render_postmortem(self.postmortem, width)
+            content = render_postmortem(self.postmortem, width, short=self.screen.has_class("-short"))
         else:
             return
         reason = self.query_one("#reason", Static)
-        if shown != reason.content:
-            reason.update(shown)
+        if content != reason.content:
+            reason.update(content)
 
     def _find_cause(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
         """Find the cause again only when something changed, since that scans processes and ports, too."""
-        known = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
-        if known != self._known:
-            self._known = known
+        run_state = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
+        if run_state != self._last_state:
+            self._last_state = run_state
             self.postmortem = build_postmortem(run, state) if run and error is None else None
 
 
-def render_error(what: str, evidence: str, do: str) -> Content:
-    """Return an error of ours: what happened, the line that shows it and what to do about it."""
-    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
-    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), do)] if do else []
-    return Content("\n").join(rows)
+def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False) -> Content:
+    """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do.
 
-
-def render_postmortem(postmortem: Postmortem, width: int) -> Content:
-    """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do."""
+    The lines that decide are whole, but on a `short` screen they have two rows, so that what helps is in sight.
+    """
     diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
-        rows.append(_row("" if place else "evidence", truncate_middle(line, quoted), width))
+        whole = redact_secrets(shorten_frame(line))  # in full it has room for what a cut line did not show
+        excerpt = truncate_middle(cut_after_sign(whole), quoted) if short else whole
+        rows.append(_row("" if place else "evidence", excerpt, width))
     for place, step in enumerate(diagnosis.fix):
         rows.append(_row("" if place else "to do", step, width))
     if diagnosis.link:

@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from rich.cells import cached_cell_len
 from rich.style import Style
 from rich.text import Text
 from textual import on
 from textual.binding import Binding
+from textual.events import Click
 from textual.geometry import Size
 from textual.strip import Strip
-from textual.widgets import Footer, Input, Log
+from textual.widgets import Input, Log
 
 from dflash_tui.common.formatting import truncate
 from dflash_tui.events import LogLine
+from dflash_tui.monitoring.far_log import FarLog
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets.log_rows import LogRows, style_row
+from dflash_tui.runs.run import Run
+from dflash_tui.tui.widgets.key_line import KeyLine, ShownKey
+from dflash_tui.tui.widgets.log_rows import LogRows, count_cells, style_row
 
 LEVELS = ("all", "warnings and worse", "errors")
 _PIECE = 500
-# Without its cache, which would keep the texts of 4096 lines.
-_cells = cached_cell_len.__wrapped__
+_KEYS = [
+    ShownKey("l", "l", "Back"),
+    ShownKey("slash", "/", "Search"),
+    ShownKey("n", "n N", "Matches"),
+    ShownKey("v", "v", "Level"),
+    ShownKey("w", "w", "Wrap"),
+    ShownKey("z", "z", "Fold"),
+    ShownKey("L", "L", "Other host"),
+    ShownKey("F", "F", "Follow"),
+    ShownKey("g", "g G", "First, last"),
+    ShownKey("question_mark", "?", "Help"),
+    ShownKey("q", "q", "Quit"),
+]
 
 
 class LogPane(Log):
@@ -36,6 +50,9 @@ class LogPane(Log):
         Binding("n", "match(1)", "Next match", show=False, tooltip="Log: next match"),
         Binding("N", "match(-1)", "Previous match", show=False, key_display="N", tooltip="Log: previous match"),
         Binding("v", "level", "Level", show=False, tooltip="Log: all lines, warnings and worse, errors"),
+        Binding("w", "wrap", "Wrap", show=False, tooltip="Log: wrap long lines; those of errors always are"),
+        Binding("z", "fold", "Fold", show=False, tooltip="Log: routes and answered requests in one line, or each"),
+        Binding("L", "rank", "Rank", show=False, key_display="L", tooltip="Log: that of the next host of the server"),
         Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or stop following"),
         Binding("g", "top", "Top", show=False, tooltip="Log: first line"),
         Binding("G", "end", "End", show=False, key_display="G", tooltip="Log: last line, and follow"),
@@ -45,24 +62,48 @@ class LogPane(Log):
     def __init__(self) -> None:
         super().__init__(id="log")
         self.rows = LogRows()
+        self.folding = True  # unless something is searched for
         self._lines = cast("list[str]", self.rows)  # Textual reads rows from it and clears it
         self.words, self.at = "", -1
         self._matches: list[int] = []
         self._taken = 0
+        self._place: int | None = None  # the line to be shown at the top once it is read again
+        self._far_logs: list[FarLog] = []
+        self._rank = 0
 
     def on_mount(self) -> None:
         self._update_title()
 
     def enlarge(self, whole: bool) -> None:
-        """Show the keys while the log fills the screen; elsewhere the help does."""
-        self.border_subtitle = "/ search  n N matches  v level  F follow  g G first, last  l back" if whole else None
+        """Show the keys in the last row while the log fills the screen; elsewhere the help does."""
+        line = self.screen.query_one(KeyLine)
+        line.only = [key for key in _KEYS if key.name != "L" or self._far_logs] if whole else []
+        line.refresh()
         self.focus()
 
     def reset(self) -> None:
         """Clear everything for another run."""
-        self.words, self.at, self.rows.level, self._taken = "", -1, 0, 0
+        self.rows.level, self._far_logs = 0, []
+        self._show_rank(0)
+
+    def offer_ranks(self, run: Run) -> None:
+        """Offer the logs of the run's ranks on other hosts beside its own."""
+        # A recording in one file has no copies of the other logs.
+        self._far_logs = [FarLog(run, far) for far in run.far_ranks] if run.folder.is_dir() else []
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return bool(self._far_logs) if action == "rank" else True
+
+    def action_rank(self) -> None:
+        self._show_rank((self._rank + 1) % (1 + len(self._far_logs)))
+
+    def _show_rank(self, rank: int) -> None:
+        self._rank = rank
+        self.words, self.at, self._taken, self._place = "", -1, 0, None
         self._empty()
         self.auto_scroll = True
+        self._update_title()
 
     def _empty(self) -> None:
         self._matches = []
@@ -73,6 +114,10 @@ class LogPane(Log):
 
         Lines that the state has dropped are dropped here, too.
         """
+        if self._rank:
+            far = self._far_logs[self._rank - 1]
+            far.read()
+            state = far.state
         behind = state.line_count - self._taken
         dropped = self.rows.keep(max(0, len(state.lines) - behind))
         new = min(behind, len(state.lines))
@@ -84,24 +129,41 @@ class LogPane(Log):
 
     def _write(self, dropped: int, lines: Sequence[LogLine]) -> None:
         """Append `lines`; `dropped` rows were removed at the start, and the rows in view stay where they are."""
-        held, y = not self.auto_scroll, self.scroll_offset.y
-        follows = not held and self.is_vertical_scroll_end and not self.is_vertical_scrollbar_grabbed
+        is_paused, y = not self.auto_scroll, self.scroll_offset.y
+        follows = not is_paused and self.is_vertical_scroll_end and not self.is_vertical_scrollbar_grabbed
         before = len(self.rows)
         self.rows.take(lines)
         texts = self.rows[before:]
-        self._width = max(self._width, max((_cells(text) for text in texts), default=0))
+        self._width = max(self._width, max((count_cells(text) for text in texts), default=0))
         self.virtual_size = Size(self._width, len(self.rows))
         self._matches = [index - dropped for index in self._matches if index >= dropped]
-        self._matches += self._find_matches(texts, before)
+        self._matches += self.rows.find(self.words, before)
         if dropped:
             self.at = max(-1, self.at - dropped)
         if follows:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-        elif held and dropped:
+        elif is_paused and dropped:
             self.scroll_to(y=max(0, y - dropped), animate=False, immediate=True)
             self.auto_scroll = False
+        self._return_to_place(dropped)
         self.refresh()
         self._update_title()
+
+    def _return_to_place(self, dropped: int) -> None:
+        """Show the line at the top that stood there before all were read again, once it has its row."""
+        if self._place is None or self.rows.lines <= self._place:
+            return
+        self.scroll_to(y=max(0, self.rows.find_row(self._place) - dropped), animate=False, immediate=True)
+        self.auto_scroll, self._place = False, None
+
+    def on_resize(self) -> None:
+        """Wrap anew what was wrapped for another width."""
+        region = self.scrollable_content_region
+        width = region.width - (not self.show_vertical_scrollbar)  # which comes with the first rows
+        if region.width and width != self.rows.width:
+            self.rows.width = width
+            if self.rows.wraps:
+                self._refill_in_place()
 
     def render_line(self, y: int) -> Strip:
         """Draw the visible part of a row and cache nothing: the caches of Rich and Textual would keep all texts."""
@@ -110,7 +172,7 @@ class LogPane(Log):
         if at >= len(self.rows):
             return Strip.blank(width, style)
         row = self.rows[at]
-        text = style_row(row, style, self.words)
+        text = style_row(row, style, self.words, self.rows.read_mark(at))
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(at)) is not None:
             end = len(row) if span[1] == -1 else span[1]
@@ -128,7 +190,8 @@ class LogPane(Log):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         at_end = self.is_vertical_scroll_end
-        if at_end != self.auto_scroll and (new_value < old_value or (at_end and new_value > old_value)):
+        # Fewer rows may bring the end up to who reads; only who goes down to it follows.
+        if at_end != self.auto_scroll and at_end == (new_value > old_value):
             self.auto_scroll = at_end
             self._update_title()
 
@@ -140,7 +203,10 @@ class LogPane(Log):
     def find(self, words: str) -> None:
         """Search for `words` in any case, and go to the last line that contains them."""
         self.words, self.at = words.lower(), -1
-        self._matches = self._find_matches(self.rows)
+        if (fold := self.folding and not words) != self.rows.fold:
+            self.rows.fold = fold  # what is searched for may be in what is folded
+            self._refill_in_place()
+        self._matches = self.rows.find(self.words)
         self.refresh()
         if words:
             self.action_match(-1)
@@ -160,28 +226,53 @@ class LogPane(Log):
         self.refresh()
         self._update_title()
 
-    def _find_matches(self, texts: Sequence[str], first: int = 0) -> list[int]:
-        """Return the indices of the rows that contain the words; the first of `texts` has index `first`."""
-        return [index for index, text in enumerate(texts, first) if self.words in text.lower()] if self.words else []
-
     def action_search(self) -> None:
         if not self.screen.query(SearchBar):
-            self.screen.mount(SearchBar(self), before=self.screen.query_one(Footer))
+            self.screen.mount(SearchBar(self), before=self.screen.query_one(KeyLine))
 
     def action_level(self) -> None:
         self._refill((self.rows.level + 1) % len(LEVELS))
 
     def action_all(self) -> None:
-        self.words, self.at = "", -1
+        self.words, self.at, self.rows.fold = "", -1, self.folding
         self._refill(0)
 
+    def action_wrap(self) -> None:
+        self.rows.wrap = not self.rows.wrap
+        self._refill_in_place()
+
+    def action_fold(self) -> None:
+        self.folding = self.rows.fold = not self.rows.fold
+        self._refill_in_place()
+
+    def on_click(self, event: Click) -> None:
+        """Open what is folded in a row that is clicked."""
+        if self.rows.is_fold(self.scroll_offset.y + event.y - 1):
+            self.action_fold()
+
+    def _refill_in_place(self) -> None:
+        """Read the lines again, and show those that are shown."""
+        follows, line = self.auto_scroll, self.rows.find_line(self.scroll_offset.y)
+        self._refill(self.rows.level)
+        if not follows:
+            self.auto_scroll, self._place = False, line
+            self._return_to_place(0)
+
     def _refill(self, level: int) -> None:
-        self.rows.level, self.at, self.auto_scroll = level, -1, True
+        self.rows.level, self.at, self.auto_scroll, self._place = level, -1, True, None
         self._empty()
         if self._taken:
             self._taken = self._state.line_count - len(self._state.lines)
-            self.show(self._state, self.rows.utc_offset)
+            self._catch_up()
         self._update_title()
+
+    def _catch_up(self) -> None:
+        """Show the lines that are left, a part after the other, with keys between them."""
+        self.show(self._state, self.rows.utc_offset)
+        if self._taken < self._state.line_count and self.is_attached:
+            self.call_later(self._catch_up)
+        else:
+            self.call_after_refresh(self.show_end)
 
     def action_follow(self) -> None:
         self.auto_scroll = not self.auto_scroll
@@ -200,7 +291,8 @@ class LogPane(Log):
 
     def _update_title(self) -> None:
         """Show in the title whether the log is followed, the level, and the match."""
-        parts = ["server.log", "following" if self.auto_scroll else "paused, G follows"]
+        name = f"rank {self._rank} on {self._far_logs[self._rank - 1].far.host}" if self._rank else "server.log"
+        parts = [name, "following" if self.auto_scroll else "paused, G follows"]
         if level := self.rows.level:
             parts.append(f"{LEVELS[level]}: {self.rows.matching} of {self.rows.lines}")
         if self.words:

@@ -1,4 +1,4 @@
-"""The list of recipes with marks for this machine, and the filter above it."""
+"""The list of recipes with marks for this machine, the catalogue's pairs below them, and the filter above them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.errors import DflashError
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.common.errors import DflashError, RecipeError
+from dflash_tui.planning.derivation import catalogue as catalogues
+from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.presentation.recipe.catalogue_text import Place, choose_place
+from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
-from dflash_tui.tui.render import plan
+from dflash_tui.tui.render import catalogue
+from dflash_tui.tui.render.recipe_rows import RecipeRow, build_recipe_row, render_recipe_rows
+from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
 
-Entries = dict[str, Recipe | DflashError]
+_EDGES = 2
+
+Entry = Recipe | DflashError | CataloguePair
+Entries = dict[str, Entry]
 
 
 class RecipeList(Vertical):
-    """Shows the recipes that fit the filter; `chosen` is the highlighted one."""
+    """Shows the recipes that fit the filter, then the pairs of the catalogue; `chosen` is the highlighted one."""
 
     BORDER_TITLE = "recipes"
 
@@ -29,41 +39,80 @@ class RecipeList(Vertical):
     def __init__(self, entries: Entries, choice: LaunchSelection) -> None:
         super().__init__(id="list")
         self.entries, self.choice = entries, choice
-        self.shown = list(entries)
+        self.visible_names = list(entries)
         self._moved = False
+        self._pairs: tuple[object, list[RecipeRow]] = (None, [])
+        self._drawn: object = None
 
     def compose(self) -> ComposeResult:
         yield Input(id="filter", placeholder="words of a recipe; esc shows all")
         yield Static(id="columns")
-        yield OptionList(id="recipes", markup=False)
+        yield MarkedList(id="recipes", markup=False)
 
+    @once_composed
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
         self._fill("")
+        self.watch(self.query_one(OptionList), "scroll_y", self.show_position, init=False)
         self.query_one(OptionList).focus()
 
     def on_resize(self) -> None:
-        """Fit the columns to the room that a change of the screen's layout leaves."""
+        """Fit the columns to the room that a change of the screen's layout leaves, and keep the highlighted in it."""
         self.draw()
+        self.call_after_refresh(self.query_one(OptionList).scroll_to_highlight)
 
     @property
-    def chosen(self) -> Recipe | DflashError | None:
-        """The highlighted recipe, why its file does not load, or None when there is none."""
+    def chosen(self) -> Entry | None:
+        """The highlighted recipe or pair, why a recipe's file does not load, or None when there is none."""
         index = self.query_one(OptionList).highlighted
-        return None if index is None else self.entries[self.shown[index]]
+        return None if index is None else self.entries[self.visible_names[index]]
 
     def draw(self) -> None:
-        """Bring the rows up to date."""
-        table = self.query_one(OptionList)
-        width = table.scrollable_content_region.width - 4
-        head = Content(f"  {plan.render_columns('recipe', 'n', 'vLLM', 'status', width)}")
+        """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
+        table, recipes, pairs = self.query_one(OptionList), *self._build_rows()
+        drawn = recipes, pairs, table.scrollable_content_region.width - _EDGES
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        head, rows = _render_rows(*drawn)
         columns = self.query_one("#columns", Static)
         if columns.content != head:
             columns.update(head, layout=False)
-        for index, name in enumerate(self.shown):
-            shown = plan.render_recipe_row(name, self.entries[name], self.choice, width)
-            if table.get_option_at_index(index).prompt != shown:
-                table.replace_option_prompt_at_index(index, shown)
+        for index, row in enumerate(rows):
+            if table.get_option_at_index(index).prompt != row:
+                table.replace_option_prompt_at_index(index, row)
+        self.show_position()
+
+    def show_position(self) -> None:
+        """Show which recipe of how many is highlighted, and that there are more above or below."""
+        table = self.query_one(OptionList)
+        above = "↑ " if table.scroll_offset.y > 0 else ""
+        below = " ↓" if table.scroll_offset.y < table.max_scroll_y else ""
+        place = f"{table.highlighted + 1} of {len(self.visible_names)}" if table.highlighted is not None else "none"
+        self.border_subtitle = f"{above}{place}{below}"
+
+    def _build_rows(self) -> tuple[list[RecipeRow], list[RecipeRow]]:
+        """Return the rows of recipes, and those of pairs, which depend on the machine and the filter only."""
+        entries = {name: self.entries[name] for name in self.visible_names}
+        recipes = [
+            build_recipe_row(name, e, self.choice) for name, e in entries.items() if not isinstance(e, CataloguePair)
+        ]
+        pairs = [entry for entry in entries.values() if isinstance(entry, CataloguePair)]
+        if (basis := (self.place, pairs)) != self._pairs[0]:
+            self._pairs = basis, catalogue.build_pair_rows(pairs, self.place)
+        return recipes, self._pairs[1]
+
+    @property
+    def place(self) -> Place:
+        """The machine, as far as the catalogue's pairs depend on it."""
+        return choose_place(self.choice.cards)
+
+    def reload(self, entries: Entries) -> None:
+        """Show other entries in place of those of before."""
+        self.entries = entries
+        self.close_filter(keep=False)
+        self._fill("")
+        self.draw()
 
     def choose(self, name: str) -> None:
         """Highlight the recipe called `name`, whatever is filtered."""
@@ -80,14 +129,15 @@ class RecipeList(Vertical):
         self._moved = True
         for wanted in (Suitability.YES, Suitability.MAYBE):
             for recipe in recipes:
-                if self.choice.suited(recipe).suits is wanted and recipe.name in self.shown:
-                    self.query_one(OptionList).highlighted = self.shown.index(recipe.name)
+                if self.choice.suited(recipe).suits is wanted and recipe.name in self.visible_names:
+                    self.query_one(OptionList).highlighted = self.visible_names.index(recipe.name)
                     return
 
     def open_filter(self) -> None:
         """Show the filter and type into it."""
         self.query_one("#filter").display = True
         self.query_one("#filter").focus()
+        self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:
         """Go back to the list; without `keep` it shows every recipe again."""
@@ -95,21 +145,44 @@ class RecipeList(Vertical):
             self.query_one("#filter", Input).value = ""
             self.query_one("#filter").display = False
         self.query_one(OptionList).focus()
+        self.screen.refresh_bindings()
 
     @property
     def filtering(self) -> bool:
         """Whether somebody types into the filter."""
         return self.query_one("#filter").has_focus
 
+    @property
+    def filtered(self) -> bool:
+        """Whether the filter is open or leaves recipes out."""
+        return bool(self.query_one("#filter").display)
+
     def _fill(self, words: str) -> None:
-        """List the recipes that have all of `words` in their name or title."""
+        """List the recipes that have all of `words` in their name or title; pairs in their names, or `fits`."""
         table = self.query_one(OptionList)
         wanted = words.lower().split()
-        texts = {name: name if isinstance(e, DflashError) else f"{name} {e.title}" for name, e in self.entries.items()}
-        self.shown = [name for name, text in texts.items() if all(word in text.lower() for word in wanted)]
+        shared_catalogue = catalogues.load_catalogue()
+        texts = {
+            name: f"{name} {self._describe(entry, shared_catalogue)}".lower() for name, entry in self.entries.items()
+        }
+        self.visible_names = [name for name, text in texts.items() if all(word in text for word in wanted)]
+        rows: list[Option | None] = [Option("", id=str(index)) for index in range(len(self.visible_names))]
+        pairs = [
+            index for index, name in enumerate(self.visible_names) if isinstance(self.entries[name], CataloguePair)
+        ]
+        if pairs and pairs[0]:
+            rows.insert(pairs[0], None)  # a line between the recipes and the catalogue
+        self._drawn = None
         table.clear_options()
-        table.add_options([Option("", id=str(index)) for index in range(len(self.shown))])
-        table.highlighted = 0 if self.shown else None
+        table.add_options(rows)
+        table.highlighted = 0 if self.visible_names else None
+
+    def _describe(self, entry: Entry, shared_catalogue: Catalogue) -> str:
+        """Return the words that an entry is found by, beside its name."""
+        if isinstance(entry, CataloguePair):
+            fits = "fits" if catalogue.fits_place(shared_catalogue, entry, self.place) else ""
+            return f"{entry.drafter} {entry.method} catalogue {fits}"
+        return "" if isinstance(entry, DflashError) else entry.title
 
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:
@@ -122,4 +195,25 @@ class RecipeList(Vertical):
     def _highlighted(self, message: OptionList.OptionHighlighted) -> None:
         message.stop()
         self._moved = self._moved or message.option_index > 0
+        self.call_after_refresh(self.show_position)
         self.post_message(self.Highlighted())
+
+
+def _render_rows(recipes: list[RecipeRow], pairs: list[RecipeRow], width: int) -> tuple[Content, list[Content]]:
+    """Return the head and the rows of recipes, and those of pairs in the same columns."""
+    head, rows = render_recipe_rows([*recipes, *pairs], width)
+    return head, [*rows[: len(recipes)], *(row.stylize(MUTED_ROW) for row in rows[len(recipes) :])]
+
+
+def load_recipes() -> dict[str, Recipe | DflashError]:
+    """Return every recipe by name, or why its file does not load."""
+    usable, broken = recipe_loader.load_all_recipes()
+    entries: dict[str, Recipe | DflashError] = {**usable}
+    entries |= {name: RecipeError(reason) for name, reason in broken.items()}
+    return dict(sorted(entries.items()))
+
+
+def load_entries() -> Entries:
+    """Return every recipe, and below them the pairs of the catalogue, the ones worth most first."""
+    pairs = catalogues.sort_by_rank(catalogues.load_catalogue().pairs)
+    return {**load_recipes(), **{pair.id: pair for pair in pairs}}

@@ -32,9 +32,12 @@ class RequestStrip(Widget):
     def __init__(self) -> None:
         super().__init__(id="strip")
 
-    def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None) -> None:
-        """Replace the requests, oldest first, and the cycle that they show."""
-        self.requests, self.cycle = requests, cycle
+    can_send: reactive[bool] = reactive(False)
+    """Whether there is a server that can be asked."""
+
+    def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None, *, can_send: bool = False) -> None:
+        """Replace the requests, oldest first, the cycle that they show, and whether the server can be asked."""
+        self.requests, self.cycle, self.can_send = requests, cycle, can_send
 
     def watch_requests(self, requests: Sequence[FinishedRequest]) -> None:
         """Show one row only where the steps of single requests are not recorded, as rows of dots say nothing."""
@@ -60,11 +63,19 @@ class RequestStrip(Widget):
     def render(self) -> RenderResult:
         width, height = self.size
         if not self.requests:
-            return Content.assemble(("one cell per finished request; none yet", MUTED))
+            return self._render_hint(width)
         room = max(1, width - _NAME - _VALUE)
-        shown = self.requests[-room:]
+        visible = self.requests[-room:]
         rows = _ROWS[:1] if self.has_class("-bare") else _ROWS
-        return Content("\n").join([_row(*row, shown) for row in rows[: max(1, height)]])
+        return Content("\n").join([_row(*row, visible) for row in rows[: max(1, height)]])
+
+    def _render_hint(self, width: int) -> Content:
+        """Return what to do where nothing was asked yet, in the middle."""
+        if not self.can_send:
+            return Content.assemble(("one cell per finished request; none yet", MUTED))
+        keys = ((" b ", "bold reverse $primary"), " to measure: five prompts", ("    y ", "bold $primary"))
+        line = Content.assemble("press", *keys, ("copies a curl", MUTED))
+        return Content(" " * max(0, (width - line.cell_length) // 2)) + line
 
 
 def _format_cause(cycle: SlowCycle) -> str:
@@ -73,14 +84,14 @@ def _format_cause(cycle: SlowCycle) -> str:
 
 def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:
     values: list[float | None] = [getattr(request, figure) for request in requests]
-    known = [value for value in values if value is not None]
-    top = max(known, default=0.0)
+    numbers = [value for value in values if value is not None]
+    top = max(numbers, default=0.0)
     cells = "".join(
         "✗" if request.failed else _cell(value, top) for request, value in zip(requests, values, strict=True)
     )
     value, style = values[-1], ""
-    if value is None and known and not requests[-1].failed:
-        value, style = known[-1], MUTED
+    if value is None and numbers and not requests[-1].failed:
+        value, style = numbers[-1], MUTED
     return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), (f" {format_number(value, digits)}", style))
 
 

@@ -7,13 +7,21 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
+import psutil
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.cli import main
 from dflash_tui.common import paths
+from dflash_tui.engines import engine_python, inventory
 from dflash_tui.runs import lifecycle, registry, server_process
 from tests.support import hub_server
+from tests.support.preflight_situations import engine_in
 from tests.support.pty_terminal import ENTER
 from tests.support.waiting import wait_until
 
@@ -48,6 +56,58 @@ def test_a_suspended_server_is_stopped(launch):
     asyncio.run(lifecycle.stop_server(server, grace=0.5))
     assert not server_process.is_alive(server)
     assert server_process.list_processes(server) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_export_that_is_told_to_end_leaves_no_part_of_a_file(launch, tmp_path, number):
+    run_ = launch("deaf")
+    with (run_.folder / "server.log").open("ab") as log:
+        log.writelines(b"INFO a line that is as long as many lines are %d\n" % n for n in range(2_000_000))
+    export = subprocess.Popen([*DFLASH, "export", run_.id, "-o", str(tmp_path / "x.zip")], start_new_session=True)
+    wait_until(lambda: list(tmp_path.iterdir()))
+    export.send_signal(number)
+    assert export.wait(60) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("engine", "inspect"), ("engine", "adopt")], ids=" ".join)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_engine_that_hangs_ends_with_the_command_that_asked_it(tmp_path, words, number):
+    """What was begun of the engine's, and where it was to leave its answer."""
+    engine = engine_in(tmp_path / "engine")
+    engine.python.unlink()
+    engine.python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 300\n")
+    engine.python.chmod(0o755)
+    (tmp_path / "engine" / "bin" / "vllm").touch()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    if words[1] == "inspect":
+        record = inventory._record(tmp_path / "engine")
+        record.parent.mkdir(parents=True)
+        record.write_bytes(msgspec.json.encode(replace(engine, adopted=True)))
+    command = [*DFLASH, *words, str(tmp_path / "engine")]
+    asking = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(temporary)}, start_new_session=True)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    engines = int((tmp_path / "pid").read_text())
+    asking.send_signal(number)
+    assert asking.wait(60) == 128 + number
+    wait_until(lambda: not psutil.pid_exists(engines))
+    assert list(temporary.iterdir()) == []
+
+
+def test_ctrl_c_while_an_engine_is_being_started_leaves_nothing(tmp_path, monkeypatch):
+    """The signal arrives when there is a process already, and nobody knows it yet."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: Any, **more: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "300"]))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(engine_python, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
+    with pytest.raises(KeyboardInterrupt):
+        engine_python.run_script(Path(sys.executable), "describe.py", timeout=60)
+    assert started[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("limit", ["-n 64", "-n 20", "-n 12", "-v 400000"])

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.benchmark import client
-from dflash_tui.events import ClockSet, Counters, Health, LogLine, Sampled
+from dflash_tui.events import ClockSet, Health, LogLine, Sampled
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Happened
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring import run_reader, startup_history
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.presentation.startup_text import build_startup_rows
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.eta import ExpectedStart, MedianSeconds, estimate_time_to_ready
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
@@ -90,7 +91,7 @@ async def test_how_long_a_start_took_is_unknown_when_the_clock_was_set_meanwhile
     [event] = recorded(run, ClockSet)
     assert (event.by, event.starting) == (pytest.approx(jump, abs=1), True)
     expected = ExpectedStart("", {}, None, MedianSeconds(5.0, 3), 9.0)
-    for seen in (state, observer.replay_run(run)):
+    for seen in (state, run_reader.replay_run(run)):
         assert (seen.time_to_up, seen.time_to_ready, seen.spans(time.time())) == (None, None, [])
         assert estimate_time_to_ready(seen.startup, expected, 1.0, time.time()) is None
         rows = build_startup_rows(seen, time.time(), None)
@@ -118,7 +119,7 @@ async def test_a_clock_that_is_set_later_changes_no_start(launch, clock, jump):
     assert [event.starting for event in recorded(run, ClockSet)] == [False]
     assert known is not None
     assert 0 <= known < 120
-    assert observer.replay_run(run).time_to_ready == known
+    assert run_reader.replay_run(run).time_to_ready == known
     assert server_process.measure_age(run, time.time()) == pytest.approx(0, abs=120)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.events import Health, LogLine, Sampled, Stopping, encode
-from dflash_tui.monitoring import observer
+from dflash_tui.event_json import encode
+from dflash_tui.events import Health, LogLine, Sampled, Stopping
+from dflash_tui.monitoring import run_reader
 from dflash_tui.runs import registry, run_files, server_process
 from tests.support.fake_runs import recorded, watching
 from tests.support.waiting import until
@@ -58,12 +59,16 @@ def fill(folder: Path) -> Path:
     return folder / "filler"
 
 
-async def test_a_full_disk_under_a_living_server(launch, small):
+async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
     """The server goes on, readings stop, why is said; with room again they go on and no line is torn."""
     disk = small("size=1m")
     run = launch("busy")
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
+        with (tmp_path / "lines").open("wb") as lines, (tmp_path / "figures").open("wb") as figures:
+            attach = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--plain"]
+            watcher = subprocess.Popen(attach, stdout=figures, stderr=lines)
+        await until(lambda: (tmp_path / "figures").stat().st_size)
         filler = fill(disk)
         await until(lambda: any("the figures stand still" in line.text for line in state.lines))
         assert any("stand still" in line.text and os.strerror(errno.ENOSPC) in line.text for line in state.lines)
@@ -78,11 +83,15 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         with pytest.raises(DflashError) as refused:
             launch("deaf")
         assert os.strerror(errno.ENOSPC) in refused.value.evidence
+        await until(lambda: "stand still" in (tmp_path / "lines").read_text())
         known = len(recorded(run, Sampled))
         filler.unlink()
         await until(lambda: len(recorded(run, Sampled)) > known + 2)
         await until(lambda: any("recording again" in line.text for line in state.lines))
-    assert observer.replay_run(run).status == "warm"
+        await until(lambda: "recording again" in (tmp_path / "lines").read_text())
+        watcher.kill()
+        await asyncio.to_thread(watcher.wait)
+    assert run_reader.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]
     assert registry.list_broken_runs() == {}
 

@@ -43,6 +43,7 @@ def engines() -> list[str]:
     return [path.name for path in paths.engines_folder().iterdir() if path.is_dir()]
 
 
+@pytest.mark.long
 def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, terminal):
     """The panel installs and its terminal goes: uv ends with it, nothing half-made stays, nothing was launched."""
     script, begun = tmp_path / "uv", tmp_path / "begun"

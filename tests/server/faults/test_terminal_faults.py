@@ -1,17 +1,22 @@
 """A panel in a real terminal that is stopped, resized to nothing, closed or killed; the server never minds."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from dflash_tui.benchmark import client
+from dflash_tui.common import bounded_http
 from dflash_tui.events import Health, Sampled
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -56,6 +61,56 @@ async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, termina
     code = panel.ended()
     assert code == 128 + signal.SIGHUP
     await goes_on(run)
+
+
+def test_what_is_typed_before_the_first_frame_is_dropped(terminal):
+    """Nobody has seen yet what a key would do."""
+    panel = terminal()
+    panel.type("q")
+    panel.until(b"Quit")
+    panel.type("?")
+    panel.until(b"Light or dark")
+    panel.type("qq")
+    assert panel.ended() == 0
+
+
+def test_q_quits_at_once_while_a_foreign_server_drips(terminal):
+    """Answers that never end are left, not waited for: a header byte by byte, and interim responses without a pause."""
+    asked = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\n" * 500 + b"HTTP/1.1 200 OK\r\nX: ")
+            asked.set()
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.02)
+
+    with listening(drip) as port:
+        panel = terminal("attach", f"http://127.0.0.1:{port}")
+        panel.until(ENTER)
+        panel.until(b"FOREIGN")
+        panel.reading_until(asked.is_set)
+        panel.type("q")
+        began = time.monotonic()
+        assert panel.ended() == 0
+        assert time.monotonic() - began < bounded_http.WHOLE  # it did not wait for the answer
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Give each connection to `serve`, in a thread of its own; yield the port."""
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
 
 
 async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):

@@ -45,6 +45,7 @@ def stop_all() -> None:
             subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True, capture_output=True)
 
 
+@pytest.mark.long
 def test_two_launches_at_once_take_two_ports(port):
     """Each pair comes up, on the recipe's port and on another one; the second says who has the first."""
     for _ in range(PAIRS):

@@ -181,6 +181,13 @@ int nvmlDeviceGetPowerUsage(const struct card *card, unsigned *milliwatts) {
     return SUCCESS;
 }
 
+/* As if it had drawn that much for 1000 seconds. */
+int nvmlDeviceGetTotalEnergyConsumption(const struct card *card, unsigned long long *millijoules) {
+    CHECK(card)
+    *millijoules = 1000ULL * card->milliwatts;
+    return card->limit_milliwatts ? SUCCESS : NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetEnforcedPowerLimit(const struct card *card, unsigned *milliwatts) {
     CHECK(card)
     *milliwatts = card->limit_milliwatts;

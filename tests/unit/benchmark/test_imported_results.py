@@ -77,3 +77,21 @@ def test_no_file_and_a_folder_are_said(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="is not a file"):
             imported_results.load_imported_result(path)
+
+
+def test_results_that_were_appended_are_all_read(tmp_path):
+    """`--append-result` puts one after the other, a line each; one that failed measured nothing."""
+    path = tmp_path / "result.json"
+    lines = [changed(max_concurrency=1), changed(max_concurrency=8, arm="eager", boot="2"), changed(completed=0)]
+    path.write_text("\n".join(lines))
+    found = imported_results.load_imported_result(path)
+    assert [(one.what, one.streams) for one in found.measured] == [("all requests", 1), ("eager, boot 2", 8)]
+
+
+@pytest.mark.parametrize("end", ["", "{}", "no JSON", '{"benchmarks": []}'])
+def test_lines_that_are_no_results_are_refused(tmp_path, end):
+    """A line that is cut or of another tool is not left out silently."""
+    path = tmp_path / "result.json"
+    path.write_text(f"{changed()}\n{end or changed()[:-20]}")
+    with pytest.raises(UsageError, match="is not"):
+        imported_results.load_imported_result(path)

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import time
 
 import pytest
 
+from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
-from dflash_tui.events import decode_recorded, encode
+from dflash_tui.event_json import decode_recorded, encode
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 
@@ -20,6 +22,12 @@ def taken(*lines: str) -> CompletionStream:
 
 def told(metrics: object) -> str:
     return f"data: {json.dumps({'choices': [], 'metrics': metrics})}"
+
+
+def counted(text: str | None, count: int, delta: object = None) -> str:
+    """A chunk of a server that counts in each."""
+    chunk = {"choices": [{"delta": delta or {"content": text}}], "usage": {"completion_tokens": count}}
+    return f"data: {json.dumps(chunk)}"
 
 
 def test_tokens_and_the_end_are_read():
@@ -56,22 +64,56 @@ def test_the_time_between_chunks_is_measured(monkeypatch):
     """Ten gaps of 10 ms and one of 110: the median does not see it, the 95th percentile does."""
     clock = iter([0.0, *(n / 100 for n in range(1, 12)), 0.22, 0.22])
     monkeypatch.setattr("dflash_tui.benchmark.sse.time.perf_counter", lambda: next(clock))
-    piece = GOOD.replace('"completion_tokens": 3', '"completion_tokens": 43')
-    done = taken(*[piece] * 12).result()
+    done = taken(*(counted("x", 3 + 4 * n) for n in range(12))).result()
     assert done.ttft == pytest.approx(0.01)
     assert done.chunk_p50 == pytest.approx(0.01)
     assert done.chunk_p95 == pytest.approx(0.06)
-    assert done.decode_tok_s == pytest.approx(42 / 0.21)
+    assert done.decode_tok_s == pytest.approx(44 / 0.21)
 
 
-@pytest.mark.parametrize(("gap", "speed"), [(0.001, 2 / 0.002), (0.0002, None)])
+@pytest.mark.parametrize(("gap", "speed"), [(0.001, 4 / 0.002), (0.0002, None)])
 def test_chunks_that_were_read_at_once_say_nothing_of_the_speed(monkeypatch, gap, speed):
     """A client that is kept from its processor finds them all waiting."""
     clock = iter((0.0, 1.0, 1.0 + gap, 1.0 + 2 * gap, 2.0))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    done = taken(*[GOOD] * 3).result()
+    done = taken(*(counted("x", 1 + 2 * n) for n in range(3))).result()
     assert done.ttft == 1.0
     assert done.decode_tok_s == (None if speed is None else pytest.approx(speed))
+
+
+ROLE = {"role": "assistant", "content": ""}
+# What a server sends at 0, 1, 2 … s: text or none, and how many tokens there are by then.
+ARRIVALS = {
+    "special tokens only": (("", 1), ("", 5), ("", 9)),
+    "special tokens at both ends": (("", 1), ("Hi", 5), ("", 9)),
+    "part of a character": (("H", 1), ("", 5), ("é!", 9)),
+    "tokens that come late": (("", 0), ("H", 3), ("i", 6), ("", 7)),
+}
+
+
+@pytest.mark.parametrize("counting", [True, False], ids=["counted", "not counted"])
+@pytest.mark.parametrize("kind", ARRIVALS)
+def test_tokens_without_text_are_timed_and_counted_where_they_arrive(monkeypatch, kind, counting):
+    """One token at first and four a second after: as the server counts, or else by its chunks and the final count."""
+    pieces = ARRIVALS[kind]
+    clock = iter([0.0, *(float(n) for n, (text, count) in enumerate(pieces, 1) if count or text), 99.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    lines = [counted(None, 0, ROLE) if counting else f"data: {json.dumps({'choices': [{'delta': ROLE}]})}"]
+    for text, count in pieces:
+        if count:
+            lines.append(counted(text, count) if counting else piece(text, None))
+    done = taken(*lines, ended(pieces[-1][1])).result()
+    late = kind == "tokens that come late"
+    assert (done.error, done.tokens, done.ttft) == ("", pieces[-1][1], 2.0 if late else 1.0)
+    assert done.decode_tok_s == pytest.approx((2.0 if counting else 3.0) if late else 4.0)
+    assert done.chunk_p50 == 1.0
+
+
+def test_the_end_of_an_answer_without_a_token_is_no_arrival():
+    """As servers end that say the reason in a chunk of its own."""
+    end = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
+    done = taken(piece("Hi", None), end, ended(3)).result()
+    assert (done.finish, done.decode_tok_s, done.chunk_p50) == ("stop", None, None)
 
 
 def test_answers_are_told_apart_without_being_kept():
@@ -105,3 +147,59 @@ def test_another_form_of_that_is_no_error(metrics):
 def test_a_server_cannot_write_on_the_terminal():
     assert quote_server_text("no\n \x1b[31mthanks\x1b[0m\x07, \u202eyes") == "no thanks, yes"
     assert len(quote_server_text("x" * 5000)) == 300
+
+
+def piece(text: str, tokens: object, field: str = "content") -> str:
+    return f"data: {json.dumps({'choices': [{'delta': {field: text}, 'token_ids': tokens}]})}"
+
+
+def ended(count: int) -> str:
+    return f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': count}})}"
+
+
+def test_an_answer_is_built_with_its_tokens():
+    """Thoughts are in it, and the token of an end that has no text."""
+    lines = (piece("Hm. ", [1], "reasoning_content"), piece("Hello\nyou", [2, 3]), piece("", [4]), ended(4))
+    answer = taken(*lines).build_answer()
+    assert (answer.text, answer.tokens, answer.cut) == ("Hm. Hello\nyou", (1, 2, 3, 4), False)
+
+
+@pytest.mark.parametrize("tokens", [None, "x", [1, 2], [True], [-1], [1 << 40], [[1]]])
+def test_tokens_that_are_not_all_of_the_answer_are_left_out(tokens):
+    """A server that names none, some, or something else: the text is kept."""
+    answer = taken(piece("Hello", tokens), ended(3)).build_answer()
+    assert (answer.text, answer.tokens) == ("Hello", ())
+
+
+def test_a_kept_answer_is_bounded_and_holds_no_secret():
+    """A token of the hub in an answer is left out, also at the end of what is kept, and by its numbers, too."""
+    secret = "hf_" + "x1" * 17
+    answer = taken(piece(f"it is {secret}, keep it\x1b[31m", [1, 2]), ended(2)).build_answer()
+    assert secret not in answer.text
+    assert (answer.text.startswith("it is "), "\x1b" in answer.text, answer.tokens) == (True, False, ())
+    for before in range(MOST_CHARACTERS - 40, MOST_CHARACTERS + 1100, 7):
+        long = taken(piece("a " * (before // 2) + secret + " b" * 2000, None), ended(2)).build_answer()
+        assert long.cut
+        assert "hf_x" not in long.text
+        assert len(long.text) <= MOST_CHARACTERS
+
+
+def test_when_tokens_came_is_kept(monkeypatch):
+    """In milliseconds since the request was sent, as often as the count grew; of a server that counts."""
+    times = iter((10.0, 10.2504, 10.5, 10.75))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    stream = CompletionStream("Q&A")
+    for count in (1, 1, 6, 9):
+        stream.take(counted("x", count))
+    assert stream.list_marks() == ((250, 1), (500, 6), (750, 9))
+    monkeypatch.undo()
+    assert taken(piece("Hello", None), ended(3)).list_marks() == ()
+
+
+def test_arrivals_of_a_long_answer_are_thinned():
+    """Evenly, with the first one and the last."""
+    stream = CompletionStream("Q&A")
+    for count in range(1, 2 * MOST_MARKS + 2):
+        stream.arrivals.take(count, carries=True)
+    counts = [count for _, count in stream.list_marks()]
+    assert (counts[0], counts[1], counts[-1], len(counts) <= MOST_MARKS) == (1, 4, 2 * MOST_MARKS + 1, True)

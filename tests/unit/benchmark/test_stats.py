@@ -1,14 +1,19 @@
 """The numerics of an A/B against published tables and worked examples."""
 
 import math
+import random
+import statistics
+from collections.abc import Sequence
 
 import pytest
 
+from dflash_tui.benchmark.boot_spread import CLOSEST_OF_TWO, BootMean, combine_parts, measure_spread
 from dflash_tui.benchmark.stats import (
-    CLOSEST,
+    ONE_TEXT,
     SWING,
     UNSEEN,
     ArmDifference,
+    BootLogs,
     PromptCell,
     compare_arms,
     student_t_quantile,
@@ -22,10 +27,10 @@ TABLE = [
 ]
 
 
-def boot(*speeds: float | list[float]) -> dict[PromptCell, list[float]]:
+def boot(*speeds: float | list[float]) -> BootLogs:
     """A boot with a request for each speed, each of another prompt; a list is several requests of one."""
     each = [speed if isinstance(speed, list) else [speed] for speed in speeds]
-    return {PromptCell(f"p{i}"): [math.log(speed) for speed in speeds] for i, speeds in enumerate(each)}
+    return BootLogs({PromptCell(f"p{i}"): [math.log(speed) for speed in speeds] for i, speeds in enumerate(each)})
 
 
 @pytest.mark.parametrize(("level", "values"), TABLE)
@@ -40,16 +45,106 @@ def test_many_degrees_of_freedom_are_the_normal_distribution():
     assert student_t_quantile(0.975, 100_000) == pytest.approx(student_t_quantile(0.975, None), abs=1e-4)
 
 
-def test_two_boots_each_are_students_two_samples():
-    """With prompts that say nothing of their own, the interval is the textbook's with pooled variance."""
-    found = compare_arms([[boot(10.0), boot(10.5)], [boot(12.0), boot(12.2)]], 0, 1)
+def test_each_arm_has_its_own_spread():
+    """Welch's two samples: a tight arm is not believed to be as loose as the other, nor the other as tight."""
+    arms = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.6)]]
+    found = compare_arms(arms, 0, 1)
     assert found is not None
-    spread = (math.log(10.5 / 10) ** 2 + math.log(12.2 / 12) ** 2) / 2 / 2
-    assert found.df == 2
-    assert found.error == pytest.approx(math.sqrt(spread * (1 / 2 + 1 / 2)))
+    spreads = [math.log(1.05) ** 2 / 2, math.log(1.05) ** 2 / 2]
+    assert found.error == pytest.approx(math.sqrt(spreads[0] / 2 + spreads[1] / 2))
+    assert found.df == pytest.approx(2)
     ratio = found.ratio()
-    assert ratio.ratio == pytest.approx(math.sqrt(12 * 12.2 / 10 / 10.5))
+    assert ratio.ratio == pytest.approx(1.2)
     assert math.log(ratio.high / ratio.ratio) == pytest.approx(4.3027 * found.error, rel=1e-4)
+    unlike = compare_arms([[boot(10.0), boot(13.0)], [boot(12.0), boot(12.4)]], 0, 1)
+    assert unlike is not None
+    spreads = [math.log(1.3) ** 2 / 2 / 2, math.log(12.4 / 12) ** 2 / 2 / 2]
+    assert unlike.error == pytest.approx(math.sqrt(sum(spreads)))
+    assert unlike.df == pytest.approx(sum(spreads) ** 2 / sum(spread**2 for spread in spreads))
+    assert list(unlike.cvs) == [pytest.approx(0.187, abs=1e-3), pytest.approx(0.0232, abs=1e-4)]
+    assert unlike.cv == unlike.cvs[0]
+
+
+@pytest.mark.parametrize(
+    ("level", "df", "value"),
+    [
+        (0.975, 1.5, 6.016663),
+        (0.975, 2.5, 3.574655),
+        (0.975, 3.7, 2.867521),
+        (0.9986, 1.25, 81.08058),
+        (0.8, 1.5, 1.153364),
+    ],
+)
+def test_degrees_of_freedom_need_not_be_whole(level, df, value):
+    """Quantiles between whole degrees of freedom are those of SciPy 1.17."""
+    assert student_t_quantile(level, df) == pytest.approx(value, rel=1e-6)
+
+
+DRIFT = [0.0, -0.015, -0.03, -0.045, -0.06, -0.075]
+
+
+def drifting(
+    order: str, noise: Sequence[float], step: float = 0.0, drift: Sequence[float] = DRIFT
+) -> list[list[BootLogs]]:
+    """Boots launched in that order, each of one prompt, while the machine gets slower."""
+    arms: dict[str, list[BootLogs]] = {"A": [], "B": []}
+    for place, (name, own, lost) in enumerate(zip(order, noise, drift, strict=True)):
+        speed = own + lost + (step if name == "B" else 0.0)
+        arms[name].append(BootLogs({PromptCell("p"): [speed]}, place))
+    return [arms["A"], arms["B"]]
+
+
+def test_a_drift_over_the_boots_is_taken_out_from_three_boots_on():
+    """Of six boots that lose 1.5 % each the arms still differ by what they do, and by the residuals of one line."""
+    noise = [0.01, -0.01, 0.0, 0.005, -0.01, 0.005]
+    found = compare_arms(drifting("ABBAAB", noise, 0.08), 0, 1)
+    same = compare_arms(drifting("ABBAAB", noise, 0.08, [0.0] * 6), 0, 1)
+    assert found is not None
+    assert same is not None
+    assert found.log == pytest.approx(same.log)
+    assert found.error == pytest.approx(same.error)
+    assert found.drift == pytest.approx((same.drift or 0.0) - 0.075)
+    assert found.df is not None
+    assert 1 <= found.df <= 3
+    assert found.is_shown
+
+
+def test_the_line_is_the_least_squares_line():
+    """Estimate and residuals are those of ordinary least squares on the arm and the place, worked out by hand."""
+    noise = [0.02, -0.01, 0.0, 0.01, -0.03, 0.01]
+    found = compare_arms(drifting("ABBAAB", noise, 0.05, [0.0] * 6), 0, 1, closest=0.0)
+    assert found is not None
+    places = {"A": [0, 3, 4], "B": [1, 2, 5]}
+    values = {"A": [0.02, 0.01, -0.03], "B": [0.04, 0.05, 0.06]}
+    middle = {name: sum(at) / 3 for name, at in places.items()}
+    mean = {name: sum(of) / 3 for name, of in values.items()}
+    squares = {name: sum((at - middle[name]) ** 2 for at in places[name]) for name in places}
+    slope = sum(
+        (y - mean[name]) * (at - middle[name])
+        for name in places
+        for y, at in zip(values[name], places[name], strict=True)
+    ) / sum(squares.values())
+    assert found.log == pytest.approx(mean["B"] - mean["A"] - slope * (middle["B"] - middle["A"]))
+    assert found.drift == pytest.approx(5 * slope)
+    error = 0.0
+    for name, taken in places.items():
+        rest = sum(
+            (y - mean[name] - slope * (at - middle[name])) ** 2 for y, at in zip(values[name], taken, strict=True)
+        )
+        share = squares[name] / sum(squares.values())
+        apart = middle["B"] - middle["A"]
+        error += rest / (2 - share) * (1 / 3 + apart**2 * share / sum(squares.values()))
+    assert found.error == pytest.approx(math.sqrt(error))
+
+
+@pytest.mark.parametrize("order", ["ABBA", "AAABBB"])
+def test_no_line_where_it_could_not_be_told_from_the_arms(order):
+    """Two boots each leave nothing for a line; arms that were measured one after the other have none."""
+    found = compare_arms(
+        drifting(order, [0.01, 0.0, -0.01, 0.0, 0.01, 0.0][: len(order)], drift=DRIFT[: len(order)]), 0, 1
+    )
+    assert found is not None
+    assert found.drift is None
 
 
 def test_prompts_that_an_arm_treats_differently_widen_the_interval():
@@ -65,15 +160,45 @@ def test_prompts_that_an_arm_treats_differently_widen_the_interval():
 
 
 def test_boots_and_prompts_add_up():
-    """What boots and what prompts differ by are added, with Satterthwaite's degrees of freedom: 1.6, so 1."""
-    arm, other = [boot(10.0, 20.0), boot(10.5, 21.0)], [boot(11.0, 24.0), boot(11.0, 24.0)]
+    """What boots and what prompts differ by are added, and so is what is doubtful of both (Satterthwaite's)."""
+    prompts = (1.0, 1.02, 0.97, 1.01)
+    arm = [boot(*(10.0 * noise * each for each in prompts)) for noise in (1.0, 1.05)]
+    other = [boot(*(11.0 * each * each for each in prompts))] * 2
     found = compare_arms([arm, other], 0, 1)
     assert found is not None
-    boots = math.log(1.05) ** 2 / 2 / 2
-    prompts = (math.log(1.2) - math.log(1.1)) ** 2 / 2 / 2
-    assert found.error == pytest.approx(math.sqrt(boots + prompts))
-    assert (boots + prompts) ** 2 / (boots**2 / 2 + prompts**2 / 1) == pytest.approx(1.64, abs=0.01)
-    assert found.df == 1
+    boots = [math.log(1.05) ** 2 / 2 / 2, CLOSEST_OF_TWO**2 / 2]
+    of_prompts = statistics.variance(map(math.log, prompts)) / 4
+    assert found.error == pytest.approx(math.sqrt(sum(boots) + of_prompts))
+    doubt = sum(variance**2 for variance in boots) + of_prompts**2 / 3
+    assert found.df == pytest.approx((sum(boots) + of_prompts) ** 2 / doubt)
+
+
+def test_an_arm_that_seems_steady_is_believed_in_part_around_a_line():
+    """Four boots each by turns: six tenths of the way from the df of the arm with fewest to those of both together."""
+    noises = (0.1, 0.04, -0.03, -0.1, -0.08, 0.03, -0.04, 0.08)
+    arms: list[list[BootLogs]] = [[], []]
+    for place, (arm, noise) in enumerate(zip((0, 1, 1, 0, 0, 1, 1, 0), noises, strict=True)):
+        arms[arm].append(BootLogs({PromptCell("only"): [noise]}, place))
+    found = compare_arms(arms, 0, 1)
+    assert found is not None
+    assert found.drift is not None
+    spread = measure_spread(
+        [[BootMean(boot.by_prompt[PromptCell("only")][0], boot.place) for boot in arm] for arm in arms]
+    )
+    assert spread is not None
+    own, (_, together) = [part.df or 0.0 for part in spread.parts], combine_parts(spread.parts)
+    assert together is not None
+    assert min(own) + 0.1 < together < sum(own)
+    assert found.df == pytest.approx(min(own) + 0.6 * (together - min(own)))
+
+
+def test_few_prompts_that_happen_to_agree_are_not_believed():
+    """Two prompts have two degrees of freedom at most, however many boots there were."""
+    ours = [boot(10.0 + each / 10, 20.0 + each / 5) for each in range(8)]
+    theirs = [boot(11.0 + each / 10, 22.0 + each / 5) for each in range(8)]
+    found = compare_arms([ours, theirs], 0, 1)
+    assert found is not None
+    assert found.df == 2
 
 
 def test_the_noise_of_requests_is_counted_once():
@@ -89,7 +214,7 @@ def test_boots_that_happen_to_agree_are_not_believed():
     """Two boots each that agree to the last digit leave an interval of what boots differ by at least."""
     found = compare_arms([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]], 0, 1)
     assert found is not None
-    assert found.error == pytest.approx(CLOSEST)
+    assert found.error == pytest.approx(CLOSEST_OF_TWO)
     assert not found.is_shown
 
 
@@ -122,34 +247,61 @@ def test_only_what_both_arms_were_asked_counts():
     found = compare_arms([[boot(10.0, 50.0), boot(10.0)], [boot(12.0, 1.0), boot(12.1, 1.0)]], 0, 1)
     assert found is not None
     assert found.ratio().ratio == pytest.approx(math.sqrt(1.2 * 1.21))
-    assert compare_arms([[boot(10.0)], [{PromptCell("other"): [1.0]}]], 0, 1) is None
+    assert compare_arms([[boot(10.0)], [BootLogs({PromptCell("other"): [1.0]})]], 0, 1) is None
     assert compare_arms([[boot(10.0)], []], 0, 1) is None
 
 
-def test_the_spread_of_all_arms_is_pooled():
-    """A third arm's boots add a degree of freedom and their part of the spread."""
-    two = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.2)]]
-    more = compare_arms([*two, [boot(1.0), boot(1.0)]], 0, 1)
-    less = compare_arms(two, 0, 1)
-    assert more is not None
-    assert less is not None
-    assert (more.df, less.df) == (3, 2)
-    assert more.error == pytest.approx(less.error * math.sqrt(2 / 3))
+def test_an_interval_of_any_width_stays_finite():
+    """Boots that have nothing in common, compared at the level of 36 pairs, leave a number that JSON can hold."""
+    found = compare_arms([[boot(1.0), boot(1e9)], [boot(1.0), boot(1e-9)]], 0, 1, comparisons=36)
+    assert found is not None
+    assert 0 < found.ratio().low < 1e-100
+    assert 1e100 < found.ratio().high < math.inf
+    assert found.detectable < math.inf
 
 
-def test_a_difference_is_shown_only_beyond_twice_the_larger_variation():
-    """An interval that excludes 1 is not enough when one arm's boots are far apart."""
+def test_of_several_arms_none_is_believed_to_be_tighter_than_all_together():
+    """Two boots that came out alike have the spread of all six; an arm that spreads more keeps its own."""
+    tight, loose, usual = [boot(10.0), boot(10.0)], [boot(12.0), boot(15.0)], [boot(10.0), boot(10.6)]
+    variances = [math.log(15 / 12) ** 2 / 2, math.log(10.6 / 10) ** 2 / 2]
+    pooled = sum(variances) / 3
+    found = compare_arms([tight, usual, loose], 0, 1)
+    assert found is not None
+    assert found.error == pytest.approx(math.sqrt(pooled / 2 + pooled / 2))
+    assert found.df == pytest.approx(3)
+    wide = compare_arms([tight, usual, loose], 0, 2)
+    assert wide is not None
+    assert wide.error == pytest.approx(math.sqrt(pooled / 2 + variances[0] / 2))
+    assert wide.cvs[0] == pytest.approx(0.0)
+
+
+def test_of_several_comparisons_each_has_the_level_at_which_all_hold():
+    """Ten comparisons at 95 % are ten at 99.5 %."""
+    arms = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.6)]]
+    alone, one_of_ten = compare_arms(arms, 0, 1), compare_arms(arms, 0, 1, comparisons=10)
+    assert alone is not None
+    assert one_of_ten is not None
+    assert [alone.level, one_of_ten.level] == pytest.approx([0.95, 0.995])
+    assert math.log(one_of_ten.ratio().high) == pytest.approx(one_of_ten.log + 14.089 * one_of_ten.error, rel=1e-3)
+    assert one_of_ten.ratio(0.95) == alone.ratio()
+
+
+def test_a_difference_is_shown_where_the_interval_says_so():
+    """Six boots each whose interval excludes 1 differ, also where a single boot may be off by more than that."""
     tight = [boot(10.0), boot(10.01), boot(10.02), boot(10.01), boot(10.0), boot(10.02)]
     loose = [boot(11.0), boot(10.2), boot(10.6), boot(11.2), boot(10.1), boot(10.9)]
     found = compare_arms([tight, loose], 0, 1)
     assert found is not None
     assert found.cv == pytest.approx(0.0422, abs=1e-3)
+    assert abs(found.log) < math.log1p(2 * (found.cv or 0.0))
     assert found.ratio().excludes_one
-    assert not found.is_shown
+    assert found.is_shown
+    assert found.t == pytest.approx(found.log / found.error)
+    assert abs(found.t) > found.critical_t
 
 
 def test_what_is_detectable_has_a_power_of_80_percent():
-    """The reach of the interval, or twice the variation, and another 0.84 standard errors."""
+    """The reach of the interval, or the least that is shown, and another 0.84 standard errors."""
     sure, wild = ArmDifference(0.0, 0.02, None, 0.0, 0.0), ArmDifference(0.0, 0.02, None, 0.05, math.log(1.1))
     assert sure.detectable == pytest.approx(math.expm1((1.95996 + 0.84162) * 0.02), rel=1e-4)
     assert wild.detectable == pytest.approx(math.expm1(math.log(1.1) + 0.84162 * 0.02), rel=1e-4)
@@ -160,3 +312,34 @@ def test_the_variation_of_single_requests_is_half_of_their_differences():
     found = compare_arms([[boot(10.0, 10.0)], [boot(11.0, 12.0)]], 0, 1)
     assert found is not None
     assert found.cv == pytest.approx(math.log(12 / 11) / 2, rel=1e-2)
+
+
+def test_levels_are_no_sample_of_prompts():
+    """An arm that gains more the longer the context is has a mean gain over these contexts, which is no chance."""
+    speeds, gains = (30.0, 29.0, 27.0, 24.0), (1.05, 1.29, 1.49, 1.91)
+    ours = [boot(*(speed * noise for speed in speeds)) for noise in (1.0, 1.01)]
+    faster = [speed * gain for speed, gain in zip(speeds, gains, strict=True)]
+    theirs = [boot(*(speed * noise for speed in faster)) for noise in (0.99, 1.0)]
+    sample, levels = (compare_arms([ours, theirs], 0, 1, text=0.05, levels=is_so) for is_so in (False, True))
+    assert sample
+    assert levels
+    assert (sample.is_shown, levels.is_shown) == (False, True)
+    assert levels.ratio().ratio == pytest.approx(math.exp(sum(map(math.log, gains)) / 4) * 0.99, rel=1e-2)
+    boots_only = compare_arms([ours, theirs], 0, 1, levels=True)
+    assert boots_only
+    assert levels.error**2 == pytest.approx(boots_only.error**2 + 0.05**2 / 4)
+
+
+def test_levels_of_arms_that_are_alike_are_rarely_called_different():
+    """What the text of each level does to tok/s is in the interval: 400 A/Bs, boots of 2 %, texts of 6 %."""
+    draw, wrong = random.Random(5), 0
+    for _ in range(400):
+        arms = []
+        for _arm in range(2):
+            texts = [math.exp(draw.gauss(0, 0.06)) for _ in range(4)]
+            noise = [math.exp(draw.gauss(0, 0.02)) for _ in range(2)]
+            arms.append([boot(*(20.0 * text * one for text in texts)) for one in noise])
+        found = compare_arms(arms, 0, 1, text=ONE_TEXT, levels=True)
+        assert found
+        wrong += found.is_shown
+    assert wrong <= 0.05 * 400 + 9

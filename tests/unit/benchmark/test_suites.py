@@ -74,6 +74,17 @@ def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
     assert str(caught.value).startswith(f"{path}:{error}")
 
 
+def test_many_long_contexts_of_a_short_file_are_refused(tmp_path):
+    """Each is within its limit; a file of 250 kB could ask for 8 GB of them."""
+    context = f"context: {{count: 20000, sentences: [{'x' * 400}]}}"
+    entries = (f"  - {{kind: Q{place}, text: x, max_tokens: 3, {context}}}\n" for place in range(9))
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD + "".join(entries))
+    with pytest.raises(RecipeError) as caught:
+        suites.load_suite(str(path))
+    assert str(caught.value).startswith(f"{path}:12: prompts[9].context: may be larger")
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RecipeError, match="No such file"):
         suites.load_suite(str(tmp_path / "none.yaml"))
@@ -102,7 +113,7 @@ def test_mt_bench_is_read_where_it_was_put():
     [
         ("{", ":1: "),
         ('{"prompt": "x", "output_tokens": 9}\n{"turns": []}', ":2: Expected `array` of length >= 1"),
-        ('{"category": "x"}', ":1: expected `turns` or `prompt`"),
+        ('{"category": "x"}', ":1: expected `turns`, `prompt`, `question` or `conversations`"),
         ('{"question_id": 1, "prompt": "x"}\n{"question_id": 1, "prompt": "y"}', ":2: question_id: prompt 1 is given"),
         ("[" * 9999, ":1: "),
         ('{"prompt": "x", "category": "\\u001b[31m"}', ":1: Expected `str` matching"),

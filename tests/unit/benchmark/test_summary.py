@@ -9,8 +9,9 @@ from dflash_tui.benchmark.imported_results import ImportedMeasurement as Theirs
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
-from dflash_tui.events import Counters, RequestDone
+from dflash_tui.events import RequestDone
 from dflash_tui.presentation import benchmark_text
+from dflash_tui.readings import Counters
 from tests.tui.conftest import a_run
 
 SUITE = suites.load_suite("quick")
@@ -22,8 +23,8 @@ def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) 
         "ttft": 0.1,
         "decode_tok_s": 50.0,
         "finish": "length",
-        "steps": 25.0,
-        "accepted": 75.0,
+        "steps": 24.75,
+        "accepted": 74.25,
     }
     return RequestDone(at, kind, total=total, **(values | changes))
 
@@ -65,6 +66,14 @@ def test_a_level_sums_up_what_succeeded():
     assert figures.steps_s == Spread(15.0, 12.5, 17.5, 2)
     assert figures.tpot is not None
     assert figures.tpot.high == pytest.approx(1 / 50)
+
+
+def test_the_acceptance_length_of_a_level_is_without_what_its_last_steps_cut():
+    """50 steps accept 150, and of the 200 that makes 20 are beyond the ends of five answers."""
+    done = [request(at=2 * n + 2, tokens=37) for n in range(5)]
+    before, after = Counters(7.0, steps=1.0, accepted=2.0), Counters(7.0 + 185, steps=51.0, accepted=152.0)
+    level = LevelSummary.from_requests(a_run(), done, before, after, SUITE)
+    assert level.acceptance_length == pytest.approx(180 / 50)
 
 
 def test_what_nobody_knows_is_a_dash():

@@ -1,8 +1,10 @@
 """One file that cannot be used never hides the others: each list names it with its reason and goes on."""
 
+import errno
 import functools
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,10 +19,10 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.hub import cache
 from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments import store
-from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry
-from dflash_tui.tui.screens.launch import load_recipes
+from dflash_tui.tui.widgets.recipe_list import load_recipes
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.support.odd_files import ODD_FILES
 from tests.support.preflight_situations import engine_in
@@ -131,8 +133,8 @@ def test_a_broken_experiment_hides_no_other(harm, capsys):
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_broken_engine_hides_no_other(harm):
-    """Neither a marker nor a record of an adopted one, nor what is cached of a good one."""
+def test_a_broken_engine_hides_no_other(harm, capsys):
+    """Neither a marker nor a record of an adopted one, nor what is cached of a good one; the list names each."""
     good = engine_in(paths.engines_folder() / "good")
     for name in ("bad/dflash-engine.json", "adopted/bad.json", "good/dflash-patches.json"):
         (paths.engines_folder() / name).parent.mkdir(exist_ok=True)
@@ -141,6 +143,91 @@ def test_a_broken_engine_hides_no_other(harm):
     assert inventory.list_engines() == [good]
     assert inventory.read_cached_serve_options(good) is None
     assert ledger.read_ledger_or_none(good) is None
+    bad, record = paths.engines_folder() / "bad", paths.engines_folder() / "adopted" / "bad.json"
+    assert [unused.folder for unused in inventory.list_unused_engines()] == [bad, record]
+    assert main.main(["engine", "list"]) == 0
+    output = capsys.readouterr()
+    assert good.folder in output.out
+    assert all(f"{unused.what}; {unused.hint}" in output.err for unused in inventory.list_unused_engines())
+    assert main.main(["engine", "inspect", "bad"]) == 2
+    assert main.main(["engine", "remove", "bad"]) == 0
+    assert [unused.folder for unused in inventory.list_unused_engines()] == [record]
+
+
+@pytest.mark.parametrize("kind", ["file", "circle", "unreadable"])
+def test_folders_of_records_that_cannot_be_read_are_named(kind, capsys, monkeypatch):
+    """As after a first launch as root: nobody is told that nothing runs."""
+    for folder, words in ((paths.runs_folder(), ["ps"]), (paths.experiments_folder(), ["ab", "list"])):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "circle":
+            folder.symlink_to(folder.name)
+        elif kind == "file":
+            folder.touch()
+        else:
+            folder.mkdir(mode=0o700)
+            monkeypatch.setattr(os, "geteuid", lambda: 4711)
+            monkeypatch.setattr(Path, "iterdir", refuse_to_list)
+        assert main.main(words) == 0
+        assert f"! ignoring {folder}: it" in capsys.readouterr().err
+
+
+def refuse_to_list(folder: Path) -> Iterator[Path]:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def test_an_engine_that_was_moved_or_has_no_python_is_named(capsys):
+    """As after a new release of the system's Python; an adopted one, too."""
+    (paths.engines_folder() / "old").mkdir(parents=True)
+    moved, ours, theirs = (paths.engines_folder() / name for name in ("moved", "ours", "../theirs"))
+    engine_in(paths.engines_folder() / "new").python.resolve()
+    (paths.engines_folder() / "new").rename(moved)
+    engines = [engine_in(ours), engine_in(theirs.resolve(), adopted=True)]
+    record = inventory._record(theirs.resolve())
+    record.parent.mkdir()
+    record.write_bytes(msgspec.json.encode(engines[1]))
+    assert inventory.list_engines() == engines
+    for engine in engines:
+        engine.python.unlink()
+        engine.python.symlink_to("python")
+    assert inventory.list_engines() == []
+    assert [unused.folder for unused in inventory.list_unused_engines()] == [moved, ours, theirs.resolve()]
+    assert main.main(["engine", "list"]) == 0
+    assert capsys.readouterr().err.count("is not used: it") == 3
+
+
+def test_an_engine_without_its_library_hides_no_other(capsys):
+    """Its record of patches speaks of files that nobody finds."""
+    good, bad = (engine_in(paths.engines_folder() / name) for name in ("good", "bad"))
+    entry = ledger.LedgerEntry("a.py", ("some-patch",), "0" * 64, "1" * 64, 0.0)
+    (Path(bad.folder) / ledger.MANIFEST).write_bytes(msgspec.json.encode([entry]))
+    shutil.rmtree(Path(bad.folder) / "lib")
+    assert main.main(["engine", "list"]) == 0
+    output = capsys.readouterr()
+    assert good.folder in output.out
+    assert bad.folder in output.out + output.err
+
+
+@pytest.mark.parametrize("words", [("engine", "adopt"), ("engine", "inspect"), ("replay",), ("report",)], ids=" ".join)
+def test_the_home_of_a_user_that_there_is_not_is_no_traceback(words, capsys):
+    """A shell leaves `~NAME` as it is where it knows no such user."""
+    assert main.main([*words, "~no-such-user/x"]) == 2
+    assert "~no-such-user" in capsys.readouterr().err
+
+
+def test_the_hubs_folder_of_a_user_that_there_is_not_is_an_empty_one(monkeypatch, capsys):
+    monkeypatch.setenv("HF_HOME", "~no-such-user/x")
+    assert main.main(["plan", "gemma-4-31b", "--gpu", "h100"]) == 0
+    assert capsys.readouterr().out
+
+
+def test_folders_that_are_circles_of_links_are_no_traceback(capsys):
+    """Before Python 3.13 `Path.resolve` fails over one with an error that is none of a file's."""
+    for folder in (paths.engines_folder(), paths.runs_folder(), paths.user_recipes_folder(), paths.models_folder()):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(folder.name)
+    for words in (["plan", "demo-cpu"], ["engine", "list"], ["ps"], ["recipes"], ["patch", "status", "demo-cpu"]):
+        assert main.main(words) in {0, 2}, words
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("harm", HARMS)

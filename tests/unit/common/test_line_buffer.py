@@ -18,7 +18,7 @@ def test_lines_above_the_limit_are_dropped_whole(pieces, limit):
     lines = [line for piece in pieces for line in buffer.feed(piece)]
     *whole, rest = b"".join(pieces).split(b"\n")
     assert lines == [line for line in whole if len(line) <= limit]
-    assert buffer.rest == (rest if len(rest) <= limit else b"")
+    assert buffer.unfinished_line == (rest if len(rest) <= limit else b"")
     assert buffer.dropped == sum(len(line) > limit for line in (*whole, rest))
 
 
@@ -28,7 +28,7 @@ def test_the_end_of_a_line_above_the_limit_is_kept(pieces, limit):
     lines = [line for piece in pieces for line in buffer.feed(piece)]
     *whole, rest = b"".join(pieces).split(b"\n")
     assert lines == [line[-limit:] for line in whole]
-    assert buffer.rest == rest[-limit:]
+    assert buffer.unfinished_line == rest[-limit:]
     assert buffer.dropped == 0
 
 
@@ -37,7 +37,7 @@ def test_no_more_than_the_limit_is_held(pieces, limit, keep_end):
     buffer = LineBuffer(limit, keep_end=keep_end)
     for piece in pieces:
         buffer.feed(piece)
-        assert len(buffer.rest) <= limit
+        assert len(buffer.unfinished_line) <= limit
 
 
 @pytest.mark.parametrize("keep_end", [False, True])
@@ -48,7 +48,7 @@ def test_a_line_that_comes_byte_by_byte_costs_no_more_than_its_bytes(keep_end):
     for _ in range(600_000):
         buffer.feed(b"x")
     assert time.process_time() - before < 5
-    assert len(buffer.rest) == (1 << 19 if keep_end else 0)
+    assert len(buffer.unfinished_line) == (1 << 19 if keep_end else 0)
 
 
 def test_a_line_that_is_dropped_ends_at_its_end():

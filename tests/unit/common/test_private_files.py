@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, RecipeError, UsageError
 from dflash_tui.experiments import store
-from dflash_tui.planning import patch_file, recipe_loader
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import lifecycle, registry, server_process
 from tests.support import escapes, hostile_home
 from tests.support.experiment_factories import a_design, a_plan
@@ -103,6 +105,47 @@ def test_own_recipes_and_patches_that_all_may_write_are_named_and_not_used(capsy
         assert name in {patch.name for patch in usable}
     assert ("by everybody" in said) is refused
     assert (f"go-w {changed}" in said) is refused
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "refused"),
+    [("mine.yaml", 0o666, True), (".", 0o777, True), (".", 0o1777, False), ("mine.yaml", 0o664, False)],
+)
+def test_a_recipe_by_its_path_that_all_may_write_is_named_and_not_used(tmp_path, capsys, place, mode, refused):
+    """In a folder such as /tmp, where nobody replaces files of others, it is used; so is one of another user."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    file = folder / "mine.yaml"
+    file.write_text((paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text())
+    changed = (folder / place).resolve()
+    changed.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(file, 12345, -1)
+    for words in (["plan"], ["recipes", "check"]):
+        assert main.main([*words, str(file)]) == (2 if refused else 0)
+        output = capsys.readouterr()
+        assert (f"ignoring {file}: it " in output.out + output.err) is refused
+        assert (f"go-w {changed}" in output.out + output.err) is refused
+
+
+def test_nobody_is_told_to_change_the_mode_of_a_device(capsys):
+    """A recipe that is a link to one is no file; `chmod` would follow the link."""
+    folder = paths.user_recipes_folder()
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").symlink_to("/dev/zero")
+    assert main.main(["recipes", "check", "mine"]) == 2
+    assert "chmod" not in capsys.readouterr().out
+
+
+def test_questions_of_the_user_that_all_may_write_are_not_used():
+    """As the recipes; a file of lines is no YAML, and is asked about all the same."""
+    file = paths.user_suites_folder() / "mt-bench.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"question_id": 1, "category": "a", "turns": ["Why?"]}')
+    assert suites.load_suite("mt-bench").prompts
+    file.chmod(0o666)
+    with pytest.raises(RecipeError, match="by everybody"):
+        suites.load_suite("mt-bench")
 
 
 def test_a_recipe_that_the_system_gives_a_user_is_used(monkeypatch):

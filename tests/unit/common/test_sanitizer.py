@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line, clean_lines, escape_control_characters
-from dflash_tui.events import Health, HealthChanged, decode_recorded, encode
+from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.events import Health, HealthChanged
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import escapes
 
@@ -53,7 +54,7 @@ def test_marks_do_not_pile_up():
         assert clean_line(seen) == seen
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=300, database=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_json_that_is_shown_is_the_same_json(text):
     """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""

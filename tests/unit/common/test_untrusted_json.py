@@ -14,9 +14,10 @@ from types import ModuleType
 import msgspec
 
 import dflash_tui
+from tests.support.source_trees import parse_file
 
 # What reads text into a type, and the place of the type among its arguments.
-READERS = {"decode": 1, "convert": 1, "load": 1, "load_yaml": 1, "read_own_json": 1, "Decoder": 0}
+READERS = {"decode": 1, "convert": 1, "load": 1, "load_yaml": 1, "convert_yaml": 2, "read_own_json": 1, "Decoder": 0}
 # Prints the types that msgspec has looked at when all modules are imported: it asks this function once for each.
 LOOKED_AT = """
 import importlib, importlib.util, sys
@@ -39,7 +40,7 @@ def modules() -> list[ModuleType]:
 
 def read_types(module: ModuleType) -> Iterator[type[msgspec.Struct]]:
     """Yield the types that calls in a module read text into."""
-    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_bytes())):
+    for node in ast.walk(parse_file(Path(str(module.__file__)))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS:
             place = READERS[node.func.attr]
             for kind in [*(word.value for word in node.keywords if word.arg == "type"), *node.args[place : place + 1]]:
@@ -62,7 +63,7 @@ def test_msgspec_knows_all_types_that_are_read_when_their_modules_are_imported()
     """What msgspec would get to know at the first reading, it could get to know in two threads at once, and dies."""
     ours = modules()
     read = {f"{kind.__module__}.{kind.__qualname__}" for module in ours for kind in read_types(module)}
-    assert {"dflash_tui.planning.recipe.Recipe", "dflash_tui.engines.environments.Engine"} < read
+    assert {"dflash_tui.planning.recipes.recipe.Recipe", "dflash_tui.engines.environments.Engine"} < read
     assert len(read) > 20
     words = [sys.executable, "-c", LOOKED_AT, *(module.__name__ for module in ours)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.common import yaml_loader
-from dflash_tui.common.errors import RecipeError
-from dflash_tui.common.yaml_loader import YamlError, parse_yaml_value
+from dflash_tui.common import yaml_loader, yaml_values
+from dflash_tui.common.errors import RecipeError, YamlError
+from dflash_tui.common.yaml_loader import parse_yaml_value
 
 TAGS = [
     "!!bool foo",
@@ -51,6 +52,19 @@ def test_what_words_mean(text, value):
     """Numbers are decimal, keys are text, dates and other spellings of numbers stay what they are."""
     parsed = parse_yaml_value(text)
     assert (parsed, type(parsed)) == (value, type(value))
+
+
+@example("a: &x 1")
+@example("- {a: [b, ['c: 1']]}\n--- 2")
+@given(st.text("ab:-[]{}'\"#&*!|>?, \n.019_+~", max_size=30))
+def test_events_say_what_the_tree_of_nodes_says(text):
+    """What is read without the tree is the same; what is not is read again with it."""
+    try:
+        read = yaml_values._read_document(yaml.parse(text, Loader=yaml_values._FAST))
+    except (yaml.YAMLError, ValueError):
+        return
+    root = yaml_values.compose_yaml(text)
+    assert repr(read) == repr(None if root is None else yaml_values._build_value(root, ()))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(database=None, deadline=None, max_examples=300 * int(os.environ.get("FUZZ_TIMES", "1")))
+@settings(database=None, max_examples=300 * int(os.environ.get("FUZZ_TIMES", "1")))
 @given(
     st.lists(pieces | st.text(max_size=5) | st.text(alphabet="-?:,[]{}#&*!|>'\"%@` \n\t1_.", max_size=8)).map("".join)
 )

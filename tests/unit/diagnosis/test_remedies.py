@@ -9,8 +9,9 @@ from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import Exited, Launched
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchChanges as Changes
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.run_state.state import RunState
@@ -22,6 +23,12 @@ from tests.unit.diagnosis.test_cause import CPU, GPU, of
 @pytest.fixture(autouse=True)
 def no_gpu(folders, monkeypatch):
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+
+
+@pytest.fixture
+def flags_unknown(monkeypatch):
+    """Let a plan take any flag, as that of a release does whose flags are not shipped."""
+    monkeypatch.setattr(release_flags, "list_flags", lambda _vllm: ())
 
 
 def planned(*words: str) -> Plan:
@@ -67,6 +74,7 @@ RECORDED = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("flags_unknown")
 @pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
 def test_the_first_remedy_of_a_recorded_failure(words, name, changes):
     """The number is the one that the recorded server printed."""
@@ -74,6 +82,7 @@ def test_the_first_remedy_of_a_recorded_failure(words, name, changes):
 
 
 SAID = [
+    ("gemma-4-26b-a4b", "RuntimeError: Cannot re-initialize CUDA in forked subprocess", setting("start.fork", "false")),
     ("gemma-4-31b", "ValueError: Selected backend X is not valid. Reason: ['non-causal attention not supported']",
      Changes(profile="seed")),
     ("gemma-4-26b-a4b", "ValueError: Free memory on device cuda:0 (100.0/140.0 GiB) on startup is less than desired "
@@ -81,9 +90,13 @@ SAID = [
      setting("gpu-memory-utilization", "0.7")),
     ("gemma-4-26b-a4b", "OSError: You are trying to access a gated repo.", Changes()),
     ("gemma-4-26b-a4b", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
-     setting("max-num-batched-tokens", "8192")),
+     setting("max-num-batched-tokens", "16384")),
     ("qwen3.5-27b", "RuntimeError: CUDA error: device-side assert triggered",
      setting("speculation.attention_backend", "TRITON_ATTN")),
+    ("qwen3.5-27b", "TimeoutError: Timed out waiting for engine core processes to start. Waited 600s",
+     setting("env.VLLM_ENGINE_READY_TIMEOUT_S", "3600")),
+    ("gemma-4-26b-a4b", "Value error, max_num_scheduled_tokens is set to -1792, which does not allow any tokens",
+     setting("max-num-batched-tokens", "65536")),
     ("qwen3.5-27b", "TimeoutError: RPC call to sample_tokens timed out.",
      setting("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600")),
 ]  # fmt: skip
@@ -110,6 +123,7 @@ def test_choices_by_hand_are_taken_back():
     assert Changes(vllm="0.24.0", removed=("engine",)) in changes
 
 
+@pytest.mark.usefixtures("flags_unknown")
 @pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
 def test_what_is_offered_can_be_launched(words, name, changes):
     """The command line is one that the parser takes, and it gives the changed plan."""

@@ -171,8 +171,11 @@ def test_the_token_does_not_follow_to_another_host(server, monkeypatch):
         (b"<html>sign in to the hotel", "not an answer of the hub"),
         (b"[1, 2]", "not an answer of the hub"),
         (b"\xff\xfe", "not an answer of the hub"),
-        (b'{"sha": "../../etc", "siblings": []}', "no commit"),
+        (b'{"sha": "../../etc", "siblings": []}', "not a commit"),
         (b'{"sha": "' + COMMIT.encode() + b'", "siblings": [{"rfilename": 1}]}', "not an answer of the hub"),
+        pytest.param(
+            b'{"sha": "' + COMMIT.encode() + b'", "x": ' + b"[" * 100_000, "not an answer of the hub", id="deep"
+        ),
         pytest.param(b" " * 9_000_000, "larger than 8 MB", id="large"),  # the body as its name would be in every report
     ],
 )
@@ -181,6 +184,18 @@ def test_an_answer_that_is_none_is_refused(server, body, words):
     model = look()
     assert model.access == Access.UNREACHABLE
     assert words in model.detail
+
+
+@pytest.mark.parametrize(
+    "where", ["http://127.0.0.1:99999", "http://xn--.", "file:///etc/passwd", "http://[::1", "http://\x7f", "//"]
+)
+def test_an_address_that_is_none_is_refused(server, monkeypatch, where):
+    """Where the hub is said to be, and where it sends its callers."""
+    server.elsewhere = where
+    monkeypatch.setattr(client, "_REDIRECTS", 2)
+    redirected = look()
+    monkeypatch.setenv("HF_ENDPOINT", where)
+    assert {redirected.access, look().access} == {Access.UNREACHABLE}
 
 
 def test_hostile_names_are_dropped(server):
@@ -196,7 +211,7 @@ def test_hostile_names_are_dropped(server):
 
 
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
-    monkeypatch.setattr(client, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(client, "TIMEOUT", 0.5)
     server.delay = 60.0
     began = time.monotonic()
     model = look()

@@ -2,21 +2,25 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
+from msgspec.structs import replace
 
+from dflash_tui.events import RankSampled, RankState
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.conditions import ProcessorTimes
-from dflash_tui.machine import processes
+from dflash_tui.machine import process_identity
+from dflash_tui.readings import Foreign, GpuLoad
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry, server_process
-from dflash_tui.runs.run import Run
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.run import FarRank, Run
 from tests.support.boot_factories import plan
 from tests.support.waiting import wait_until
 
 
 def a_run(name: str, pid: int = 0, **changes) -> Run:
-    return Run(name, plan(**changes), pid, processes.read_process_identity(pid) if pid else "", 0.0, 0.0, "vllm")
+    return Run(name, plan(**changes), pid, process_identity.read_process_identity(pid) if pid else "", 0.0, 0.0, "vllm")
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,26 @@ def test_what_the_server_works_is_ours():
     finally:
         spinning.kill()
         spinning.wait()
+
+
+def test_the_other_hosts_of_a_server_are_seen_by_what_their_keeper_recorded(folders, monkeypatch):
+    """Throttling in between counts, others are told with their host, and the ranks of this machine are no strangers."""
+    far = (FarRank(1, "spark-b", "far"), FarRank(2, "local", "near"))
+    ours = replace(a_run("ours", gpus=("a",)), far_ranks=far)
+    ours.folder.mkdir(parents=True)
+    now, memory = time.time(), 1 << 30
+    for age, card in (
+        (40, GpuLoad(0, throttle=("power brake",))),
+        (20, GpuLoad(0, throttle=("thermal (hardware)",), foreign=(Foreign(7, "python", memory),))),
+        (1, GpuLoad(0, clock_mhz=1500, throttle=(), foreign=())),
+    ):
+        sample = RankSampled(now - age, 1, "spark-b", RankState.RUNNING, 0.0, available=5, total=9, gpus=(card,))
+        run_files.record_event(ours, sample)
+    monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("near", gpus=("a",))])
+    monkeypatch.setattr(server_process, "is_alive", lambda _: True)
+    seen = conditions.measure_conditions(ours, RunState(), now - 10)
+    assert seen.foreign is None
+    spark, local = seen.hosts["rank 1 on spark-b"], seen.hosts["rank 2 on local"]
+    assert (spark.clock_mhz, spark.available, spark.throttle) == (1500, 5, ("thermal (hardware)",))
+    assert spark.foreign == ("python (pid 7) on spark-b",)
+    assert (local.available, local.throttle) == (None, None)

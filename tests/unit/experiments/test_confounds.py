@@ -5,19 +5,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from dflash_tui.benchmark.load import MeasuredWindow
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
 from dflash_tui.experiments.analysis.measures import measure_agreement
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Boot, Conditions
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 from tests.support.boot_factories import boots, design, modes, plan
 
+LOAD = "not every boot kept its load up"
 SPEEDS = [10.0, 12.0, 12.1, 10.1]
 MAINS = Conditions(at=0.0, power="mains", clock_mhz=2000, temperature_c=60, throttle=(), foreign=(), load=1.0)
 
 
-QUIET: dict[str, Any] = {"generated": 1010.0, "others": 0.1, "inherited": {}}
+QUIET: dict[str, Any] = {"sampler": "FlashInfer", "generated": 1010.0, "others": 0.1, "inherited": {}}
 
 
 def changed(measured: list[Boot], number: int = 1, **changes: Any) -> list[Boot]:
@@ -41,21 +43,23 @@ def first(name: str = "requests", **changes: Any) -> dict[str, Any]:
 
 
 REFUSED = [
-    ({"argv": (*plan().argv, "--max-num-seqs", "4")}, "--max-num-seqs 4 instead of unset"),
-    ({"env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, "VLLM_USE_V2_MODEL_RUNNER: unset in boot 1, 1 in boot 2"),
-    ({"inherited": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: unset in boot 1, 1 in boot 2"),
+    ({"argv": (*plan().argv, "--max-num-seqs", "4")}, "--max-num-seqs 4 instead of none"),
+    ({"env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, "VLLM_USE_V2_MODEL_RUNNER: none in boots 1, 3 and 4, 1 in boot 2"),
+    ({"inherited": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: none in boots 1, 3 and 4, 1 in boot 2"),
     ({"generated": 1400.0}, "boot 2: 400 tokens beside our 1000"),
-    ({"versions": {"vllm": "0.32.0", "torch": "2.12.0"}}, "torch: 2.11.0 in boot 1, 2.12.0 in boot 2"),
+    ({"versions": {"vllm": "0.32.0", "torch": "2.12.0"}}, "torch: 2.11.0 in boots 1, 3 and 4, 2.12.0 in boot 2"),
     ({"engine": "vllm 0.31.0"}, "vllm 0.31.0 in boot 2"),
-    ({"patches": {"some": "sha"}}, "some: unset in boot 1, sha in boot 2"),
+    ({"patches": {"some": "sha"}}, "some: none in boots 1, 3 and 4, sha in boot 2"),
     ({"gpus": ("other",)}, "other in boot 2"),
     ({"driver": "590"}, "590 in boot 2"),
     ({"preemptions": 2.0}, "boot 2: 2 preemptions"),
     ({"prefix_queries": 1000.0, "prefix_hits": 970.0}, "boot 2: 97 %"),
     ({"after": seen(throttle=("thermal (hardware)",))}, "boot 2: thermal (hardware)"),
+    ({"after": seen(hosts={"rank 1 on b": seen(throttle=("power brake",))})}, "boot 2: power brake"),
     ({"before": seen(foreign=("4711 blender",))}, "boot 2: 4711 blender"),
     ({"after": seen(power="battery")}, "boot 2"),
     (first(error="HTTP 500: out of memory"), "boot 2: 1 request, first HTTP 500: out of memory"),
+    (first(steps=None), "boot 2: 1 of 5 requests (Q&A)"),
     (first(finish="stop"), "boot 2: 1 answer of 5 ended by themselves (Q&A)"),
 ]
 
@@ -70,12 +74,16 @@ def test_what_differs_beyond_the_arms_refuses_a_verdict(change, evidence):
 
 
 FLAGGED = [
-    ({"after": seen(clock_mhz=1800, throttle=("power cap",))}, "the GPU's clock drifted"),
-    ({"after": seen(temperature_c=80, throttle=("power cap",))}, "the GPU's temperature drifted"),
+    ({"after": seen(clock_mhz=1800, throttle=("power cap",))}, "the GPU's clock differed between boots"),
+    ({"after": seen(temperature_c=80, throttle=("power cap",))}, "the GPU's temperature differed between boots"),
     ({"before": seen(load=6.0)}, "the machine's load differed between boots"),
-    ({"others": 1.4}, "other processes used the processors unequally"),
-    ({"after": seen(throttle=("clocks set by the user",))}, "the GPU's clocks were limited in some boots"),
+    ({"others": 1.4}, "other processes kept CPU cores busy unequally"),
+    (
+        {"after": seen(throttle=("clocks set by the user",))},
+        "the driver reported a limit of the GPU's clocks in some boots only",
+    ),
     (first(tokens=300), "answers differ in length"),
+    ({"doubt": "the first answer looks like noise"}, "the ranks may have different weights"),
     ({"error": "it died", "requests": ()}, "a boot of compile failed"),
     ({"phases": {"weights": 5.0, "drafter": 1.0}}, "the weights were not loaded equally fast at each start"),
 ]
@@ -87,6 +95,46 @@ def test_what_may_matter_is_told_beside_the_verdict(change, what):
     (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
     assert found.word is not Verdict.REFUSED
     assert [each.what for each in found.confounds] == [what]
+
+
+@pytest.mark.parametrize(("temperature", "refused"), [(None, True), (0.6, True), (0.0, False)])
+@pytest.mark.parametrize("sampler", ["PyTorch, seed 0", ""], ids=["another", "not recorded"])
+def test_boots_of_another_sampler_refuse_a_verdict_where_one_draws(temperature, refused, sampler):
+    (found,) = verdict.judge_arms(modes(temperature=temperature), changed(usual(), sampler=sampler))
+    assert ("the samplers differ" in [each.what for each in found.confounds if each.refuses]) == refused
+
+
+def test_boots_of_before_are_not_mixed_with_those_whose_load_was_kept_up():
+    """As in an A/B of several requests at a time that an earlier release began and this one extended."""
+    of = modes(concurrency=(8,))
+    made = [
+        msgspec.structs.replace(
+            each,
+            requests=tuple(msgspec.structs.replace(request, streams=8) for request in each.requests),
+            windows=(MeasuredWindow(8, 10.0, 1000, 7.9),) if each.number > 1 else (),
+        )
+        for each in usual()
+    ]
+    (found,) = verdict.judge_arms(of, made)
+    assert LOAD in [each.what for each in found.confounds if each.refuses]
+    alike = [msgspec.structs.replace(each, windows=()) for each in made]
+    assert LOAD not in [each.what for each in verdict.judge_arms(of, alike)[0].confounds]
+
+
+@pytest.mark.parametrize(("finish", "refused"), [("length", False), ("stop", False), ("abort", True)])
+def test_answers_may_end_where_the_model_ends_them(finish, refused):
+    """That refuses nothing where it was asked for; an answer that the server broke off does."""
+    (found,) = verdict.judge_arms(modes(fixed=False), changed(usual(), **first(finish=finish)))
+    assert (found.word is Verdict.REFUSED) == refused
+
+
+def test_an_answer_of_one_token_has_no_speed_and_refuses_nothing():
+    """It is told all the same: it is in no mean."""
+    change = first(tokens=1, steps=None) | {"generated": 801.0}
+    (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
+    assert found.word is not Verdict.REFUSED
+    evidence = [each.evidence for each in found.confounds if each.what == "requests without a figure in steps/s"]
+    assert evidence == ["boot 2: 1 of 5 requests (Q&A)"]
 
 
 def test_nothing_is_found_where_nothing_is():
@@ -274,6 +322,6 @@ def test_others_on_the_processors_of_a_server_refuse_what_one_boot_each_says(ord
     of = design("mode", arms, order)
     busy = boots(of, SPEEDS[: len(order)], others=0.8)
     (found,) = find_confounds(of, busy, 0, 1)
-    assert (found.refuses, found.evidence[:24]) == (refuses, "boot 1: 0.8 of them, boo")
+    assert (found.refuses, found.evidence[:24]) == (refuses, "boot 1: 0.8 cores, boot ")
     assert not find_confounds(of, boots(of, SPEEDS[: len(order)], others=0.3), 0, 1)
     assert not find_confounds(modes(order), boots(modes(order), SPEEDS[: len(order)], others=0.8), 0, 1)

@@ -12,19 +12,22 @@ from dflash_tui.experiments.design import (
     BootBegan,
     BootEnded,
     Design,
+    ExperimentExtended,
     ExperimentFinished,
     ExperimentHalted,
     Happened,
     RequestMeasured,
 )
-from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.experiments.progress import estimate_left, fold_progress
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
+from tests.support.experiment_factories import BASE, a_design, boots, told
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
-    made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
+    made = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     varied = variation.parse_variation(words)
     arms = tuple(Arm(name, LaunchRequest("toy"), made) for name in varied.arms)
     return Design(
@@ -101,6 +104,16 @@ def test_the_time_left_follows_the_boots_of_the_same_arm():
     assert fold_progress(design, [ExperimentFinished(1.0)]).left == 0
 
 
+def test_earlier_boots_say_how_long_an_arm_takes_that_is_not_over_yet():
+    """What this experiment has measured comes first; an arm of which nothing is known makes the rest unknown."""
+    design = designed()  # A B B A
+    first = fold_progress(design, [began(0, 0, at=126)], now=130, driven=True)
+    assert first.left is None
+    assert estimate_left(first, 130, (10.0, 40.0)) == 6 + 40 + 40 + 10
+    assert estimate_left(first, 130, (10.0, None)) is None
+    assert estimate_left(fold_progress(design, [began(0, 0), ended(0, 0, took=12)]), 130, (10.0, 40.0)) == 40 + 40 + 12
+
+
 def test_an_arm_that_never_came_up_is_named_at_the_end():
     """The others have their verdict."""
     happened: list[Happened] = [
@@ -167,3 +180,14 @@ def test_a_driver_is_believed_by_its_identity_only():
     assert store.find_driver(folder)
     store.write_json(folder / "driver.json", store.Driver(1, "boot:0"))
     assert store.find_driver(folder) is None
+
+
+def test_an_extension_adds_boots_to_what_was_over():
+    """It is finished only when they are; an arm that the design lacks is not added."""
+    design = a_design()
+    events = [*told(design, boots(design, (10.0, 18.5))), ExperimentFinished(BASE + 9000)]
+    assert fold_progress(design, events).finished
+    more = fold_progress(design, [*events, ExperimentExtended(BASE + 9001, (0, 1))])
+    assert (more.finished, more.next, more.design.order, more.design.looks) == (False, (4, 1), (0, 1, 1, 0, 0, 1), 2)
+    strange = fold_progress(design, [*events, ExperimentExtended(BASE + 9001, (0, 7))])
+    assert (strange.finished, strange.design.looks) == (True, 1)

@@ -43,13 +43,17 @@ def test_a_warm_difference_of_a_percent_is_none():
 
 
 def test_eight_and_a_half_minutes_are_never_paid_back():
-    """Starts of 9.5 and 18 minutes and 75 s saved by the first request: not before 100,000 tokens, if ever."""
+    """Starts of 9.5 and 18 minutes and 75 s saved by the first request: not before 65,000 tokens, if ever.
+
+    By the speeds alone it would be 100,000; nobody repeated a start, and starts vary.
+    """
     report = eager_compile()
     (found,) = report.comparisons
     (even,) = found.break_even
     assert (even.by, even.cold, even.tokens, even.high) == (1, True, None, None)
     assert even.seconds == pytest.approx(1080 - 570 - 75, abs=1)
-    assert even.low == pytest.approx(100_000, rel=0.1)
+    assert even.low == pytest.approx(65_000, rel=0.02)
+    assert (even.start_cv, even.start_df) == (0.10, None)
     assert found.start.cold == (570, 1080)
     told = "\n".join(map(str, verdict_text.list_details(report, found)))
     assert "never" in told

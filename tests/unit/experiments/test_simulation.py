@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from dflash_tui.benchmark.stats import ArmDifference, Logs, PromptCell, compare_arms
+from dflash_tui.benchmark.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
+from tests.support import verdict_machines
 from tests.support.boot_factories import KINDS, boot, modes, request
 
 RUNS = 2000
@@ -34,6 +35,12 @@ READINGS: dict[str, Draw] = {
 HOLD = list(READINGS)[:2]
 
 
+def of_thousands(test: Callable[..., None]) -> Callable[..., None]:
+    """Leave a test to the long selection, beside those that look at the same thousands of pairs."""
+    marked: Callable[..., None] = pytest.mark.long(pytest.mark.xdist_group("simulation")(test))
+    return marked
+
+
 class Rates(NamedTuple):
     """Shares of runs: verdicts without a difference, verdicts with one of 10 %, and intervals that hold the truth."""
 
@@ -44,21 +51,23 @@ class Rates(NamedTuple):
 
 def arm(
     rng: random.Random, draw: Draw, prompts: Sequence[float], boots: int, levels: Sequence[int] = (1,)
-) -> list[Logs]:
+) -> list[BootLogs]:
     """Boots of an arm: each has its own share, each request its own noise."""
     shares = [draw(rng, BETWEEN_BOOTS) for _ in range(boots)]
     return [
-        {
-            PromptCell(f"p{place}", streams): [y + share + rng.gauss(0, BETWEEN_REQUESTS)]
-            for place, y in enumerate(prompts)
-            for streams in levels
-        }
+        BootLogs(
+            {
+                PromptCell(f"p{place}", streams): [y + share + rng.gauss(0, BETWEEN_REQUESTS)]
+                for place, y in enumerate(prompts)
+                for streams in levels
+            }
+        )
         for share in shares
     ]
 
 
 @functools.cache
-def pairs(reading: str, boots: int, runs: int = RUNS) -> list[tuple[list[list[Logs]], ArmDifference]]:
+def pairs(reading: str, boots: int, runs: int = RUNS) -> list[tuple[list[list[BootLogs]], ArmDifference]]:
     """Return pairs of arms that are alike, and how far apart they seem."""
     rng, draw = random.Random(f"{reading} {boots}"), READINGS[reading]
     found = []
@@ -85,6 +94,7 @@ def rates(reading: str, boots: int, runs: int = RUNS) -> Rates:
     return rate
 
 
+@of_thousands
 @pytest.mark.parametrize("boots", [2, 3, 4])
 @pytest.mark.parametrize("reading", HOLD)
 def test_honest_runs_are_seldom_wrong_and_their_intervals_hold(reading, boots):
@@ -92,9 +102,12 @@ def test_honest_runs_are_seldom_wrong_and_their_intervals_hold(reading, boots):
     rate = rates(reading, boots)
     chance = 2 * math.sqrt(0.95 * 0.05 / RUNS)
     assert rate.wrong <= 0.05
-    assert 0.95 - chance <= rate.held <= 0.99
+    assert 0.95 - chance <= rate.held
+    # Two boots that agree are not believed, so that intervals of two are wider than they would have to be.
+    assert rate.held <= (0.97 + chance if boots > 2 else 1.0)
 
 
+@of_thousands
 @pytest.mark.parametrize("reading", HOLD)
 def test_ten_percent_is_found_with_four_boots_each(reading):
     """A true step of 10 % in steps/s is found in at least 80 % of honest runs with four boots per arm."""
@@ -110,12 +123,9 @@ def test_one_boot_each_is_no_more_often_wrong(reading):
 
 
 @pytest.mark.parametrize("levels", [(1,), (1, 2, 4, 8)])
-@pytest.mark.parametrize(("prompts", "boots"), [(2, 2), (2, 4), (3, 4), (5, 2), (5, 4), (7, 4), (7, 8)])
+@pytest.mark.parametrize(("prompts", "boots"), [(2, 2), (2, 4), (2, 8), (3, 4), (5, 2), (5, 4), (7, 4), (7, 8)])
 def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots, levels):
-    """An arm does 5 % better or worse on each prompt, at all levels of it: that is no difference between the arms.
-
-    Two prompts say least of the next one; their intervals hold in nine of ten.
-    """
+    """An arm does 5 % better or worse on each prompt, at all levels of it: that is no difference between the arms."""
     rng, draw = random.Random(f"{prompts} {boots} {levels}"), READINGS[HOLD[0]]
     found = []
     for _ in range(600):
@@ -128,14 +138,14 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
     what = f"{pluralize(prompts, 'prompt')} at {pluralize(len(levels), 'level')}, {boots} boots per arm"
     print(f"\n{what}, 5 % between prompt and arm: false verdicts {wrong:.1%}, intervals hold {held:.1%}", end="")
     assert wrong <= 0.06
-    assert held >= (0.89 if prompts == 2 else 0.925)
+    assert held >= 0.925
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
 @pytest.mark.parametrize("boots", [2, 4, 8])
 def test_the_luck_of_one_text_is_no_difference(boots, rounds):
     """One prompt, the same texts in every boot of an arm: their AL, ±16 %, makes no verdict."""
-    rng, draw, wrong, runs = random.Random(f"{boots} {rounds}"), READINGS[HOLD[0]], 0, 200
+    rng, draw, wrong, runs = random.Random(f"{boots} {rounds}"), READINGS[HOLD[0]], 0, 400
     of = modes(variation.order_boots(2, boots))
     for _ in range(runs):
         texts = [[3.3 * math.exp(draw(rng, BETWEEN_PROMPTS)) for _ in range(rounds)] for _ in range(2)]
@@ -151,9 +161,10 @@ def test_the_luck_of_one_text_is_no_difference(boots, rounds):
         f"\none prompt, {pluralize(rounds, 'round')}, {boots} boots per arm: false {wrong / runs:.1%}",
         end="",
     )
-    assert wrong / runs <= 0.06
+    assert wrong / runs <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / runs)
 
 
+@of_thousands
 def test_what_is_detectable_is_detected_in_four_of_five_runs():
     """A step of the middle detectable difference is found at about its rate of 80 %."""
     for reading in HOLD:
@@ -170,6 +181,7 @@ def test_the_third_reading_is_printed():
         assert rates("normal, ± = 1 sd", boots, 600).wrong <= 0.06
 
 
+@of_thousands
 def test_neither_a_bootstrap_nor_the_normal_quantile_would_hold_with_two_boots():
     """Why the interval is Student's: of two boots, resampling makes three means, and 1.96 is not 4.3."""
     rng, few = random.Random(0), pairs(HOLD[1], 2)[:300]
@@ -181,9 +193,9 @@ def test_neither_a_bootstrap_nor_the_normal_quantile_would_hold_with_two_boots()
     assert by_bootstrap < 0.93
 
 
-def bootstrapped(rng: random.Random, arms: list[list[Logs]], times: int = 100) -> bool:
+def bootstrapped(rng: random.Random, arms: list[list[BootLogs]], times: int = 100) -> bool:
     """Whether the middle 95 % of resampled boots and prompts hold a difference of nothing."""
-    table = [[[logs[0] for logs in boot.values()] for boot in arm] for arm in arms]
+    table = [[[logs[0] for logs in boot.by_prompt.values()] for boot in arm] for arm in arms]
     means = []
     for _ in range(times):
         prompts = rng.choices(range(len(KINDS)), k=len(KINDS))
@@ -214,3 +226,71 @@ def test_the_whole_verdict_is_seldom_wrong_where_texts_differ_too():
         wrong += found.word is not Verdict.NO_DIFFERENCE
     print(f"\nwhole verdicts, 2 boots per arm, AL ±16 % per boot: false {wrong / runs:.1%} of {runs}", end="")
     assert wrong / runs <= 0.05
+
+
+ROWS = (
+    "CV 2.5%, 4 boots",
+    "CV 3.0%, 8 boots",
+    "arms of 8 % and 0.6 %, 2 boots",
+    "arms of 8 % and 0.6 %, 3 boots",
+    "arms of 6 % and 1 %, 2 and 4 boots",
+    "two speeds, ±3 %, 2 boots",
+    "two speeds, ±3 %, 4 boots",
+    "drift of 10 %, CV 2 %, 4 boots",
+    "heavy tails, CV 3 %, 4 boots",
+    "AR(1) of 0.8, CV 3 %, 4 boots",
+    "prompt by arm 5 %, CV 2 %, 4 boots",
+)
+# Their intervals hold more than 97 %, for reasons that docs/numbers.md gives.
+WIDER = {"heavy tails, CV 3 %, 4 boots", "AR(1) of 0.8, CV 3 %, 4 boots"}
+FOUND = {
+    "CV 2.5%, 4 boots": (0.10, 0.80),
+    "CV 3.0%, 8 boots": (0.05, 0.70),
+    "drift of 10 %, CV 2 %, 4 boots": (0.10, 0.90),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_verdicts_hold_their_rates_on_every_machine(name):
+    """At most 5 % false verdicts, 7 % with two boots, and real differences found: a part of the benchmark's rows."""
+    (machine,) = (machine for machine in verdict_machines.MACHINES if machine.name == name)
+    rate = verdict_machines.measure_rates(machine, 600)
+    chance = 2 * math.sqrt(0.05 * 0.95 / 600)
+    print(f"\n{name}: {rate}", end="")
+    assert rate.wrong <= (0.07 if min(machine.boots) == 2 else 0.05) + chance
+    assert rate.held >= (0.93 if min(machine.boots) == 2 else 0.95) - chance
+    if min(machine.boots) > 2 and name not in WIDER:
+        assert rate.held <= 0.97 + 2 * math.sqrt(0.97 * 0.03 / 600)
+    if name in FOUND:
+        effect, least = FOUND[name]
+        assert rate.found[verdict_machines.EFFECTS.index(effect)] >= least
+
+
+@pytest.mark.parametrize("name", ["5 arms, one of 8 % among 1 %, 2 boots", "5 arms, two speeds, ±3 %, 3 boots"])
+def test_all_words_of_a_sweep_hold_together(name):
+    """Of a hundred sweeps of equal arms no more have a wrong word anywhere than 5 % and chance."""
+    (machine,) = (machine for machine in verdict_machines.SWEEPS if machine.name == name)
+    rng = random.Random(name)
+    wrong = sum(bool(verdict_machines.list_words(verdict_machines.draw_sweep(rng, machine))) for _ in range(100)) / 100
+    print(f"\n{name}: any wrong word in {wrong:.1%}", end="")
+    assert wrong <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 100)
+
+
+@pytest.mark.parametrize(("cv", "boots"), [(0.05, 2), (0.10, 4)])
+def test_the_interval_of_a_break_even_holds_where_starts_vary(cv, boots):
+    """Its spread is that of few starts, and all the same it holds in 95 % of A/Bs, within chance."""
+    rate = verdict_machines.measure_break_even(cv, boots, 150)
+    print(f"\nstarts vary by {cv:.0%}, {boots} boots: {rate}", end="")
+    assert rate.held >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / 150)
+
+
+@pytest.mark.parametrize("place", [None, 7, 14])
+def test_what_earlier_boots_tell_makes_no_more_false_verdicts_than_two_boots_may_have(place):
+    """Of a machine that is what it was, whose boots spread twice as far since, or of which one arm's do."""
+    same = verdict_machines.with_two_boots("CV 3 %", 0.03)
+    machine, before = (same, same) if place is None else verdict_machines.CHANGED[place]
+    alone, informed = verdict_machines.measure_informed_rates(machine, before, 300)
+    print(f"\n{before.name} -> {machine.name}: alone {alone}, informed {informed}", end="")
+    assert informed.wrong <= 0.07 + 2 * math.sqrt(0.07 * 0.93 / 300)
+    if place is None:
+        assert informed.found[1] > alone.found[1] + 0.04

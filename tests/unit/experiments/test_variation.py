@@ -4,7 +4,7 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import variation
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges as Changes
 
 
@@ -59,17 +59,17 @@ def test_a_sweep_keeps_its_order():
     [
         ("mode", "KEY=VALUE"),
         ("=a,b", "KEY=VALUE"),
-        ("mode=eager", "compared with nothing"),
-        ("mode=", "compared with nothing"),
+        ("mode=eager", "at least two values"),
+        ("mode=", "at least two values"),
         ("mode=eager,slow", "eager, graphs or compile"),
-        ("profile=stock,--json", "no name"),
+        ("profile=stock,--json", "not a name"),
         ("n=4,many", "whole numbers"),
         ("n=4,65", "whole numbers"),
         ("spec=yes,no", "on or off"),
         ("patch.x=1,0", "on or off"),
-        ("x={a,b", "no values"),
-        ("x=a],[b", "no values"),
-        ("x=a,,b", "no values"),
+        ("x={a,b", "separated by commas"),
+        ("x=a],[b", "separated by commas"),
+        ("x=a,,b", "separated by commas"),
         ("x='',b", "empty"),
         ("port=1,2", "same for all arms"),
         ("enable-prefix-caching=true,false", "made unique so that no cache answers"),
@@ -81,6 +81,11 @@ def test_what_is_wrong_is_said(words, said):
     """A mistake is told before anything begins."""
     with pytest.raises(UsageError, match=said):
         variation.parse_variation(words)
+
+
+def test_the_prefix_cache_is_varied_for_repeated_prompts():
+    varied = variation.parse_variation("no-enable-prefix-caching=true,false", repeated=True)
+    assert list(varied.arms) == ["true", "false"]
 
 
 def test_the_order_is_mirrored():

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode
 from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan, request
 
 
@@ -163,6 +164,37 @@ def test_a_later_start_pays_back_after_the_seconds_it_lost():
     assert cold.low < cold.tokens < cold.high
 
 
+def test_the_spread_of_starts_is_in_the_break_even():
+    """As published of an H200: eager starts of 57 and 111 s alone move it from 11,000 to 21,000 tokens."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (84, 172), "cached": (84, 75)})
+    plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
+    alike, _ = only(of, plain).break_even
+    uneven = [msgspec.structs.replace(b, ready={0: 111.0, 3: 57.0}.get(b.number, b.ready)) for b in plain]
+    apart, _ = only(of, uneven).break_even
+    assert alike.tokens is not None
+    assert apart.tokens == pytest.approx(alike.tokens)
+    assert (alike.start_cv, alike.start_df) == (0.03, 1)  # two starts that were alike are not believed to be
+    assert alike.high is not None
+    assert alike.high / alike.tokens > 1.5
+    assert apart.start_cv == pytest.approx(0.418, abs=0.001)
+    assert apart.low == 0.0
+
+
+def test_starts_that_agree_leave_the_interval_of_the_speed():
+    """Eight starts each within a percent: it is within a few percent of the tokens."""
+    of = modes((0, 1, 1, 0) * 4)
+    measured = [
+        msgspec.structs.replace(each, ready=(160.0 if each.arm else 60.0) * (1 + 0.01 * (-1) ** (n // 2)))
+        for n, each in enumerate(boots(of, [10.0 if arm == 0 else 20.0 for arm in of.order]))
+    ]
+    (even,) = only(of, measured).break_even
+    assert even.tokens is not None
+    assert even.low == pytest.approx(even.tokens, rel=0.05)
+    assert even.high == pytest.approx(even.tokens, rel=0.05)
+    assert even.start_df == 14
+
+
 def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
     """Slower within the whole interval: no bound; not shown to be faster: not before so many tokens."""
     of = modes()
@@ -183,12 +215,14 @@ def test_the_first_arm_may_be_the_one_that_starts_later():
 
 
 def test_an_arm_without_a_cache_starts_alike_each_time():
-    """Eager finds no cache: its starts stand beside both kinds of the other arm; without any they are told once."""
+    """Eager finds no cache, and is said to: its starts stand beside both kinds of the other arm."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
     plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
     assert (only(of, plain).start.cold, only(of, plain).start.cached) == ((60, 160), (60, 80))
+    assert only(of, plain).start.uncached == (True, False)
     none = [msgspec.structs.replace(b, cache="") for b in measured]
+    assert only(of, none).start.uncached == (False, False)
     assert (only(of, none).start.cold, only(of, none).start.cached) == ((None, None), (60, 120))
 
 
@@ -278,3 +312,22 @@ def test_arms_with_one_boot_left_take_the_spread_of_the_others():
     first, _ = verdict.build_report(of, measured).comparisons
     assert (first.boots, first.suggestive) == ((1, 1), True)
     assert first.cv == pytest.approx(0.032, abs=0.001)
+
+
+def test_a_report_of_before_is_judged_anew(tmp_path):
+    """What earlier rules wrote into an experiment's folder is read; its words, also on answers, are those of today."""
+    of = modes((0, 1, 1, 0) * 2)
+    # 5 % apart in steps/s with boots 3 % apart: hidden by twice the variation before, shown by the interval.
+    measured = boots(
+        of, [speed * (1 + 0.015 * (-1) ** (n // 3)) for n, speed in enumerate([10.0, 10.7, 10.7, 10.0] * 2)]
+    )
+    report = answers.add_output_checks(verdict.build_report(of, measured), ())
+    (one,) = report.comparisons
+    old = msgspec.to_builtins(report)
+    del old["rules"], old["comparisons"][0]["test"], old["comparisons"][0]["cvs"], old["comparisons"][0]["figures"]
+    old["comparisons"][0]["word"] = "no difference shown"
+    (tmp_path / store.REPORT).write_bytes(msgspec.json.encode(old))
+    again = store.read_report(tmp_path)
+    assert one.word is Verdict.FASTER
+    assert one.outputs is not None
+    assert again == report

@@ -12,8 +12,8 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.memory import LocalModel
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support.preflight_situations import a_gpu
@@ -103,8 +103,11 @@ def test_the_models_that_are_here_decide_the_memory():
     assert (memory.shares[0].size, memory.shares[0].source) == (7 * GIB, "files")
 
 
-def test_a_gpu_chosen_in_the_panel_joins_others_of_its_class():
-    recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), LaunchSelection()
+def test_a_gpu_chosen_in_the_panel_joins_others_of_its_class(tmp_path):
+    path = tmp_path / "two.yaml"
+    shipped = recipe_loader.recipe_path("gemma-4-31b").read_text()
+    path.write_text(shipped.replace("    hosts: 2\n", ""))
+    recipe, choice = recipe_loader.load_recipe(path), LaunchSelection()
     choice.probe = GpuProbe((h200(0), h200(1), h200(2, 9)))
     choice.next_variant(recipe)
     while choice.request(recipe).variant != "gb10-pair":
@@ -112,6 +115,12 @@ def test_a_gpu_chosen_in_the_panel_joins_others_of_its_class():
     assert [card.index for card in choice.plan(recipe).gpus] == [0, 1]
     choice.next_gpu(recipe)
     assert [card.index for card in choice.plan(recipe).gpus] == [1, 0]
+
+
+def test_a_server_over_two_hosts_takes_one_gpu_of_each():
+    request = LaunchRequest("gemma-4-31b", variant="gb10-pair")
+    planned = planner.plan_launch(request, GpuProbe((h200(0), h200(1))))
+    assert [card.index for card in planned.gpus] == [0]
 
 
 def test_the_panel_says_when_the_chosen_gpu_is_gone():
@@ -143,8 +152,22 @@ def test_the_driver_of_an_experiment_keeps_to_its_gpus(gpu, folders, monkeypatch
     """Also when another GPU has more free memory by the time it begins; without its GPU it does not begin."""
     probe, recipe = GpuProbe((h200(0, 1), h200(1))), recipe_loader.find_recipe(RECIPE)
     monkeypatch.setattr(planner, "probe_for", lambda _recipe: probe)
-    design, setups = build_experiment(ExperimentRequest(LaunchRequest(RECIPE, gpu=gpu), "n=3,7"))
+    design, resolved_recipes = build_experiment(ExperimentRequest(LaunchRequest(RECIPE, gpu=gpu), "n=3,7"))
     later = GpuProbe((h200(0), h200(1, 1)))
-    assert [driver._resolve_arm(arm, later, recipe) for arm in design.arms] == setups
+    assert [driver._resolve_arm(arm, later, recipe) for arm in design.arms] == resolved_recipes
     with pytest.raises(UsageError):
         driver._resolve_arm(design.arms[0], GpuProbe((h200(0),)), recipe)
+
+
+def test_an_engine_for_gpus_is_not_planned_for_the_cpu_nor_the_other_way_round():
+    for request in (LaunchRequest("gemma-4-31b", gpu="cpu"), LaunchRequest("demo-cpu", gpu="h100")):
+        with pytest.raises(UsageError):
+            planner.plan_launch(request, GpuProbe())
+    assert planner.plan_launch(LaunchRequest("demo-cpu", gpu="cpu"), GpuProbe()).plan.hardware is Hardware.CPU
+
+
+def test_a_value_that_the_release_refuses_is_named_before_anything_is_installed():
+    for value in ("abc", "0", "true"):
+        request = LaunchRequest("gemma-4-31b", settings={"max-num-seqs": value})
+        with pytest.raises(UsageError, match="max-num-seqs"):
+            planner.plan_launch(request, GpuProbe())

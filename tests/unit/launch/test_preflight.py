@@ -14,7 +14,8 @@ import pytest
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.machine import nvml
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import fake_nvml
 
 RECIPE = "gemma-4-26b-a4b"
@@ -177,7 +178,7 @@ def test_models_that_the_hub_does_not_give(doctor, gemma_hub, refusal, token, wo
     gemma_hub.refusal = refusal
     gemma_hub.echo = True
     checks = doctor("two-h200", RECIPE, **({"HF_TOKEN": token} if token else {}))
-    assert set(failed(checks)) == {"target", "drafter"}
+    assert set(failed(checks)) - {"disk"} == {"target", "drafter"}  # the disk has room for the recipe's sizes or not
     target = failed(checks)["target"]
     assert words in target.fix
     assert not token or token not in target.finding + target.fix
@@ -222,7 +223,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     monkeypatch.setattr(nvml, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
-    report = asyncio.run(runner.run_preflight(made, plan.build_plan(made)))
+    report = asyncio.run(runner.run_preflight(made, build_plan(made)))
     assert report.failed == ()
     assert named(list(report.checks), "GPU").finding == snapshot
 

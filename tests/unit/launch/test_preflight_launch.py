@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands import up as commands_up
+from dflash_tui.cli.commands.server import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory
@@ -23,13 +23,14 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import launch, machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, resolution
-from dflash_tui.planning.recipe import Mode, Status, Trust
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
 from dflash_tui.runs import lifecycle, registry
 from tests import DATA, ROOT
 from tests.support.fake_runs import free_port
-from tests.support.preflight_situations import DESKTOP, engine_in, situation
+from tests.support.preflight_situations import DESKTOP, GB10, engine_in, situation
 
 RECIPE = "gemma-4-26b-a4b"
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
@@ -51,6 +52,13 @@ def test_a_recipe_that_cannot_work():
     assert named(broken, "recipe").level is CheckLevel.FAIL
     trusted = replace(found, plan=replace(found.plan, standing=Trust(Status.REPORTED, "it runs")))
     assert named(trusted, "recipe").level is CheckLevel.OK
+
+
+def test_a_server_over_two_hosts_whose_other_is_not_named():
+    found = named(situation("gemma-4-31b", GB10, variant="gb10-pair"), "hosts")
+    assert (found.level, found.fix) == (CheckLevel.FAIL, "--peer HOST")
+    alone = situation("gemma-4-31b", GB10)
+    assert [check for check in launch.check_launch(alone) if check.name == "hosts"] == []
 
 
 def test_a_release_that_runs_the_pair_wrong():
@@ -106,8 +114,46 @@ def test_a_folder_that_holds_no_model(tmp_path):
     assert named(found, "target").level is CheckLevel.FAIL
     (tmp_path / "config.json").write_text("{}")
     assert named(found, "target").level is CheckLevel.FAIL
+    made_up = situation(RECIPE, DESKTOP, models=(model,), settings={"load-format": "dummy"})
+    assert named(made_up, "target").level is CheckLevel.OK
     (tmp_path / "model.safetensors").write_bytes(b"x")
     assert named(found, "target").level is CheckLevel.OK
+
+
+@pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
+def test_room_for_models_of_which_the_hub_says_nothing(monkeypatch, folders, spare, level):
+    """The recipe's sizes count, less what is in the cache."""
+    found = situation(RECIPE, DESKTOP)
+    silent = tuple(
+        ModelAvailability(m.name, m.revision, Access.UNREACHABLE, cached_bytes=10**8) for m in found.plan.models
+    )
+    found = replace(found, models=silent)
+    spec = found.resolved.engine
+    expected = sum(int(model.size_gb * 1e9) - 10**8 for model in found.plan.models if model.size_gb)
+    expected += (spec.download_mb + spec.disk_mb) * 10**6
+    assert expected > 30 * 10**9
+    free = expected + spare * 10**9
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
+    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
+    assert named(found, "disk").level is level
+    assert named(found, "disk").finding.startswith(f"about {expected / 1e9:.1f} GB")
+
+
+def test_a_flag_that_the_release_does_not_have_is_found_without_its_engine():
+    """The names of each release are shipped; with an engine its own parser is asked."""
+    found = situation(RECIPE, DESKTOP, settings={"max-modl-len": 8192})
+    assert named(found, "flags").level is CheckLevel.FAIL
+    assert "max-model-len" in named(found, "flags").finding
+    assert "flags" not in [check.name for check in launch.check_launch(situation(RECIPE, DESKTOP))]
+
+
+def test_a_machine_without_a_driver():
+    """Without a recipe it is a warning, as recipes for GPUs are among those that may be meant; the demo needs none."""
+    bare = replace(situation("demo-cpu"), probe=GpuProbe(why_none="no NVIDIA GPU"), bare=True)
+    levels = [
+        [c.level for c in machine.check_machine(each) if c.name == "GPU"] for each in (bare, replace(bare, bare=False))
+    ]
+    assert levels == [[CheckLevel.WARN], [CheckLevel.OK]]
 
 
 @pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
@@ -115,7 +161,7 @@ def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     """Models that are missing and the engine, on one disk, and a little that is left."""
     missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
     found = situation(RECIPE, DESKTOP, models=(missing,))
-    spec = found.setup.engine
+    spec = found.resolved.engine
     free = 52 * 10**9 + (spec.download_mb + spec.disk_mb) * 10**6 + spare * 10**9
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
     monkeypatch.setenv("HF_HOME", str(folders / "hf"))
@@ -189,7 +235,7 @@ def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
     port = free_port(18_300)
     argv = (sys.executable, str(FAKE), str(port))
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
-    yield PlannedLaunch(found.setup, plan, ())
+    yield PlannedLaunch(found.resolved, plan, ())
     for run in registry.list_runs():
         asyncio.run(lifecycle.stop_server(run, grace=0.1))
 
@@ -232,11 +278,12 @@ def test_a_patch_that_is_not_for_this_release():
     for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", CheckLevel.FAIL)):
         right = situation(recipe, DESKTOP, profile="seed")
         found = [check for check in launch.check_launch(right) if check.name in {"patch", "vLLM"}]
-        assert [check.level for check in found] == [CheckLevel.OK, CheckLevel.OK]
+        assert [check.name for check in found] == ["patch"] * len(right.plan.patches)
+        assert {check.level for check in found} == {CheckLevel.OK}
         made = resolution.resolve_recipe(
             recipe_loader.find_recipe(recipe), right.plan.hardware, engine=recipe_loader.engine_for_release("0.23.0")
         )
-        other = replace(right, setup=made, plan=plans.build_plan(made))
+        other = replace(right, resolved=made, plan=build_plan(made))
         found = [check for check in launch.check_launch(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
 
@@ -247,6 +294,7 @@ def test_a_patch_that_is_not_for_this_release():
         ("0.20.2", {}, True),
         ("0.20.2", {"patches.dflash-selector-scope": True}, True),
         ("0.20.2", {"patches.triton-non-causal": False, "patches.dflash-draft-flash-attn": False}, False),
+        ("0.21.0", {}, False),
         ("0.22.1", {"patches.gemma4-draft-mm-prefix": True}, False),
         ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
     ],
@@ -255,9 +303,9 @@ def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
     """Another one, or a part of them, does not make the pair run."""
     found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
     made = resolution.resolve_recipe(
-        found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
+        found.resolved.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
     )
-    checks = launch.check_launch(replace(found, setup=made, plan=plans.build_plan(made)))
+    checks = launch.check_launch(replace(found, resolved=made, plan=build_plan(made)))
     assert right is not any(check.name == "vLLM" and check.level is CheckLevel.FAIL for check in checks)
 
 
@@ -270,10 +318,11 @@ def test_half_of_a_unit_is_not_launched():
 
 
 def test_more_drafts_than_a_block_holds():
-    """The most that the drafter can propose is offered."""
+    """VLLM takes them, so they are no reason to refuse; what the drafter was trained for is offered."""
     found = situation(RECIPE, DESKTOP)
     many = replace(found, plan=replace(found.plan, num_speculative_tokens=40))
-    assert named(many, "drafts").fix == "--num-speculative-tokens 15"
+    check = named(many, "drafts")
+    assert (check.level, check.fix) == (CheckLevel.WARN, "--num-speculative-tokens 15")
 
 
 def test_names_of_others_do_not_steer_the_terminal():

@@ -33,8 +33,8 @@ def tried(found: Situation, fix: str) -> Check:
         name: float(value) if "." in value else int(value) for name, value in re.findall(r"--set (\S+)=(\S+)", fix)
     }
     assert flags, fix
-    setup = replace(found.setup, flags=found.setup.flags | flags)
-    return check(replace(found, setup=setup), "unified memory" if found.gpus[0].unified else "GPU memory")
+    resolved = replace(found.resolved, flags=found.resolved.flags | flags)
+    return check(replace(found, resolved=resolved), "unified memory" if found.gpus[0].unified else "GPU memory")
 
 
 def sized(target: float, drafter: float = 0.86) -> tuple[ModelAvailability, ...]:
@@ -96,6 +96,13 @@ def test_weights_that_do_not_fit():
     found = check(situation(RECIPE, DESKTOP, models=sized(52)))
     assert found.level is CheckLevel.FAIL
     assert found.fix == preflight_memory._NOTHING_FITS
+
+
+def test_a_target_that_is_too_large_is_told_which_precision_of_it_fits():
+    """By the catalogue, for a card where no setting helps."""
+    found = check(situation(RECIPE, DESKTOP, models=sized(52), settings={"target.model": "google/gemma-4-26B-A4B-it"}))
+    assert found.level is CheckLevel.FAIL
+    assert found.fix.split()[:2] == ["--set", "target.model=cyankiwi/gemma-4-26B-A4B-it-AWQ-4bit"]
 
 
 def test_the_gpu_with_the_least_counts():

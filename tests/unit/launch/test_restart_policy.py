@@ -4,8 +4,9 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import restart_policy
-from dflash_tui.planning import plan, recipe_loader, resolution
-from dflash_tui.planning.recipe import RestartPolicy
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import format_restart
 from dflash_tui.run_state.state import RunState
 
@@ -44,10 +45,10 @@ def test_the_wait_doubles_and_has_an_end():
 def test_it_is_off_unless_asked_for(snapshot):
     """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
     demo = recipe_loader.find_recipe("demo-cpu")
-    usual = plan.build_plan(resolution.resolve_recipe(demo))
+    usual = build_plan(resolution.resolve_recipe(demo))
     assert (usual.restart, format_restart(usual.restart)) == (RestartPolicy(), "")
     settings = {"restart.times": 3, "restart.wait_s": None}
-    made = plan.build_plan(resolution.resolve_recipe(demo, settings=settings))
+    made = build_plan(resolution.resolve_recipe(demo, settings=settings))
     assert made.restart == RestartPolicy(times=3)
     assert made.argv == usual.argv
     assert format_restart(made.restart) == snapshot

@@ -13,7 +13,8 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import sampler
-from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs.run import Run
 from tests.support import fake_nvml
 
@@ -158,6 +159,20 @@ def test_memory_of_processes_that_share_it(stand_in_nvml):
     assert others[1:] == [meminfo()[0], "unified, all"]
 
 
+ENERGY = """
+import json
+from dflash_tui.machine import nvml
+uuids = [card.uuid for card in nvml.read_gpus() or ()]
+print(json.dumps([nvml.read_energy(uuids), nvml.read_energy(uuids[:1]), nvml.read_energy([*uuids, "GPU-0"])]))
+"""
+
+
+@pytest.mark.parametrize(("machine", "joules"), [("two-h200", [620500.0, 310250.0, None]), ("gb10", [None] * 3)])
+def test_energy_is_of_the_gpus_that_are_asked_about(stand_in_nvml, machine, joules):
+    """All of them have to say it: a part would be taken for the whole."""
+    assert fake_nvml.python(stand_in_nvml, machine, ENERGY) == joules
+
+
 HANG = """
 import json, os, pathlib, threading
 from dflash_tui.machine import nvml
@@ -204,7 +219,7 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(
-        plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), on_cpu=False
+        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), on_cpu=False
     )
     looking = sampler.Sampler(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.machine.hardware import TYPICAL, Hardware, classify_gpu
+from dflash_tui.machine.hardware import TYPICAL, Hardware, classify_gpu, parse_class
 
 GIB = 1 << 30
 
@@ -51,3 +51,27 @@ def test_what_is_typical_of_a_class_fits_the_class(kind):
     name = kind.value.upper().replace("-", " ")
     assert classify_gpu(name, typical.capability, typical.memory_total) is kind
     assert 20 * GIB < typical.memory_total < 145 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("H100", Hardware.H100),
+        ("NVIDIA H100 SXM", Hardware.H100),
+        ("5090", Hardware.RTX_5090),
+        ("RTX 5090", Hardware.RTX_5090),
+        ("GeForce RTX5090", Hardware.RTX_5090),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", Hardware.RTX_5090_LAPTOP),
+        ("rtx_5090_laptop", Hardware.RTX_5090_LAPTOP),
+        ("spark", Hardware.GB10),
+        ("DGX Spark", Hardware.GB10),
+        ("GB10", Hardware.GB10),
+        ("CPU", Hardware.CPU),
+        ("0", None),
+        ("GPU-5090", None),
+        ("h101", None),
+    ],
+)
+def test_a_class_goes_by_its_usual_names(name, expected):
+    """Indices and UUIDs are none of them."""
+    assert parse_class(name) is expected

@@ -1,12 +1,14 @@
 """CPU time, disk bytes and the log of real processes."""
 
+import os
 import subprocess
 import sys
 import time
 
 import psutil
 
-from dflash_tui.events import Activity, decode_recorded, encode
+from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.events import Activity
 from dflash_tui.monitoring import sampler
 
 WORK = """
@@ -41,6 +43,22 @@ def test_work_of_a_process_and_of_its_ended_child_is_seen(tmp_path):
     assert idle.cpu - after.cpu < 0.5
     gone = sampler.sample_activity(members, tmp_path / "none", 1002.0)
     assert gone == Activity(1002.0, 0.0, 0, 0)
+
+
+def test_the_processors_and_threads_of_processes_are_seen():
+    argv = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        try:
+            members = [psutil.Process(process.pid)]
+            assert process.stdout is not None
+            process.stdout.readline()
+            use, deadline = sampler.measure_processor_use(members), time.monotonic() + 60
+            while (later := sampler.measure_processor_use(members)).seconds <= use.seconds:
+                assert time.monotonic() < deadline
+            assert (later.processors, later.threads) == (len(os.sched_getaffinity(process.pid)), 1)
+        finally:
+            process.kill()
+    assert sampler.measure_processor_use(members) == (0.0, 0, 0)
 
 
 def test_a_sample_survives_the_file():

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from dflash_tui.cli.main import main
-from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
+from dflash_tui.event_json import encode
+from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -31,7 +32,7 @@ def unread(monkeypatch):
 
 def a_plan(**changes) -> Plan:
     return msgspec.structs.replace(
-        plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), **changes
+        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), **changes
     )
 
 
@@ -92,7 +93,7 @@ def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):
     [start] = startup_history.list_starts("demo-cpu")
     assert (start.cache, start.first_request, start.up) == ("cold", FIRST, 88.0)
     assert start.phases[Phase.COMPILE] == 50.0  # 01:24:37 to 01:25:27 by the log's stamps
-    assert start.setup == "stock n_spec 7"
+    assert start.setup == "stock n=7"
     assert startup_history.list_starts("demo-cpu", exclude="r") == []
 
 
@@ -125,7 +126,7 @@ def test_the_command_compares_modes_and_caches(folders, capsys):
     assert "recompiled" in rows["r2"]
     assert "eager" in rows["r0"]
     longer = 88 - 57  # the last stamps before they are up are 88 s and 57 s after their launches
-    assert re.search(rf"compile, cold \(n=1\) .* {longer} s longer .* eager \(n=1\)", told)
+    assert re.search(rf"compile, cold \(1 start\) .* {longer} s longer .* eager \(1 start\)", told)
 
 
 def test_the_command_as_json_and_its_errors(folders, capsys):

@@ -8,19 +8,21 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import memory, recipe_loader
+from dflash_tui.planning import memory
 from dflash_tui.planning.cuda_graphs import apply_graphs_mode
 from dflash_tui.planning.memory import GpuMemory
-from dflash_tui.planning.plan import Plan, build_plan
-from dflash_tui.planning.recipe import Mode
-from dflash_tui.planning.resolution import ResolvedRecipe, resolve_recipe
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
 
 Settings = Mapping[str, Any]
 NOTHING: Settings = {}
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
 
 
-def resolved(
+def resolve(
     name: str = "gemma-4-26b-a4b", hardware: Hardware = Hardware.H200, vllm: str = "", settings: Settings = NOTHING
 ) -> ResolvedRecipe:
     engine = recipe_loader.engine_for_release(vllm) if vllm else None
@@ -28,7 +30,7 @@ def resolved(
 
 
 def planned(*, tokens: int | None = None, **kwargs) -> Plan:
-    return build_plan(resolved(**kwargs), mode=Mode.GRAPHS, num_speculative_tokens=tokens)
+    return build_plan(resolve(**kwargs), mode=Mode.GRAPHS, num_speculative_tokens=tokens)
 
 
 def config_of(plan: Plan) -> dict[str, object]:
@@ -115,19 +117,19 @@ def test_the_v2_runner_gets_a_margin_of_memory():
     ],
 )
 def test_flashinfer_is_refused_where_it_falls_back_to_eager(hardware, vllm, settings, refused):
-    setup = resolved(hardware=hardware, vllm=vllm, settings=settings)
+    resolved = resolve(hardware=hardware, vllm=vllm, settings=settings)
     if not refused:
-        apply_graphs_mode(setup, 15)
+        apply_graphs_mode(resolved, 15)
         return
     with pytest.raises(UsageError) as error:
-        apply_graphs_mode(setup, 15)
+        apply_graphs_mode(resolved, 15)
     assert "--set" in (error.value.hint or "")
 
 
 def test_a_cpu_has_no_graphs():
-    setup = resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    resolved = resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
     with pytest.raises(UsageError):
-        build_plan(setup, mode=Mode.GRAPHS)
+        build_plan(resolved, mode=Mode.GRAPHS)
 
 
 @pytest.mark.parametrize("settings", [{"compilation-config.mode": 3}, {"compilation_config": {"mode": 3}}])
@@ -150,5 +152,5 @@ def test_other_keys_of_the_compilation_config_stay():
 def test_the_memory_is_that_of_the_fewer_requests():
     """Eight requests at once take less for their logits than vLLM's own 1024."""
     machine = GpuMemory(Hardware.H200, 141 << 30, 141 << 30, unified=False)
-    sizes = {mode: memory.estimate_memory(resolved(), machine, mode=mode, tokens=15).fixed for mode in Mode}
+    sizes = {mode: memory.estimate_memory(resolve(), machine, mode=mode, tokens=15).fixed for mode in Mode}
     assert sizes[Mode.GRAPHS] < sizes[Mode.EAGER] < sizes[Mode.COMPILE]

@@ -6,10 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import memory, recipe_loader, resolution
+from dflash_tui.planning import memory
 from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate
-from dflash_tui.planning.recipe import EngineSpec, Mode, ModelConfig
-from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec, ModelConfig
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from tests.support import recordings
 
 H200 = GpuMemory(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
@@ -104,6 +106,7 @@ def test_what_is_unknown_is_named_and_not_counted(snapshot):
     bare = memory.estimate_memory(nothing, H200, mode=Mode.EAGER, tokens=15)
     assert bare.unknown == ("weights", "activations", "KV cache")
     assert (bare.kv_needed, bare.requests, bare.longest) == (None, None, None)
+    assert found.drafter
     drafter = replace(found, drafter=replace(found.drafter, size_gb=None, config=None))
     part = memory.estimate_memory(drafter, H200, mode=Mode.EAGER, tokens=15)
     assert part.unknown == ("drafter", snapshot)

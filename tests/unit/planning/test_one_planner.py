@@ -12,16 +12,18 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
 
-PAIR = ("gemma-4-31b", "gb10-pair")  # a server on two GPUs: tensor-parallel-size is 2
+PAIR = ("gemma-4-31b", "gb10-pair")  # a server on two hosts, with one GPU on each
+
+ON_SEVERAL = ("demo-cpu", "gemma-4-26b-a4b", "gemma-4-31b", "qwen3-coder-next", "glm-5.3-flash")
 
 
 def cases() -> Iterator[ParameterSet]:
-    """Every shipped recipe as it is, and the pair, on so many GPUs of each class that it knows."""
+    """Every shipped recipe, and the pair, on so many GPUs of each class that it knows; most are in the long run."""
     paths_of_recipes = sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
     kinds = [
         (path.stem, "", list(recipe_loader.load_recipe(path).hardware) or [Hardware.H200]) for path in paths_of_recipes
@@ -30,7 +32,9 @@ def cases() -> Iterator[ParameterSet]:
     for (name, variant, classes), count in product(kinds, (0, 1, 2, 4)):
         for hardware in classes if count else classes[:1]:
             label = "-".join([name, *([variant] if variant else []), f"{count}-{hardware}" if count else "0"])
-            yield pytest.param(name, variant, [a_gpu(hardware, index) for index in range(count)], id=label)
+            quick = name in ON_SEVERAL or (count == 1 and hardware is classes[0])
+            cards = [a_gpu(hardware, index) for index in range(count)]
+            yield pytest.param(name, variant, cards, id=label, marks=[] if quick else pytest.mark.long)
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@
 before you keep it.
 """
 
+import json
 import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -15,14 +17,26 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_file, recipe_loader, resolution
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import RecipePart, iterate_layers
 from dflash_tui.presentation import plan_text
 from tests import DATA
 from tests.support import command_line
 
 PLANS = DATA / "plans"
+EVERYWHERE = ("z-lab", "gb10-pair", "bf16")  # further variants are planned where they are reported
+
+
+def is_planned(part: RecipePart, name: str, hardware: Hardware, profile: str) -> bool:
+    """Whether the text of a variant's plan is kept for a class in a profile."""
+    reported = hardware in (part.reported_on or (hardware,)) and profile in (part.reported_in or (profile,))
+    return name in EVERYWHERE or reported
+
+
 CHOICES = [
     (name, hardware.value, profile, variant)
     for path in sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
@@ -30,6 +44,7 @@ CHOICES = [
     for hardware, profile, variant in product(
         recipe.hardware or [Hardware.CPU], resolution.list_profiles(recipe), ["", *recipe.variants]
     )
+    if not variant or is_planned(recipe.variants[variant], variant, hardware, profile)
 ]
 
 
@@ -39,7 +54,8 @@ def described(words: list[str]) -> str:
     text = plan_text.describe_plan(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),
-        (made.plan.engine_folder, f"{{engines}}/{made.setup.engine.distribution}-{made.plan.vllm}"),
+        (made.plan.engine_folder, f"{{engines}}/{made.resolved.engine.distribution}-{made.plan.vllm}"),
+        (Path(made.plan.engine_folder).name, f"{made.resolved.engine.distribution}-{made.plan.vllm}"),
         (str(paths.cache_folder()), "{cache}"),
     ):
         text = text.replace(value, name) if value else text
@@ -70,7 +86,7 @@ def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe, hardware, profile
     made = resolution.resolve_recipe(
         recipe_loader.find_recipe(recipe), Hardware(hardware), profile=profile, variant=variant
     )
-    plan = plans.build_plan(made)
+    plan = build_plan(made)
     assert {*plan.patches, *plan.skipped_patches} == set(made.patches)
     assert all(plan.skipped_patches.values())
     for name in plan.patches:
@@ -79,27 +95,35 @@ def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe, hardware, profile
         assert SpecifierSet(patch.versions).contains(made.engine.vllm)
 
 
+LAYERS, ROWS = "dflash-aux-layers", "dflash-lookahead-block"
 SEED = {
-    "gemma-4-31b": ("triton-non-causal", "dflash-draft-flash-attn"),
-    "gemma-4-26b-a4b": ("triton-non-causal", "dflash-draft-flash-attn"),
-    "qwen3-coder-next": ("qwen3-next-eagle3",),
+    "gemma-4-31b": ("triton-non-causal", "dflash-draft-flash-attn", ROWS),
+    "gemma-4-26b-a4b": ("triton-non-causal", "dflash-draft-flash-attn", LAYERS, ROWS),
+    "qwen3-coder-next": ("qwen3-next-eagle3", LAYERS, ROWS),
+    "qwen3.5-27b": (LAYERS, ROWS),
+    "qwen3.5-35b-a3b": (LAYERS, ROWS),
 }
 
 
-@pytest.mark.parametrize("recipe", [path.stem for path in sorted(paths.bundled_folder("recipes").glob("[!_d]*.yaml"))])
+@pytest.mark.parametrize("recipe", [*SEED])
 @pytest.mark.parametrize("hardware", [Hardware.GB10, Hardware.H100, Hardware.RTX_5090_LAPTOP])
 def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware):
-    """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32."""
+    """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32.
+
+    All need the blocks of the first drafts up to 0.22, and all with z-lab's drafters its layers up to 0.21.
+    """
     found = recipe_loader.find_recipe(recipe)
 
     def patches(profile: str, vllm: str) -> tuple[str, ...]:
-        return plans.build_plan(
+        return build_plan(
             resolution.resolve_recipe(found, hardware, profile=profile, engine=recipe_loader.engine_for_release(vllm))
         ).patches
 
-    seed = SEED.get(recipe, ())
-    if "seed" in found.profiles:
-        assert patches("seed", "0.20.2") == seed
+    seed = SEED[recipe]
+    assert patches("seed", "0.20.2") == seed
+    of_all = [name for name in seed if name in {LAYERS, ROWS}]
+    assert [name for name in patches("stock", "0.21.0") if name in {LAYERS, ROWS}] == of_all
+    assert [name for name in patches("stock", "0.22.1") if name in {LAYERS, ROWS}] == of_all[-1:]
     for release in ("0.24.0", "0.32.0", "0.33.0"):
         assert patches("stock", release) == ()
     assert patches("stock", "0.23.0") == {
@@ -114,15 +138,15 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot
     made = resolution.resolve_recipe(
         recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built
     )
-    plan = plans.build_plan(made)
+    plan = build_plan(made)
     assert "gb10-cutlass-fp8" in plan.patches
     assert "VLLM_DISABLED_KERNELS" not in plan.env
     assert any("--set patches.gb10-cutlass-fp8=false --set env.VLLM_DISABLED_KERNELS=" in w for w in plan.warnings)
-    without = plans.build_plan(made, patchable=False)
+    without = build_plan(made, patchable=False)
     assert "gb10-cutlass-fp8" not in without.patches
     assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
     assert without.skipped_patches["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
-    on_cuda_13 = plans.build_plan(
+    on_cuda_13 = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
     )
     assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == snapshot
@@ -130,7 +154,10 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot
     off = resolution.resolve_recipe(
         recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
     )
-    assert (plans.build_plan(off).disabled_patches, "gb10-cutlass-fp8" in plans.build_plan(off).patches) == (
+    assert (
+        build_plan(off).disabled_patches,
+        "gb10-cutlass-fp8" in build_plan(off).patches,
+    ) == (
         ("gb10-cutlass-fp8",),
         False,
     )
@@ -140,30 +167,47 @@ def test_an_alternative_takes_the_place_of_what_it_replaces():
     """Its partner stays, and the release is not asked for a key that the patch stands for."""
     by_hand = {"patches.dflash-selector-scope": True}
     old = recipe_loader.engine_for_release("0.20.2")
-    plan = plans.build_plan(
+    plan = build_plan(
         resolution.resolve_recipe(
             recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=old, settings=by_hand
         )
     )
-    assert plan.patches == ("dflash-draft-flash-attn", "dflash-selector-scope")
+    assert plan.patches == ("dflash-draft-flash-attn", LAYERS, ROWS, "dflash-selector-scope")
     assert plan.skipped_patches["triton-non-causal"] == "dflash-selector-scope is its alternative"
     assert "attention_backend" not in " ".join(plan.argv)
-    newer = plans.build_plan(
+    newer = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand)
     )
     assert newer.patches == ()
     assert '"attention_backend": "flash_attn"' in " ".join(newer.argv)
     with pytest.raises(UsageError, match="no patch called 'typo'"):
-        plans.build_plan(
-            resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"patches.typo": False})
-        )
+        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"patches.typo": False}))
+
+
+@pytest.mark.parametrize("vllm", ["0.25.1", "0.26.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0"])
+def test_a_hybrid_with_prefix_caching_keeps_its_last_block(vllm):
+    """By a patch from 0.26 to 0.29, by a key that later releases have up to 0.32, and then by vLLM itself."""
+    key, name = "disable_eagle_block_drop", "dflash-no-block-drop"
+    recipe, engine = recipe_loader.find_recipe("qwen3.5-35b-a3b"), recipe_loader.engine_for_release(vllm)
+    plan = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine))
+    [config] = [json.loads(word) for word in plan.argv if word.startswith('{"method"')]
+    by_key = "0.30.0" <= vllm < "0.33.0"
+    assert (name in plan.patches, config.get(key)) == ("0.26.0" <= vllm < "0.30.0", True if by_key else None)
+    assert (name in plan.skipped_patches and key in plan.skipped_patches[name]) == by_key
+    settings = {f"patches.{name}": False}
+    plain = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine, settings=settings))
+    assert name not in plain.patches
+    assert key not in " ".join(plain.argv)
+    other = resolution.resolve_recipe(recipe, Hardware.GB10, method=Method.NGRAM, engine=engine)
+    assert name not in build_plan(other).patches
+    assert key not in " ".join(build_plan(other).argv)
 
 
 @pytest.mark.parametrize("version", ["0.33.1rc1.dev7", "0.24.0rc1"])
 def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
     """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
     engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
-    plan = plans.build_plan(
+    plan = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=engine)
     )
     assert "dflash-draft-flash-attn" in plan.patches
@@ -173,9 +217,12 @@ def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
 def test_an_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
-    assert "gemma4-dflash-embed-scale" not in {*plans.build_plan(made).patches, *plans.build_plan(made).skipped_patches}
+    assert "gemma4-dflash-embed-scale" not in {
+        *build_plan(made).patches,
+        *build_plan(made).skipped_patches,
+    }
     setting = {"patches.gemma4-dflash-embed-scale": True}
-    plan = plans.build_plan(
+    plan = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200, settings=setting)
     )
     assert plan.patches == ("gemma4-dflash-embed-scale",)
@@ -185,8 +232,15 @@ def test_an_experimental_patch_is_planned_only_by_name():
             recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"}
         )
     with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
-        plans.build_plan(
+        build_plan(
             resolution.resolve_recipe(
                 recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernal": True}
             )
         )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in paths.bundled_folder("recipes").glob("[!_d]*.yaml") if path.stem not in SEED]
+)
+def test_the_other_recipes_need_no_patch(path):
+    assert not any(layer.patches for _, layer in iterate_layers(recipe_loader.load_recipe(path)))

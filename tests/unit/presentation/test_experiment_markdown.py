@@ -9,6 +9,7 @@ from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.presentation import experiment_markdown
+from dflash_tui.presentation import experiment_tables as tables
 from dflash_tui.presentation.experiment_tables import axis_scale, draw_axis, draw_interval
 from dflash_tui.presentation.markdown import escape_text
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
@@ -40,13 +41,21 @@ def test_the_label_and_the_verdict_come_first():
     ]
     assert places == sorted(places)
     for part in (
-        "pays back after",
+        ", cold start: ",
         "order A B B A",
         f"SHA-256 `{'5f' * 32}`",
         "shuffled from seed 7",
         "temperature 0;",
     ):
         assert part in said
+
+
+def test_the_share_that_tokens_are_drawn_from_is_told():
+    """Where one was asked for."""
+    assert "temperature 0.6, top-p 0.95;" in experiment_markdown.render_experiment(
+        a_report(temperature=0.6, top_p=0.95)
+    )
+    assert "top-p" not in experiment_markdown.render_experiment(a_report(temperature=0.6))
 
 
 def test_the_command_that_begins_it_again_is_told():
@@ -57,14 +66,44 @@ def test_the_command_that_begins_it_again_is_told():
 
 
 def test_an_arm_has_its_spread_and_how_many_boots():
-    """Cold and cached starts stand apart, each with its own n."""
+    """Cold and cached starts stand apart, each with its own number of boots; eager has no cached start."""
     row = next(
         line
         for line in experiment_markdown.render_experiment(a_report()).splitlines()
         if line.startswith("| B compile | 2 |")
     )
-    assert "n=2" in row
-    assert "| 2:00 (n=1) | 1:01 (n=1) |" in row
+    assert "2 boots)" in row
+    assert "| 2:00 (1 boot) | 1:01 (1 boot) |" in row
+
+
+def test_the_rule_and_its_figures_are_stated():
+    """The test with t and its degrees of freedom, the variation of each arm, and what each boot measured."""
+    report = a_report()
+    said = experiment_markdown.render_experiment(report)
+    (one,) = report.comparisons
+    assert one.test is not None
+    (line,) = (line for line in said.splitlines() if "Welch" in line)
+    assert all(
+        figure in line for figure in (f"{abs(one.test.t):.3g}", f"{one.test.critical:.3g}", f"{one.test.df:.3g}")
+    )
+    (line,) = (line for line in said.splitlines() if "CV between boots" in line)
+    assert all(f"{100 * (cv or 0.0):.1f} %" in line for cv in one.cvs)
+    rows = [line for line in said.splitlines() if line.count("|") == 4 and line.startswith(("| 1 | A", "| 2 | B"))]
+    assert [float(row.split("|")[3]) for row in rows] == pytest.approx(
+        [each.value for each in one.figures[:2]], abs=0.01
+    )
+
+
+def test_an_arm_without_a_cache_has_no_cached_start():
+    """Each start of eager is like any other: it stands once in the table and once among the bars."""
+    report = a_report()
+    row = next(line for line in experiment_markdown.render_experiment(report).splitlines() if "| A eager | 2 |" in line)
+    assert row.count("42 s") + row.count("41 s") >= 1
+    assert "| none |" in row  # which is not the same as an unknown one
+    bars = [
+        line for line in experiment_markdown.render_experiment(report).splitlines() if line.startswith("cached start")
+    ]
+    assert [bar.split()[2] for bar in bars] == ["B"]
 
 
 def test_what_ran_is_told_without_secrets():
@@ -95,7 +134,8 @@ def test_a_sweep_names_its_plateau():
     said = experiment_markdown.render_experiment(
         verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
     )
-    assert "## Sweep" in said
+    assert said.index("## Sweep") < said.index("## Verdict")
+    assert said.index("recommended: n=8") < said.index("fastest measured")
     assert "recommended: n=8" in said
     assert "| B n=8 |" in said
 
@@ -174,3 +214,29 @@ def test_what_the_environment_had_beside_the_plan_is_told():
     told = experiment_markdown.render_experiment(ExperimentReport(design, (first, *rest), ()))
     assert "inherited environment: `OMP_NUM_THREADS=4`" in told
     assert "inherited environment: —" in told
+
+
+def test_all_prompts_together_are_the_means_that_the_verdict_compares():
+    """Geometric means, so that their quotient is the ratio beside them; an interval of another level says which."""
+    design = a_design({str(n): a_plan(tokens=n) for n in (2, 4, 7)}, (0, 1, 2, 2, 1, 0), "n")
+    one = verdict.build_report(design, boots(design, (10.0, 18.5, 12.0))).comparisons[0]
+    row = tables.list_prompt_rows(one)[-1]
+    assert row.a is not None
+    assert row.b is not None
+    assert one.ratio is not None
+    assert row.b / row.a == pytest.approx(one.ratio.ratio, rel=0.01)
+    assert one.test is not None
+    assert row.name == f"all ({100 * one.test.level:.3g} % interval)" == "all (98.3 % interval)"
+    assert tables.list_prompt_rows(a_report().comparisons[0])[-1].name == "all"
+
+
+def test_a_cached_start_is_called_so_where_no_start_was_cold():
+    """An arm that has a cache beside one that has none; of two arms without any, a start is a start."""
+    design = a_design()
+    made = boots(design, (10.0, 11.0), cache=("", "cached"), start=(40.0, 50.0))
+    (line,) = (
+        line
+        for line in experiment_markdown.render_experiment(verdict.build_report(design, made)).splitlines()
+        if "first answer: " in line
+    )
+    assert [word for word in ("cold", "cached") if word in line] == ["cached"]

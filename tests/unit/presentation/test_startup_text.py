@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
+from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone, Sampled, SpeculationLogged
 from dflash_tui.presentation.startup_text import (
     RowMark,
     build_startup_rows,
@@ -12,6 +12,7 @@ from dflash_tui.presentation.startup_text import (
     format_silence,
     list_facts,
 )
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.eta import expect_startup
 from tests.support.recorded_startups import COMPILED, SILENT, start, state
 
@@ -58,7 +59,7 @@ def test_rows_before_with_and_after_history():
         "drafter", "compile", "profile", "kv cache", "autotune", "graphs", "jit", "api", "healthy", "warm",
     ]  # fmt: skip
     assert [row.mark for row in full][:5] == [RowMark.DONE] * 3 + [RowMark.RUNNING, RowMark.TO_COME]
-    assert format_expected(full[5].expected) == "≈ 1:02 (n=3)"
+    assert format_expected(full[5].expected) == "≈ 1:02 (3 starts)"
 
 
 def test_unattributed_time_is_a_row_of_its_own():
@@ -105,20 +106,18 @@ def test_a_phase_that_died_is_marked():
     assert [row.name for row in rows if row.mark is RowMark.TO_COME] == ["healthy", "warm"]
 
 
-def test_facts_of_a_compiled_start():
+def test_facts_of_a_compiled_start(snapshot):
     """Attention of target and drafter, runner, kernels and memory, in the order of a launch."""
-    assert list_facts(state(COMPILED)) == [
-        ("attention", "TRITON_ATTN"),
-        ("drafter attention", "FLASH_ATTN (version 3)"),
-        ("runner", "V1"),
-        ("MoE", "TRITON Unquantized, TritonExperts"),
-        ("weights", "48.41 GiB"),
-        ("KV cache", "53.72 GiB · 234,513 tokens · 14.31 requests of 16,384"),
-        ("graphs", "0.56 GiB"),
-        ("drafter reads layers", "2, 7, 12, 18, 23, 28"),
-    ]
+    assert list_facts(state(COMPILED)) == snapshot
     assert ("graphs", "0.34 GiB estimated") in list_facts(state(COMPILED, 143.7))
     assert list_facts(state(COMPILED, 10.0)) == []
+
+
+def test_speculation_is_told_by_the_log_where_nothing_else_says_it(snapshot):
+    """A reading of /metrics says it better."""
+    logged = SpeculationLogged(90.0, 4.95, 584, 1036)
+    assert list_facts(state(COMPILED, 10.0, logged)) == snapshot
+    assert list_facts(state(COMPILED, 10.0, logged, Sampled(91.0, Counters(1.0)))) == []
 
 
 def test_the_estimate_in_words(snapshot):

@@ -6,20 +6,20 @@ from msgspec.structs import replace
 from dflash_tui.events import (
     PROBE,
     AnyEvent,
-    Counters,
     Exited,
-    Foreign,
-    GpuLoad,
     GpusSampled,
     Health,
     HealthChanged,
     Launched,
     MemorySampled,
+    RankSampled,
+    RankState,
     RequestDone,
     Sampled,
     Stopping,
     Suspended,
 )
+from dflash_tui.readings import Counters, Foreign, GpuLoad
 from dflash_tui.run_state.alarms import HANG_SECONDS, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -115,6 +115,32 @@ def test_a_suspended_process_is_a_hang_at_once():
     assert raised(state, 105.0) == {}
 
 
+@pytest.mark.parametrize(
+    ("state", "age", "raises"),
+    [
+        (RankState.RUNNING, 5, False),
+        (RankState.RUNNING, 30, True),  # its keeper is gone
+        (RankState.SUSPENDED, 1, True),
+        (RankState.LOST, 1, True),
+        (RankState.ENDED, 1, True),
+        (RankState.STOPPED, 1, False),
+    ],
+)
+def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
+    """Rank 0 says that it is healthy for as long as nobody asks it."""
+    sample = RankSampled(100.0 - age, 1, "spark-b", state, 90.0, "why")
+    alarms = raised(folded(sample), 100.0)
+    assert ("rank" in alarms) is raises
+    if raises:
+        assert "spark-b" in alarms["rank"].what
+
+
+@pytest.mark.parametrize(("left", "raises"), [(GIB // 2, True), (8 * GIB, False)])
+def test_the_memory_of_another_host_runs_out(left, raises):
+    sample = RankSampled(99.0, 1, "spark-b", RankState.RUNNING, 0.0, available=left, total=100 * GIB)
+    assert ("far memory" in raised(folded(sample), 100.0)) is raises
+
+
 def test_a_probe_in_vain_is_a_hang_until_a_token_comes():
     rest = resting(counters(50.0), 0, 800)
     state = folded(*rest, RequestDone(795.0, PROBE, total=60.0, error="ReadTimeout"))
@@ -169,6 +195,15 @@ def test_tokens_without_drafts_mean_that_speculation_is_off(drafted, snapshot):
     alarm = raised(folded(*(plain(at) for at in range(100))), 99.0)["speculation"]
     assert alarm.evidence == snapshot
     assert "speculation" not in raised(folded(*(plain(at, 20.0 * at) for at in range(100))), 99.0)
+
+
+@pytest.mark.parametrize(("method", "raises"), [("dflash", True), ("mtp", True), ("ngram", False), ("suffix", False)])
+def test_what_drafts_from_the_text_may_draft_seldom(method, raises):
+    state = RunState()
+    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=5, method=method))
+    for at in range(100):
+        state.apply(Sampled(float(at), Counters(20.0 * at, steps=4.0 * at, proposed=20.0 * at, accepted=4.0 * at)))
+    assert ("speculation" in raised(state, 99.0)) is raises
 
 
 def test_a_server_without_speculation_misses_none():

@@ -2,10 +2,13 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
+import msgspec
 import pytest
 
-from dflash_tui.events import Counters, Histogram, LatenciesSampled
+from dflash_tui.events import LatenciesSampled
+from dflash_tui.readings import Counters, Histogram
 from dflash_tui.run_state.counters import CounterSeries
 from dflash_tui.run_state.retention import DENSE_SECONDS, MAX_AGE, THINNED_INTERVAL, THINNING_PERIOD, ThinnedSeries
 from dflash_tui.run_state.state import RunState
@@ -69,6 +72,29 @@ def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
     assert whole.acceptance == 182 / 469
     assert cut.acceptance == pytest.approx(182 / 469, rel=0.01)
     assert cut.acceptance != pytest.approx(182 / 469, rel=0.001)
+
+
+def test_a_position_that_is_not_known_stays_so_between_two_readings():
+    series = CounterSeries()
+    series.add(0.0, Counters(0.0, steps=0.0, per_position=(0.0, None, 0.0)))
+    series.add(2.0, Counters(8.0, steps=2.0, per_position=(2.0, 1.0, 1.0)))
+    found = series.between(0.0, 1.0)
+    assert found is not None
+    assert found.per_position == (1.0, None, 0.5)
+
+
+def test_no_field_is_lost_between_two_readings():
+    """What has not moved is the same between them, also a counter that was added later."""
+    values: list[Any] = [3 if kind is not tuple else (3.0,) for kind in map(_kind, msgspec.structs.fields(Counters))]
+    full = Counters(*values)
+    track = CounterSeries()
+    track.add(0.0, full)
+    track.add(1.0, msgspec.structs.replace(full))
+    assert track.at(0.5) == full
+
+
+def _kind(field: msgspec.structs.FieldInfo) -> type:
+    return type(field.default) if field.default is not msgspec.NODEFAULT else float
 
 
 def test_columns_stand_still_between_their_bounds():

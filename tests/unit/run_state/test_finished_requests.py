@@ -1,8 +1,10 @@
 """Finished requests one by one: our own, and those of others from the counters."""
 
 import pytest
+from msgspec.structs import replace
 
-from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone, Sampled
+from dflash_tui.events import PROBE, WARM_UP, RequestDone, Sampled
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.state import RunState
 
 
@@ -34,11 +36,11 @@ def test_requests_of_others_are_seen_in_the_counters():
     assert [two.averaged_over, two.tok_s] == pytest.approx([2, 200.0])
 
 
-@pytest.mark.parametrize("counted_first", [False, True])
-def test_our_own_request_is_one_cell(counted_first):
+@pytest.mark.parametrize(("counted_first", "at"), [(False, 5.3), (True, 5.3), (True, 4.8)])
+def test_our_own_request_is_one_cell(counted_first, at):
     """The counters show it too, a little before or after it is recorded; it is not counted twice."""
     own = RequestDone(5.0, "Code", 101, 9, 0.1, 0.6, 210.0, "length", steps=25.0, accepted=75.0)
-    seen = counted(5.3, 1, 101, 0.5, 25)
+    seen = counted(at, 1, 101, 0.5, 25)
     state = folded(counted(4.0, 0, 0, 0, 0), *((seen, own) if counted_first else (own, seen)))
     [cell] = state.finished.requests
     assert (cell.kind, cell.tok_s, cell.acceptance_length) == ("Code", 210.0, 4.0)
@@ -77,3 +79,25 @@ def test_the_cycle_is_found_in_what_finished():
     assert found is not None
     assert (found.period, found.slow, found.cause) == (10, 4, "steps/s")
     assert state.finished.cycle is found
+
+
+def test_prompts_of_another_client_are_told_apart_by_their_size():
+    """Five prompts in turn are no cycle of the server's, though nobody says which was asked."""
+    state, tokens, seconds, asked = folded(counted(0, 0, 0, 0, 0)), 0.0, 0.0, 0.0
+    for place in range(60):
+        tokens, seconds, asked = (
+            tokens + 101,
+            seconds + 100 / (240, 240, 240, 61, 61)[place % 5],
+            asked + 31 + place % 5,
+        )
+        reading = counted(10.0 * place + 10, place + 1, tokens, seconds, 25 * place)
+        state.apply(replace(reading, counters=replace(reading.counters, finished_prompt_tokens=asked)))
+    assert [request.prompt_tokens for request in state.finished.requests][1:7] == [32, 33, 34, 35, 31, 32]
+    assert state.finished.cycle is None
+
+
+def test_a_count_that_was_missing_before_is_unknown():
+    """What was accepted since the server's start is no figure of one request."""
+    before = Sampled(0, Counters(0, steps=9000.0, finished=0))
+    [request] = folded(before, counted(5, 1, 101, 0.5, 9025)).finished.requests
+    assert (request.acceptance_length, request.prompt_tokens) == (None, None)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.run_state.slow_cycle import FinishedRequest, find_slow_cycle
-
-# Gemma-4-26B-A4B with DFlash on an RTX 5090 Laptop GPU, tok/s of ten requests, "100 % reproducible".
-PUBLISHED = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212)
+from tests.support import request_streams
+from tests.support.request_streams import PUBLISHED
 
 
 def trace(speeds, length: Callable[[float], float] = lambda _: 5.0) -> list[FinishedRequest]:
@@ -119,3 +118,34 @@ def test_a_thousand_noisy_traces_have_no_cycle(noise, count):
 @pytest.mark.parametrize("speeds", [[], [5.0], [5.0] * 100, [1e-9, 1e9] * 3, [None] * 50])
 def test_little_or_odd_is_no_cycle(speeds):
     assert find_slow_cycle([FinishedRequest(float(at), "", speed) for at, speed in enumerate(speeds)]) is None
+
+
+@pytest.mark.parametrize("row", request_streams.CYCLES, ids=lambda row: row.stream.name)
+def test_a_cycle_is_named_in_time(row):
+    """Asked after each request, wherever in its cycle the server is: the first that is named is the right one."""
+    rng = random.Random(row.stream.name)
+    for _ in range(10):
+        first = request_streams.find_first(request_streams.draw_requests(rng, row.stream))
+        assert first is not None
+        count, cycle = first
+        assert (cycle.period, cycle.slow) == (row.period, row.slow)
+        assert count <= row.within
+
+
+@pytest.mark.parametrize("stream", request_streams.NULLS, ids=lambda stream: stream.name)
+def test_what_is_no_cycle_of_the_server_is_none(stream):
+    """A few streams of each row; a script beside that of the verdicts measures how many of a thousand are."""
+    assert request_streams.count_false_alarms(stream, 5) == 0
+
+
+def test_means_of_several_requests_are_no_cycle():
+    """Four at once between two readings are one speed, not four that agree."""
+    means = [request for request in trace([220, 61] * 20) for _ in range(4)]
+    assert find_slow_cycle([request._replace(averaged_over=4) for request in means]) is None
+
+
+def test_where_a_stream_was_cut_does_not_matter():
+    """What came before is not looked at again and again from another place."""
+    found = find_slow_cycle(trace(PUBLISHED * 4), first=13)
+    assert found is not None
+    assert found.since == 12

@@ -2,10 +2,12 @@
 
 import pytest
 
-from dflash_tui.planning.recipe import Mode, PublishedFigures
+from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.recipe import PublishedFigures
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.run_state.speculation import (
     MIN_STEPS,
+    DraftAdvice,
     advise_draft_length,
     choose_published_figures,
     compare_with_published,
@@ -18,6 +20,12 @@ def test_the_first_useless_position_adds_too_little():
     found = advise_draft_length((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
     assert found is not None
     assert (found.first_useless, found.suggested) == (5, 4)
+
+
+def test_no_advice_across_a_position_that_is_not_known():
+    """What an unknown position adds is unknown, and so is what those after it are worth."""
+    assert advise_draft_length((0.9, None, 0.0), 5000) is None
+    assert advise_draft_length((0.9, 0.0, None), 5000) == DraftAdvice(2, 1)
 
 
 def test_all_positions_may_be_useful():
@@ -59,8 +67,15 @@ def test_what_is_not_known_gets_none():
     assert compare_with_published(PublishedFigures("x"), rates(0.3, 3.1), [FinishedRequest(0.0, "", 35.0)]) == []
 
 
-def test_the_band_of_the_mode_is_taken():
-    eager, either = PublishedFigures("e", mode=Mode.EAGER), PublishedFigures("x")
-    assert choose_published_figures((either, eager), Mode.EAGER) is eager
-    assert choose_published_figures((either, eager), Mode.COMPILE) is either
-    assert choose_published_figures((eager,), Mode.COMPILE) is None
+def test_the_nearest_figures_of_what_a_server_does_are_taken():
+    start, drafted = ExpectedFigures("s", ready_s=(1, 1)), ExpectedFigures("d", acceptance=(0.1, 0.2))
+    both = ExpectedFigures("b", tok_s=(4, 5), baseline_tok_s=(2, 3))
+    assert choose_published_figures((start, drafted, both), speculative=True) is drafted
+    assert choose_published_figures((start, drafted, both), speculative=False) is both
+    assert choose_published_figures((start,), speculative=True) is None
+
+
+def test_a_server_without_speculation_is_compared_with_the_speed_without():
+    both = PublishedFigures("b", tok_s=(4, 5), baseline_tok_s=(2, 3), acceptance=(0.1, 0.2))
+    compared = compare_with_published(both, rates(0.3, 3.1), [FinishedRequest(0.0, "", 2.5)], speculative=False)
+    assert [(reading.name, reading.low, reading.position) for reading in compared] == [("tok/s", 2, "within")]

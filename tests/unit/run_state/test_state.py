@@ -5,10 +5,11 @@ import math
 import pytest
 
 from dflash_tui.diagnosis.cause import diagnose_run
+from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import (
+    GREEDY_WARM_UP,
     WARM_UP,
     Autopsy,
-    Counters,
     Exited,
     Health,
     HealthChanged,
@@ -19,9 +20,8 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
     Stopping,
-    decode_recorded,
-    encode,
 )
+from dflash_tui.readings import Counters
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
@@ -72,6 +72,16 @@ def test_ready_is_up_and_a_first_real_generation():
     assert state.time_to_ready == pytest.approx(62.5)
     assert state.startup.first_request is not None
     assert state.startup.first_request.total == 2.5
+
+
+def test_ready_counts_the_greedy_request_before_the_first_one():
+    """Whoever waits for the server waits for both; what a greedy one after them takes is no start any more."""
+    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
+    state.apply(RequestDone(61.0, GREEDY_WARM_UP, total=1.0))
+    assert state.time_to_ready is None
+    state.apply(RequestDone(64.0, WARM_UP, tokens=8, total=2.5))
+    state.apply(RequestDone(80.0, GREEDY_WARM_UP, total=9.0))
+    assert state.time_to_ready == pytest.approx(63.5)
 
 
 def test_a_death_on_the_first_request_is_told_as_such(snapshot):

@@ -146,7 +146,7 @@ def test_characters_that_nobody_sees_are_removed():
     reader = LogReader(0.0, 0.0)
     for _ in range(40):
         reader.feed(b"y" * 100_000)
-    assert len(reader._rest) <= 1 << 20
+    assert len(reader._unfinished_line) <= 1 << 20
 
 
 def test_a_forged_ready_line_is_not_believed():

@@ -3,9 +3,10 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.events import Counters
+from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import compute_rates
 from tests.support import recordings
 from tests.support.scrapes import parse_counters
@@ -28,7 +29,7 @@ def test_counters_are_those_of_the_body(name):
     assert counters.generated == whole(text, "vllm:generation_tokens_total") > 0
     assert counters.steps == whole(text, "vllm:spec_decode_num_drafts_total") > 0
     assert counters.accepted == whole(text, "vllm:spec_decode_num_accepted_tokens_total")
-    assert sum(counters.per_position) == counters.accepted
+    assert sum(filter(None, counters.per_position)) == counters.accepted
     assert counters.waiting == whole(text, "vllm:num_requests_waiting")
 
 
@@ -48,8 +49,34 @@ def test_rates_follow_the_definitions(name):
     assert found.acceptance == pytest.approx(after.accepted / after.proposed)
     assert found.acceptance_length == pytest.approx(1 + after.accepted / after.steps)
     assert found.tok_s == pytest.approx(found.steps_s * found.acceptance_length, rel=0.05)
-    assert found.per_position[0] == pytest.approx(after.per_position[0] / after.steps)
-    assert all(0 <= share <= 1 for share in found.per_position)
+    assert found.per_position[0] == pytest.approx((after.per_position[0] or 0.0) / after.steps)
+    assert all(share is not None and 0 <= share <= 1 for share in found.per_position)
+
+
+def test_a_hole_in_the_positions_shifts_nothing():
+    """Positions 0 and 2 stay 0 and 2; what is missing at one end is unknown for the window."""
+    family = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    body = "vllm:generation_tokens_total 9\nvllm:spec_decode_num_drafts_total {}\n"
+    lines = '{f}{{position="0"}} {}\n{f}{{position="2"}} {}\n'
+    before = parse_counters(body.format(100) + lines.format(80, 20, f=family))
+    after = parse_counters(body.format(200) + lines.format(170, 50, f=family) + f'{family}{{position="3"}} 7\n')
+    assert before
+    assert after
+    assert before.per_position == (80, None, 20)
+    found = compute_rates(before, after, 1.0)
+    assert found is not None
+    assert found.per_position == (0.9, None, 0.3, None)
+
+
+def test_a_count_that_was_missing_before_is_unknown():
+    """A ratio since the start of the server is not that of the window."""
+    after = Counters(50.0, steps=2000.0, proposed=9000.0, accepted=4000.0)
+    for missing in ("accepted", "proposed"):
+        before = replace(Counters(0.0, steps=1000.0, proposed=2000.0, accepted=1000.0), **{missing: None})
+        found = compute_rates(before, after, 1.0)
+        assert found is not None
+        assert found.acceptance is None
+        assert found.acceptance_length == (None if missing == "accepted" else 4.0)
 
 
 def test_without_speculation_its_figures_are_unknown():
@@ -144,3 +171,15 @@ def test_a_family_whose_name_begins_as_one_of_ours_is_passed_over():
     found = parse_counters(text)
     assert found
     assert (found.generated, found.prompt) == (1, 3)
+
+
+def test_a_window_in_which_all_was_accepted_is_a_whole_acceptance():
+    """Counts at the edges of a window are interpolated: the two differences differ in their last bit."""
+    before = Counters(generated=0, prompt=0, steps=0.0, proposed=0.1, accepted=0.1)
+    after = Counters(generated=4, prompt=0, steps=1.0, proposed=0.3, accepted=0.1 + 0.2)
+    assert after.accepted
+    assert after.proposed
+    assert after.accepted - 0.1 > after.proposed - 0.1
+    found = compute_rates(before, after, 1.0)
+    assert found
+    assert found.acceptance == 1.0

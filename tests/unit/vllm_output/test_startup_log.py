@@ -5,7 +5,16 @@ from collections import defaultdict
 import pytest
 import yaml
 
-from dflash_tui.events import AnyEvent, Compiled, Noted, PhaseStarted, Progressed, Stated
+from dflash_tui.events import (
+    AnyEvent,
+    Compiled,
+    EngineInitialized,
+    Noted,
+    PhaseStarted,
+    Progressed,
+    SpeculationLogged,
+    Stated,
+)
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -76,3 +85,69 @@ def test_bars_end_full(name):
         if isinstance(event, Progressed):
             found[event.phase.value] = [event.done, event.total]
     assert found == EXPECTED[name]["bars"]
+
+
+def log(*texts: str) -> list[AnyEvent]:
+    """Return the events of a log whose lines come second by second."""
+    lines = (f"(EngineCore pid=7) INFO 01-01 00:00:{at:02} [x.py:1] {text}\n" for at, text in enumerate(texts))
+    return LogReader(0.0, 0.0).feed("".join(lines).encode())
+
+
+EAGER = "Initializing a V1 LLM engine (v{}) with config: model='m', enforce_eager=True, x"
+BEGIN, WARM, WARMED = ("Starting to load model m...", "Warming up model for the compilation...", "Warming up done.")
+CACHE = "Auto set (4.0/18.96) GiB for KV cache on node 0, with x"
+INITIALIZED = "init engine (profile, create kv cache, warmup model) took {}"
+
+
+@pytest.mark.parametrize("release", ["0.21.0", "0.27.1", "0.32.0"])
+def test_an_eager_start_compiles_nothing(release):
+    """On a CPU vLLM speaks of compiling before the pass that only measures memory; it is a pass of profiling."""
+    events = log(EAGER.format(release), BEGIN, WARM, WARMED, CACHE, INITIALIZED.format("9.00 s"))
+    found = [(event.phase.value, event.at) for event in events if isinstance(event, PhaseStarted)]
+    assert found[1:] == [
+        ("engine", 0.0), ("weights", 1.0), ("profile", 2.0), ("unattributed", 3.0), ("kv cache", 4.0), ("api", 5.0),
+    ]  # fmt: skip
+    compiled = log(EAGER.format(release).replace("True", "False"), BEGIN, WARM, WARMED, CACHE)
+    assert "compile" in [event.phase.value for event in compiled if isinstance(event, PhaseStarted)]
+
+
+@pytest.mark.parametrize("warm", [WARM, "Compile and warming up model for size 8", "Warming up FlashInfer attention."])
+def test_warming_up_is_no_part_of_the_kv_cache(warm):
+    """What is warmed up once there is a cache is told from making it."""
+    events = log(EAGER.format("0.27.1"), BEGIN, CACHE, warm, INITIALIZED.format("9.00 s"))
+    assert [event.phase.value for event in events if isinstance(event, PhaseStarted)][-3:] == ["kv cache", "jit", "api"]
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "compilation"),
+    [
+        ("42.11 seconds", 42.11, None),
+        ("42.11 s", 42.11, None),
+        ("42.11 s (compilation: 10.02 s)", 42.11, 10.02),
+        ("42.11 s (compilation: 10.02 s — language_model: 9.00 s)", 42.11, 10.02),
+    ],
+)
+def test_what_initializing_took_is_kept(words, seconds, compilation):
+    """In the words of each release."""
+    [event] = [event for event in log(INITIALIZED.format(words)) if isinstance(event, EngineInitialized)]
+    assert (event.seconds, event.compilation) == (seconds, compilation)
+
+
+def test_a_bare_log_states_what_its_drafts_were_worth():
+    """The line of vLLM 0.20 to 0.33; without drafts it says nan."""
+    line = (
+        "SpecDecoding metrics: Mean acceptance length: {}, Accepted throughput: 10.80 tokens/s, Drafted throughput: "
+        "37.40 tokens/s, Accepted: {} tokens, Drafted: {} tokens, Per-position acceptance rate: {}, Avg Draft "
+        "acceptance rate: {}%"
+    )
+    up, some = "Application startup complete.", line.format("3.31", 108, 374, "0.80, 0.51, nan", "28.9")
+    events = log(up, some, line.format("nan", 0, 0, "", "nan"), "SpecDecoding metrics: of another form")
+    found = [event for event in events if isinstance(event, SpeculationLogged)]
+    assert found == [SpeculationLogged(1.0, 3.31, 108, 374, (0.8, 0.51)), SpeculationLogged(2.0, None, 0, 0)]
+
+
+@pytest.mark.timeout(60)
+def test_a_line_of_blocks_costs_no_more_than_another():
+    """The banner of vLLM has some before its version; two thousand of them took 60 ms a line."""
+    events = LogReader(0.0, 0.0).feed(f"{'█' * 1990}\n".encode() * 3000)
+    assert len(events) == 3001

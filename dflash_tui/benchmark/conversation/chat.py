@@ -1,0 +1,182 @@
+"""A conversation with a server: what is said, the answer as it streams, thinking and tool calls apart, all bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dflash_tui.benchmark import client
+from dflash_tui.benchmark.sse import CompletionStream
+from dflash_tui.common.sanitizer import clean_json_value, clean_line
+from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.events import RequestDone
+from dflash_tui.runs.run import Run
+
+KIND = "Chat"
+# What is sent again with every turn: so many turns and characters, the newest.
+MOST_TURNS, MOST_CHARACTERS = 200, 1 << 18
+# An answer takes a quarter of the context at most: one without an end would leave no room for the next line.
+_ANSWER_SHARE = 4
+# Characters of an answer that are kept and shown; what comes after is counted only.
+LONGEST_ANSWER = 1 << 18
+_MOST_TOOL_CALLS = 16
+# A word may be the half of an escape sequence or of a secret: it is shown when it ends, or is longer than any of those.
+_IN_WORDS = "".join(map(chr, (*range(9), *range(11, 32), *range(33, 160))))
+_LONGEST_WORD = 1 << 12
+# A secret may have blanks. What ends like the half of one waits for the rest, up to so many characters.
+_LONGEST_WAIT = 1 << 14
+
+
+class Part(StrEnum):
+    """What a piece of an answer belongs to."""
+
+    THINKING = "thinking"
+    ANSWER = "answer"
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A function that the model asks for; its arguments are JSON if the model wrote such."""
+
+    name: str
+    arguments: str
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What a server has answered: text, thoughts and tool calls, clean, and how long it took."""
+
+    text: str
+    thinking: str
+    tool_calls: tuple[ToolCall, ...]
+    request: RequestDone
+    """Its measures, and why it failed."""
+
+
+PieceSink = Callable[[Part, str], None]
+
+
+class AnswerStream(CompletionStream):
+    """Measures an answer, and gives its pieces to `show` as they come: clean, and never the half of a word."""
+
+    def __init__(self, show: PieceSink | None = None) -> None:
+        super().__init__(KIND)
+        self._show = show
+        self._waiting = dict.fromkeys(Part, "")
+        self._shown_pieces = {part: list[str]() for part in Part}
+        self._room = LONGEST_ANSWER
+        self._calls: dict[int, list[str]] = {}
+
+    def read_delta(self, delta: dict[str, Any]) -> None:
+        """Take one piece: text of the answer, of its thoughts, or of a tool call."""
+        self._take(Part.THINKING, delta.get("reasoning_content") or delta.get("reasoning"))
+        self._take(Part.ANSWER, delta.get("content"))
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            self._take_call(call)
+
+    def build_turn(self, done: RequestDone) -> Turn:
+        """Return the whole answer, once all of it was taken."""
+        for part in Part:
+            self._show_rest(part)
+        text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
+        calls = tuple(ToolCall(clean_line(name), clean_line(words)) for name, words in self._calls.values())
+        return Turn(text, thinking, calls, done)
+
+    def _take(self, part: Part, text: object) -> None:
+        if not isinstance(text, str) or not text or self._room <= 0:
+            return
+        text = text[: self._room]
+        self._room -= len(text)
+        if part is Part.ANSWER and self._waiting[Part.THINKING]:
+            self._show_rest(Part.THINKING)
+        for at in range(0, len(text), _LONGEST_WAIT):
+            self._waiting[part] += text[at : at + _LONGEST_WAIT]
+            self._show_whole_words(part)
+
+    def _show_whole_words(self, part: Part) -> None:
+        """Show what waits but for an unfinished word; all of it waits on while it ends like the half of a secret."""
+        text = self._waiting[part]
+        whole = text.rstrip(_IN_WORDS)
+        whole = text if len(text) - len(whole) > _LONGEST_WORD else whole
+        clean = clean_json_value(whole, one_line=False)
+        without_half = own_secrets().hide_cut(clean, end=True)
+        if without_half == clean or len(text) > _LONGEST_WAIT:
+            self._waiting[part] = text[len(whole) :]
+            self._append(part, without_half)
+
+    def _show_rest(self, part: Part) -> None:
+        text, self._waiting[part] = self._waiting[part], ""
+        self._append(part, clean_json_value(text, one_line=False))
+
+    def _append(self, part: Part, clean: str) -> None:
+        if clean:
+            self._shown_pieces[part].append(clean)
+            if self._show:
+                self._show(part, clean)
+
+    def _take_call(self, call: object) -> None:
+        """Take a piece of a tool call: its name comes first, its arguments bit by bit."""
+        if not isinstance(call, dict):
+            return
+        index, function = call.get("index"), call.get("function")
+        place = index if type(index) is int else len(self._calls)
+        if place not in self._calls and len(self._calls) >= _MOST_TOOL_CALLS:
+            return
+        words = self._calls.setdefault(place, ["", ""])
+        for number, name in enumerate(("name", "arguments")):
+            piece = function.get(name) if isinstance(function, dict) else None
+            if isinstance(piece, str):
+                words[number] += piece[: max(0, self._room)]
+                self._room -= len(piece)
+
+
+class Conversation:
+    """The turns so far with one server, of which the oldest are forgotten, and how it is to answer."""
+
+    def __init__(self, run: Run, *, system: str = "", temperature: float | None = None) -> None:
+        self.run, self.system, self.temperature = run, system, temperature
+        self.messages: list[dict[str, str]] = []
+
+    def clear(self) -> None:
+        """Forget all turns; what the server is told beforehand stays."""
+        self.messages = []
+
+    async def ask(self, text: str, show: PieceSink | None = None) -> Turn:
+        """Send `text` and return the answer, of which `show` gets the pieces as they come.
+
+        Of one that fails or is cancelled the answer stays as far as it came; without any the turn is forgotten.
+        """
+        run, stream = self.run, AnswerStream(show)
+        self.messages.append({"role": "user", "content": text})
+        self._forget_oldest()
+        try:
+            done = await client.send_conversation(run.url, self._build_body(), stream, key=run.api_key)
+        except asyncio.CancelledError:
+            self._end_turn(stream.build_turn(stream.result()))
+            raise
+        turn = stream.build_turn(done)
+        self._end_turn(turn)
+        return turn
+
+    def _end_turn(self, turn: Turn) -> None:
+        if turn.text:
+            self.messages.append({"role": "assistant", "content": turn.text})
+        else:
+            self.messages.pop()
+
+    def _build_body(self) -> dict[str, Any]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        body: dict[str, Any] = {"model": self.run.plan.served_name, "messages": [*system, *self.messages]}
+        if context := self.run.plan.context:
+            body["max_tokens"] = max(1, context // _ANSWER_SHARE)
+        return body if self.temperature is None else body | {"temperature": self.temperature}
+
+    def _forget_oldest(self) -> None:
+        while len(self.messages) > 1 and (
+            len(self.messages) > 2 * MOST_TURNS
+            or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
+        ):
+            del self.messages[: 2 if len(self.messages) > 2 else 1]

@@ -1,0 +1,65 @@
+"""Prompts that are sent together, each with the length of its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import msgspec
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it.
+
+    `answer` is what is right, empty where that is not known. One that is not `salted` is sent as it is, again and
+    again, so that a prefix cache may answer.
+    """
+
+    kind: str
+    text: str
+    max_tokens: int
+    repeat: int = 1
+    answer: str = ""
+    salted: bool = True
+
+
+class Suite(msgspec.Struct, frozen=True):
+    """Prompts that are sent together, each kind once; `digest` is the SHA-256 of the prompts and their order.
+
+    `in_order` says that the order is part of it and is never shuffled, `levels` that the prompts are levels of one
+    thing, such as the length of context, and no sample of what may be asked.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    digest: str
+    in_order: bool = False
+    levels: bool = False
+
+    @property
+    def requests(self) -> int:
+        """How many requests a round sends."""
+        return sum(prompt.repeat for prompt in self.prompts)
+
+    def rounds(self, least: int, streams: int) -> int:
+        """Return how many rounds count with so many requests under way: two requests for each of them at least."""
+        return max(least, math.ceil(2 * streams / self.requests)) if streams > 1 else least
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a prefix cache may answer, as the same texts come again."""
+        return not all(prompt.salted for prompt in self.prompts)
+
+    @property
+    def checked(self) -> bool:
+        """Whether it is known what a right answer to each prompt is."""
+        return all(prompt.answer for prompt in self.prompts)
+
+
+def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False, levels: bool = False) -> Suite:
+    """Return a suite of `prompts` with its digest."""
+    # By the fields that there were when the first experiments were begun, and the others where they are in use.
+    sent = [{name: getattr(prompt, name) for name in ("kind", "text", "max_tokens", "repeat")} for prompt in prompts]
+    more = [(prompt.answer, prompt.salted) for prompt in prompts]
+    parts: tuple[object, ...] = (sent, in_order) if set(more) <= {("", True)} else (sent, in_order, more)
+    return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)

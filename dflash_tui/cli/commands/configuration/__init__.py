@@ -1,0 +1,1 @@
+"""Commands around recipes, engines, patches and this machine."""

@@ -1,0 +1,240 @@
+"""`patch`: show the state of an engine's patches, diff, apply, revert and verify them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.trust import confirm_patch_trust
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import patch_set, patcher, transaction
+from dflash_tui.engines.patching import status as patching_status
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.launch.planner import plan_launch_here
+from dflash_tui.machine import gpus, nvml
+from dflash_tui.machine.hardware import Hardware, parse_class
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+
+
+class Scope(NamedTuple):
+    """The engine and the patches that the arguments name."""
+
+    engine: Engine
+    patches: list[Patch]
+    hardware: Hardware | None
+    """The class of hardware that states are judged for; None is any."""
+    unusable: dict[str, str]
+    """Patch files that are not valid: name -> reason."""
+    plan: Plan | None = None
+    """The recipe's plan, unless patches are named one by one."""
+
+    @property
+    def states(self) -> list[PatchStatus]:
+        """The state of each of the patches, by the plan if there is one."""
+        if self.plan:
+            return patch_set.patch_status(self.plan, self.engine)
+        return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
+
+
+def patch(args: argparse.Namespace) -> int:
+    """`patch status|diff|apply|revert|verify [RECIPE]`."""
+    actions = {"status": status, "diff": diff, "apply": apply, "revert": revert, "verify": verify}
+    return actions[args.action](args)
+
+
+def _scope(args: argparse.Namespace) -> Scope:
+    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named.
+
+    Raises:
+        UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
+    """
+    if args.settings and not args.recipe:
+        raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
+    plan: Plan | None = None
+    all_patches, unusable = patch_file.load_all_patches()
+    if args.recipe:
+        plan = plan_launch_here(read_launch_request(args)).plan
+        engine = inventory.find_any_engine(Path(plan.engine_folder))
+        if engine is None:
+            raise UsageError(
+                f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
+            )
+        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patch_set.patch_status(plan, engine)]
+        hardware: Hardware | None = plan.hardware
+    elif args.engine:
+        engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
+        patches = [patch for patch in all_patches if patch.distribution == engine.distribution]
+    else:
+        raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
+    if args.only:
+        patches, plan = (
+            [patch_file.load_patch(name) for name in args.only if name not in _revertible_by_name(args, engine)],
+            None,
+        )
+    return Scope(engine, patches, hardware, unusable, plan)
+
+
+def _revertible_by_name(args: argparse.Namespace, engine: Engine) -> set[str]:
+    """Return the patches that can be reverted although their files may be gone or not valid: all that we applied."""
+    return set(patching_status.list_applied_patches(engine)) if args.action == "revert" else set()
+
+
+def _hardware(wanted: str | None) -> Hardware | None:
+    """Return the class of hardware that is named; else that of this machine's GPUs when they are of one class."""
+    if wanted and (kind := parse_class(wanted)):
+        return kind
+    if wanted:
+        return gpus.choose_gpus(nvml.probe_visible_gpus().gpus, wanted, 1)[0].hardware
+    kinds = {card.hardware for card in nvml.probe_visible_gpus().gpus if not card.trouble}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
+    """Return the patches to apply: those named; else those of the plan; else all but experiments and alternatives.
+
+    Without a plan an alternative that is applied already counts for the patch that it replaces.
+    """
+    if args.only:
+        return scope.patches
+    if scope.plan:
+        return patch_set.patches_for(scope.plan).add
+    present = patching_status.list_present_patches(scope.engine)
+    replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
+    usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
+    return [patch for patch in usual if patch.name not in replaced]
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print the state of each patch, and how the source differs where one does not fit."""
+    scope = _scope(args)
+    unfinished = transaction.find_unfinished_change(scope.engine)
+    interrupted = unfinished is not None and unfinished.repairs_itself  # the state of half a change says nothing
+    states = scope.states
+    if args.json:
+        for patch, state in zip(scope.patches, states, strict=True):
+            about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
+            about |= {"link": patch.link, "files": patch.paths}
+            where = {"engine": scope.engine.folder, "trouble": unfinished.message if unfinished else ""}
+            print_data(json.dumps(msgspec.to_builtins(state) | about | where))
+        for name, why in scope.unusable.items():
+            print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
+        return 0
+    print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
+    rows = [
+        (state.name, state.state.value, _why(patch, state)) for patch, state in zip(scope.patches, states, strict=True)
+    ]
+    if not interrupted:
+        print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
+    for name, why in scope.unusable.items():
+        print_status(f"! {name} is unusable: {clean_line(why)}")
+    for state in states:
+        if state.drift and not interrupted:
+            print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
+    if unfinished:
+        print_status(f"! {unfinished.message}")
+    return 0
+
+
+def _why(patch: Patch, state: PatchStatus) -> str:
+    """Return the reason of a state; for a patch that could be applied with its title and recipes."""
+    if state.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+        return state.why
+    kind = "experimental, only by name: " if patch.experimental else ""
+    alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
+    users = f"for {', '.join(patch.recipes)}" if patch.recipes else ""
+    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, state.why]))
+
+
+def diff(args: argparse.Namespace) -> int:
+    """Print what the patches change, or have changed, as a unified diff."""
+    scope = _scope(args)
+    chosen = _chosen(scope, args)
+    if scope.plan:  # other patches that we applied are shown, too
+        applied = {state.name for state in scope.states if state.state is PatchState.APPLIED}
+        chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
+    diffs = patcher.preview_patches(chosen, scope.engine, scope.hardware)
+    if args.json:
+        print_data(json.dumps(diffs))
+    else:
+        print_data(_clean_diff("".join(diffs.values())) if diffs else "nothing to change")
+    return 0
+
+
+def apply(args: argparse.Namespace) -> int:
+    """Apply the patches that the engine needs; with --dry-run print what that would change."""
+    scope = _scope(args)
+    chosen = _chosen(scope, args)
+    if not args.dry_run:
+        needed = {state.name for state in scope.states if state.state is PatchState.NEEDED}
+        confirm_patch_trust([patch for patch in chosen if patch.name in needed], scope.engine, args)
+    remove = patch_set.patches_for(scope.plan).remove if scope.plan else {}
+    outcome = patcher.apply_patches(chosen, scope.engine, scope.hardware, remove=remove, dry=args.dry_run)
+    _print_outcome(outcome, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
+    for name in outcome.reverted if not args.json else ():
+        print_status(f"· {name}: {'would be ' if args.dry_run else ''}reverted, {remove[name]}")
+    for patch in chosen:
+        if patch.name not in outcome.names and not args.json and not outcome.pending:
+            state = patching_status.find_patch_status(patch, scope.engine, scope.hardware)
+            print_status(f"· {patch.name}: {state.state.value}{f', {state.why}' if state.why else ''}")
+    return 0
+
+
+def revert(args: argparse.Namespace) -> int:
+    """Revert the patches that we applied: those of the recipe, of --only, or all."""
+    scope = _scope(args)
+    names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
+    outcome = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
+    _print_outcome(outcome, args, "would be reverted" if args.dry_run else "reverted", "nothing to revert")
+    return 0
+
+
+def _print_outcome(outcome: patcher.PatchOutcome, args: argparse.Namespace, verb: str, nothing: str) -> None:
+    """Print what was applied or reverted.
+
+    Args:
+        outcome: What `patcher` did.
+        args: The command line, for --json and --dry-run.
+        verb: What happened to the patches, e.g. "applied".
+        nothing: The sentence for no patch.
+    """
+    if args.json:
+        print_json(outcome)
+        return
+    if args.dry_run and outcome.diffs:
+        print_data(_clean_diff("".join(outcome.diffs.values())))
+    for note in outcome.notes:
+        print_status(f"! {note}")
+    if outcome.pending:
+        return
+    print_data(f"{verb}: {', '.join(outcome.names)}" if outcome.names else nothing)
+
+
+def _clean_diff(diff: str) -> str:
+    """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
+    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
+    scope = _scope(args)
+    only = {path for patch in scope.patches for path in patch.paths} if args.only else None
+    checks = patching_status.verify_files(scope.engine, only)
+    for check in checks:
+        if args.json:
+            print_json(check)
+        else:
+            print_data(f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
+    if not checks:
+        print_status("no file that a patch could touch exists")
+    return 0 if all(check.ok for check in checks) else 5

@@ -1,0 +1,63 @@
+"""`plan` and `doctor`: what a launch would do, and whether it would work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+import msgspec
+
+from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
+from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.common.formatting import format_gib
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.check import list_local_files
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.machine import system
+from dflash_tui.peers import pairing
+from dflash_tui.planning.advice import release_values
+from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`plan RECIPE`: print what a launch would do."""
+    planned = plan_over_peers(read_launch_request(args), args, with_commands=True)
+    if args.json:
+        expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
+        figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
+        print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
+    else:
+        print_data(describe_plan(planned, terminal_width()))
+    if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
+        for mistake in release_values.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
+            print_status(f"! it would not start: {mistake}")
+    return 0
+
+
+async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
+    """Run the checks of a launch here and on its peers."""
+    async with pairing.open_peers(planned.plan.relaunch_request.peers) as peers:
+        return await pairing.check_all_hosts(planned, peers, thorough=True)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
+    if args.recipe is None:
+        args.recipe = "demo-cpu"
+        planned = plan_launch_here(read_launch_request(args))
+        report = asyncio.run(runner.run_machine_checks(planned.resolved, planned.plan))
+    else:
+        planned = plan_over_peers(read_launch_request(args), args)
+        if args.release_page_cache:
+            models = asyncio.run(runner.survey_launch(planned.resolved, planned.plan)).models
+            freed = system.release_page_cache(list_local_files(models))
+            print_status(f"{format_gib(freed)} of page cache released")
+        report = asyncio.run(_check_all_hosts(planned))
+    for check in report.checks:
+        print_data(msgspec.json.encode(check).decode() if args.json else format_check(check, terminal_width()))
+    if not args.json:
+        print_data(format_verdict(report))
+    return 4 if report.failed else 0

@@ -1,0 +1,231 @@
+"""Experiments on the command line: `ab RECIPE`, `ab list | attach | play | stop | resume | extend | remove`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+
+from dflash_tui.cli import experiment_lines
+from dflash_tui.cli.commands.measurement import ab_play
+from dflash_tui.cli.commands.server.peer_programs import find_cluster
+from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.datasets import ensure_dataset
+from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.trust import confirm_trust
+from dflash_tui.common.formatting import format_duration
+from dflash_tui.event_json import encode
+from dflash_tui.events import Preparing
+from dflash_tui.experiments import controller, estimate, runner, store, variation
+from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
+from dflash_tui.experiments.design import Design
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.presentation import experiment_text
+from dflash_tui.runs import lifecycle
+
+
+def run_ab(args: argparse.Namespace) -> int:
+    """`ab …`: begin an experiment, or do something with one."""
+    actions = {
+        "run": start,
+        "list": list_all,
+        "attach": attach,
+        "play": ab_play.play,
+        "stop": stop,
+        "resume": resume,
+        "extend": extend,
+        "remove": remove,
+    }
+    return actions[args.action](args)
+
+
+def start(args: argparse.Namespace) -> int:
+    """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
+    request = read_experiment_request(args)
+    ensure_dataset(request.suite, as_json=args.json)
+    cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
+    return begin_ab(args, *build_experiment(request, cluster=cluster))
+
+
+def begin_ab(args: argparse.Namespace, design: Design, resolved_recipes: list[ResolvedRecipe]) -> int:
+    """Say what an A/B will do, do it in a process of its own, and follow that to its report."""
+
+    def describe(stopped: list[str]) -> str:
+        return experiment_text.describe_experiment(design, estimate.estimate_duration(design), stopped)
+
+    return begin(args, design, resolved_recipes, describe)
+
+
+def begin(
+    args: argparse.Namespace,
+    design: Design,
+    resolved_recipes: list[ResolvedRecipe],
+    describe: Callable[[list[str]], str],
+) -> int:
+    """Say what an experiment will do, do it in a process of its own, and follow that to its report.
+
+    Args:
+        args: how it is begun and followed.
+        design: the experiment.
+        resolved_recipes: the resolved recipe of each of its arms.
+        describe: returns what it will do, given the runs that are stopped for it.
+    """
+    confirm_trust(resolved_recipes[0].recipe, [arm.plan for arm in design.arms], args)
+    in_the_way = controller.find_disturbing_servers(design)
+    if in_the_way and not args.stop_running:
+        raise controller.build_disturbed_error(in_the_way, "stop it first, or --stop-running stops it for you")
+    if args.json:
+        print_json(experiment_text.Designed(time.time(), design))
+    else:
+        print_status(describe([run.id for run in in_the_way]))
+    asyncio.run(controller.check_arms(design, resolved_recipes))
+    if not (args.yes or args.json) and sys.stdin.isatty() and not confirm():
+        print_status("nothing was started")
+        return 0
+    for run in in_the_way:
+        asyncio.run(lifecycle.stop_server(run))
+        print_status(f"{run.id} stopped")
+    asyncio.run(prepare_arms(design, resolved_recipes, as_json=args.json))
+    controller.start_experiment(design)
+    return detach_or_follow(args, design)
+
+
+def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options of `ab run` ask for.
+
+    Raises:
+        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
+    """
+    return ExperimentRequest(
+        launch=read_launch_request(args),
+        vary=args.vary,
+        boots=args.boots,
+        honest=args.honest,
+        suite=args.suite or None,
+        rounds=args.rounds,
+        scale=args.scale,
+        seed=args.seed,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        concurrency=tuple(args.concurrency),
+        own_cache=not args.keep_cache,
+        keep_answers=not args.no_answers,
+        measures_start=args.measure == "start",
+        cold=args.cold,
+        fixed=args.fixed,
+    )
+
+
+async def prepare_arms(design: Design, resolved_recipes: list[ResolvedRecipe], *, as_json: bool) -> None:
+    """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
+    lines, printed_steps = PreparingLines(as_json=as_json), set[tuple[object, ...]]()
+
+    def once(event: Preparing) -> None:
+        step = event.host, event.step, event.text, event.fraction
+        if step not in printed_steps:  # arms have an engine in common
+            printed_steps.add(step)
+            lines(event)
+
+    await controller.prepare_arms(design, resolved_recipes, once)
+
+
+def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
+    """Print how to follow an experiment, or follow it."""
+    if args.detach:
+        print_status(experiment_text.describe_experiment_commands(design))
+        if args.json:
+            print_data(encode(experiment_text.Detached(time.time(), design.id)).decode())
+        else:
+            print_data(design.id)
+        return 0
+    return experiment_lines.follow_experiment(design, as_json=args.json)
+
+
+def confirm() -> bool:
+    """Ask whether to begin."""
+    try:
+        answer = input("begin? [Y/n] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in {"", "y", "yes"}
+
+
+def list_all(args: argparse.Namespace) -> int:
+    """`ab list`: print the experiments, newest last."""
+    rows = []
+    for design in store.list_experiments():
+        progress = store.read_progress(store.experiment_folder(design.id))
+        done, boots = sum(not boot.error for boot in progress.boots), len(progress.design.order)
+        if args.json:
+            fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
+            print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
+        age = format_duration(time.time() - design.made_at)
+        rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
+    for name, why in store.list_broken_experiments().items():
+        print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
+    if not args.json:
+        if rows:
+            print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
+        else:
+            print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
+    return 0
+
+
+def _remark(design: Design) -> str:
+    return f"({design.synthetic})" if design.synthetic else ""
+
+
+def attach(args: argparse.Namespace) -> int:
+    """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
+    return experiment_lines.follow_experiment(store.find_experiment(args.experiment), as_json=args.json)
+
+
+def stop(args: argparse.Namespace) -> int:
+    """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
+    design = store.find_experiment(args.experiment)
+    if controller.stop_driver(design):
+        resuming = f"  resume: dflash-tui {design.command_word} resume {design.id}"
+        print_status(f"{design.id} was stopped, no server of it is left\n{resuming}")
+        return 0
+    left = runner.find_leftover_servers(design)
+    asyncio.run(runner.stop_leftover_servers(design))
+    print_status(
+        f"{design.id} was not running"
+        + (f"; {', '.join(run.id for run in left)} was still running and was stopped" * bool(left))
+    )
+    return 0
+
+
+def resume(args: argparse.Namespace) -> int:
+    """`ab resume [ID]`: go on after the last boot that is over."""
+    design = _find_trusted_experiment(args)
+    controller.resume_experiment(design)
+    return detach_or_follow(args, design)
+
+
+def extend(args: argparse.Namespace) -> int:
+    """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
+    design = _find_trusted_experiment(args)
+    controller.extend_experiment(design, args.boots)
+    return detach_or_follow(args, design)
+
+
+def _find_trusted_experiment(args: argparse.Namespace) -> Design:
+    """Return the experiment that is named, whose arms may be launched again."""
+    design = store.find_experiment(args.experiment)
+    recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+    arms = store.read_progress(store.experiment_folder(design.id)).design.arms
+    confirm_trust(recipe, [arm.plan for arm in arms], args)
+    return design
+
+
+def remove(args: argparse.Namespace) -> int:
+    """`ab remove ID`: delete an experiment."""
+    design = store.find_experiment(args.experiment)
+    store.remove_experiment(design)
+    print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
+    return 0

@@ -1,0 +1,218 @@
+"""`bench`: send suites of prompts to a running server, measure, record and sum up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import aclosing
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import client, latency, suites, vllm_bench
+from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark.latency import Goodput, Slo
+from dflash_tui.benchmark.load import Load, LoadRecord
+from dflash_tui.benchmark.prompts import Suite
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.summary import LevelSummary
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.datasets import ensure_dataset
+from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.event_json import encode
+from dflash_tui.events import FILLER, Health, RequestDone
+from dflash_tui.machine import nvml
+from dflash_tui.monitoring import observer, recorder
+from dflash_tui.presentation import benchmark_text
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, run_files
+from dflash_tui.runs.run import Run
+
+# What the turn that does not count is taken to last at most: seconds.
+_WARM_UP = 600.0
+# Beyond those of all rounds of one bench.
+_WARM_UP_SEED = 1_000_003
+
+
+class Bench(NamedTuple):
+    """What a bench sends and how it shows it; `watched` runs show the recorded requests themselves."""
+
+    run: Run
+    suite: Suite
+    sampling: Sampling
+    rounds: int = 1
+    levels: tuple[int, ...] = (1,)
+    with_vllm: bool = False
+    as_json: bool = False
+    watched: bool = False
+    samplers: tuple[str, ...] = ()
+    rate: float = 0.0
+    ramp: float = 0.0
+    slo: Slo | None = None
+    warm_up: int = 0
+
+    def suit_to(self, samplers: tuple[str, ...]) -> Bench:
+        """Return the bench of a server whose log says that it samples with these."""
+        return self._replace(sampling=self.sampling.suit_to(samplers), samplers=samplers)
+
+    async def send_warm_up(self) -> None:
+        """Send the suite as often as it is not to count, one request at a time and with texts that nothing else has."""
+        if not self.warm_up:
+            return
+        print_status(f"warm-up, not counted: the prompts {self.warm_up} times")
+        sampling = self.sampling._replace(seed=self.sampling.seed + _WARM_UP_SEED)
+        requests = client.send_suite(
+            self.run.url, self.run.plan.served_name, self.suite, sampling, rounds=self.warm_up, key=self.run.api_key
+        )
+        async with aclosing(requests):
+            async for request in requests:
+                if request.error:
+                    print_status(f"! {request.kind}: {request.error}")
+
+    async def level(self, streams: int) -> LevelSummary:
+        """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
+        run, done = self.run, list[RequestDone]()
+        before = await recorder.read_counters(run)
+        if not self.as_json:
+            print_data(benchmark_text.format_request(None))
+        load = Load(0 if self.rate else streams, self.rate, self.ramp, refill=not self.with_vllm)
+        record = LoadRecord(load, partial(nvml.read_energy, run.plan.gpus) if run.plan.gpus else None)
+        requests = client.send_suite(
+            run.url, run.plan.served_name, self.suite, self.sampling,
+            rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
+        )  # fmt: skip
+        async with aclosing(requests):
+            async for request in requests:
+                run_files.record_event(run, request)
+                if request.kind == FILLER:
+                    continue
+                done.append(request)
+                if not self.as_json:
+                    print_data(benchmark_text.format_request(request))
+                elif not self.watched:
+                    print_data(encode(request).decode())
+        after, sampler = await recorder.read_counters(run), self.sampling.name_sampler(self.samplers)
+        measured = LevelSummary.from_requests(run, done, before, after, self.suite, record=record)
+        measured = replace(
+            measured,
+            fixed=self.sampling.fixed,
+            sampler=sampler,
+            goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
+        )
+        tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
+        text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
+        print_data(encode(measured).decode() if self.as_json else text)
+        if measured.failed == len(done):
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
+        return measured
+
+    async def turns(self, streams: int) -> None:
+        """Let us and the engine's own benchmark send the same by turns, a round each, and print both.
+
+        Who begins changes from turn to turn, so that what drifts on the machine meets both alike. Several turns begin
+        with one that does not count: what a server has not met before, such as its first long prompt, takes longer.
+        """
+        ours, theirs = list[LevelSummary](), list[ImportedResult]()
+        if self.rounds > 1:
+            print_status("warm-up, not counted: vllm bench serve sends the prompts once")
+            await self._turn(self.rounds).theirs(streams, _WARM_UP)
+        for turn in range(self.rounds):
+            mine = self._turn(turn)
+            print_status(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
+            if turn % 2:
+                theirs.append(await mine.theirs(streams, ours[-1].seconds))
+            ours.append(await mine.level(streams))
+            if not turn % 2:
+                theirs.append(await mine.theirs(streams, ours[-1].seconds))
+        compared = vllm_bench.VllmBenchCompared.from_results(self.run, ours, theirs)
+        if self.as_json:
+            print_data(encode(compared).decode())
+            return
+        print_data(benchmark_text.tabulate_with_vllm(ours, compared))
+        if compared.synthetic:
+            print_data(benchmark_text.format_synthetic_warning(compared.synthetic))
+
+    def _turn(self, number: int) -> Bench:
+        """Return the bench of one round, whose texts are those of no other."""
+        return self._replace(rounds=1, sampling=self.sampling._replace(seed=self.sampling.seed + number))
+
+    async def theirs(self, streams: int, seconds: float) -> ImportedResult:
+        """Return what `vllm bench serve` says of one level, which took us so many seconds."""
+        scale, seed = self.sampling.scale, self.sampling.seed
+        asks = [
+            vllm_bench.BenchPrompt(client.make_prompt_unique(prompt, number, seed), client.answer_length(prompt, scale))
+            for prompt, number in client.order_requests(self.suite, self.suite.rounds(self.rounds, streams), seed)
+        ]
+        return await vllm_bench.run_vllm_bench(
+            self.run, asks, self.sampling, streams=streams, patience=60 + 10 * seconds
+        )
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`bench [RUN]`: send the prompts and print what each request took."""
+    run = registry.find_listening_run(args.run)
+    ensure_dataset(args.suite, run.plan.engine_folder, as_json=args.json)
+    suite = suites.load_suite(args.suite)
+    scale = run.plan.bench_scale if args.scale is None else args.scale
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed or args.with_vllm, top_p=args.top_p)
+    if args.with_vllm and (args.rate or args.ramp):
+        raise UsageError("--with-vllm cannot be combined with --rate or --ramp", hint="use --concurrency")
+    if args.rate and args.concurrency != (1,):
+        raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
+    benchmark = Bench(
+        run, suite, sampling, args.rounds, args.concurrency, args.with_vllm, args.json,
+        rate=args.rate, ramp=args.ramp, slo=latency.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
+    )  # fmt: skip
+    return asyncio.run(_bench(benchmark))
+
+
+async def _bench(benchmark: Bench) -> int:
+    """Measure a run, recorded by us if nobody else does, after the first request that a server owes."""
+    state, answered = RunState(), asyncio.Event()
+
+    async def follow() -> None:
+        async with observer.observe_run(benchmark.run) as events:
+            async for event in events:
+                state.apply(event)
+                if state.health in {Health.WARM, Health.UNHEALTHY}:
+                    answered.set()
+
+    following = asyncio.create_task(follow())
+    try:
+        await wait_for_first_answer(answered, following)
+        await run_bench(benchmark.suit_to(state.startup.samplers))
+        await asyncio.sleep(2 * recorder.SAMPLE_INTERVAL)  # the last reading is recorded, too
+        return 0
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
+    """Wait until the server has answered its first request, or ended; return whether it answered."""
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return answered.is_set()
+
+
+async def run_bench(benchmark: Bench) -> None:
+    """Send and sum up each level, then show the levels beside each other when there are several.
+
+    Raises:
+        ServerFailed: no request of a level succeeded.
+    """
+    levels = []
+    await benchmark.send_warm_up()
+    for streams in benchmark.levels:
+        if len(benchmark.levels) > 1 and not benchmark.as_json:
+            print_data(f"\n{streams} at a time")
+        if benchmark.with_vllm:
+            await benchmark.turns(streams)
+        else:
+            levels.append(await benchmark.level(streams))
+    if len(levels) > 1 and not benchmark.as_json:
+        print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
+        if benchmark.run.plan.synthetic:
+            print_data(benchmark_text.format_synthetic_warning(benchmark.run.plan.synthetic))

@@ -1,0 +1,228 @@
+"""`report`: one run or one A/B as Markdown, JSON or a picture; `report compare`: two of them side by side."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import exported_results, imported_results
+from dflash_tui.benchmark.exported_results import Measured
+from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.experiments import boot_export, run_comparison, run_report, store
+from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
+from dflash_tui.experiments.run_comparison import Side
+from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.monitoring import recording
+from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
+from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
+from dflash_tui.runs import registry
+
+_RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
+_LIMIT = 256 << 20
+# The format that has several measurements in one file.
+_OF_SEVERAL = "vllm-bench"
+
+
+def report(args: argparse.Namespace) -> int:
+    """`report [NAME]` or `report compare A B`: print it, or write it into the file of `-o`."""
+    names, kind = args.names, "json" if args.json else args.format
+    if names[:1] == ["compare"]:
+        if len(names) != 3:
+            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        text = _compare(names[1], names[2], kind)
+    elif len(names) > 1:
+        raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
+    else:
+        loaded = load_report(names[0] if names else None)
+        if isinstance(loaded, ImportedResult):
+            raise UsageError(
+                f"{names[0]} is a result of {loaded.source}",
+                hint="report compare shows it beside a report of dflash-tui",
+            )
+        text = render_report(loaded, kind, names[0] if names else "")
+    if args.output:
+        _write(paths.expand_home(args.output), hide_own_secrets(text))
+        print_status(f"written to {args.output}")
+    else:
+        print_data(text.rstrip("\n"))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a report in its place in one step, so that a part of one is never there; a pipe takes it as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    path = paths.resolve_links(path)  # a link stays one
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _compare(first: str, second: str, kind: str) -> str:
+    """Return two set side by side: judged where that can be, else only their figures."""
+    loaded = load_report(first), load_report(second)
+    if kind in exported_results.FORMATS:
+        raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
+    if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
+        beside = imported_comparison.compare_imported((first, second), loaded)
+        if kind == "svg":
+            raise UsageError(
+                "a comparison with an imported result cannot be drawn", hint="--format md shows the figures"
+            )
+        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
+    reports = compare_reports(loaded[0], loaded[1])
+    if kind == "svg" and len(reports) > 1:
+        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
+    return "\n".join(render_report(report, kind, "") for report in reports)
+
+
+def render_report(report: ExperimentReport | RunReport, kind: str, name: str) -> str:
+    """Return a report in the form that is asked for; `name` is where a run is drawn from."""
+    if kind in exported_results.FORMATS:
+        return _export(report, kind)
+    if kind == "json":
+        return msgspec.json.encode(report).decode()
+    if kind == "svg":
+        from dflash_tui.tui import svg_export
+
+        return svg_export.draw_experiment(report) if isinstance(report, ExperimentReport) else svg_export.draw_run(name)
+    return (
+        experiment_markdown.render_experiment(report)
+        if isinstance(report, ExperimentReport)
+        else run_markdown.render_run(report)
+    )
+
+
+def _export(report: ExperimentReport | RunReport, kind: str) -> str:
+    """Return the requests of a run, or of each boot of an A/B, as another benchmark would have written them."""
+    if isinstance(report, ExperimentReport):
+        if kind != _OF_SEVERAL:
+            do = f"--format {_OF_SEVERAL} has a line for each boot; of one run: dflash-tui report RUN --format {kind}"
+            raise UsageError(f"--format {kind} is of one server, and an A/B has several", hint=do)
+        if lines := boot_export.export_boots(report):
+            return lines
+        raise UsageError(f"no boot of {report.design.id} measured a request")
+    if not report.requests:
+        raise UsageError(f"no request was measured on {report.run}", hint="dflash-tui bench sends some")
+    synthetic = {"synthetic": report.plan.synthetic} if report.plan.synthetic else {}
+    measured = Measured(report.run, report.plan.served_name, report.at, report.requests, metadata=synthetic)
+    return msgspec.json.format(msgspec.json.encode(exported_results.FORMATS[kind](measured)), indent=1).decode()
+
+
+def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:
+    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment, or run.
+
+    Raises:
+        UsageError: nothing fits.
+        DflashError: it cannot be read.
+    """
+    if name and (from_file := _load_file(name)):
+        return from_file
+    try:
+        design = store.find_experiment(name)
+    except UsageError:
+        if name is None:
+            return _report_newest_run()
+        if name in store.list_broken_experiments():
+            raise
+    else:
+        return redact_report(store.read_report_so_far(store.experiment_folder(design.id)))
+    try:
+        return run_report.build_run_report(recording.find_recording(name))[0]
+    except UsageError as error:
+        if name and paths.expand_home(name).exists():
+            raise
+        do = "dflash-tui ab list and dflash-tui ps --all show what there is"
+        raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, hint=do) from None
+
+
+def _report_newest_run() -> RunReport:
+    """Return the report of the newest run, where there is no experiment."""
+    if not registry.list_runs():
+        hint = "dflash-tui up RECIPE --bench measures a run, dflash-tui ab RECIPE compares two settings"
+        raise UsageError("no experiment and no run yet", hint=hint)
+    return run_report.build_run_report(recording.find_recording(registry.find_run().id))[0]
+
+
+def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
+    """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
+    path = paths.expand_home(name)
+    if not path.is_file() or path.suffix != ".json":
+        return None
+    if path.stat().st_size > _LIMIT:
+        raise DflashError(f"{path} is too large for a report")
+    data = path.read_bytes()
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _check_arms_named(path, store.decode_report(data))
+    with contextlib.suppress(msgspec.MsgspecError):
+        return decode_record(data, _RUNS, upgrade_record)
+    return imported_results.load_imported_result(path)
+
+
+def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
+    """Return a report from a file, in which every arm that is spoken of is there.
+
+    Raises:
+        UsageError: one is not.
+    """
+    if why := find_misplaced_arms(report):
+        hint = "write it again on the machine that measured it: dflash-tui report AB --json -o FILE"
+        raise UsageError(f"{path} is not a valid report", evidence=why, hint=hint)
+    return report
+
+
+def compare_reports(
+    first: ExperimentReport | RunReport, second: ExperimentReport | RunReport
+) -> list[ExperimentReport]:
+    """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
+
+    Raises:
+        UsageError: two experiments have no arm in common.
+    """
+    pairs = _pair_sides(_sides_by_arm(first), _sides_by_arm(second))
+    if not pairs:
+        raise UsageError(
+            "the two have no arm in common", hint="name two experiments whose arms have the same names, or two runs"
+        )
+    return [run_comparison.judge_sides(a, b) for a, b in pairs]
+
+
+def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
+    if isinstance(report, RunReport):
+        return {"": run_comparison.side_of_run(report)}
+    return {
+        arm.name: side for arm, side in zip(report.design.arms, run_comparison.sides_of_report(report), strict=True)
+    }
+
+
+def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
+    """Return the sides that belong together: arms of one name; a run goes with every arm."""
+    if "" in ours or "" in theirs:
+        return [(a, b) for a in ours.values() for b in theirs.values()]
+    return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
+
+
+def redact_report(report: ExperimentReport) -> ExperimentReport:
+    """Return a report without secrets in commands and environments."""
+    arms = tuple(
+        replace(arm, plan=run_report.redact_plan(arm.plan), request=arm.request.without_secrets())
+        for arm in report.design.arms
+    )
+    boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)
+    return replace(report, design=replace(report.design, arms=arms), boots=boots)

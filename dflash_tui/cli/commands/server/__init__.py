@@ -1,0 +1,1 @@
+"""Commands around one server: launch it, look at it, stop it, say why it died."""

@@ -1,0 +1,99 @@
+"""`chat [RUN]`: talk with a server, a line at a time, on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+
+from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
+from dflash_tui.common.errors import ServerFailed
+from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, obey_command
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.runs import registry
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Read lines and print what the server answers to each; the answers are on stdout, all else on stderr."""
+    run = registry.find_listening_run(args.run)
+    conversation = Conversation(run, system=args.system or "", temperature=args.temperature)
+    talk = Talk(conversation, as_json=args.json)
+    if talk.on_terminal:
+        print_status(f"{format_endpoint(Endpoint.from_run(run))}; /help lists commands")
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - lines can be edited then
+    while (line := talk.read_line()) is not None:
+        if line.startswith("/"):
+            if (reply := obey_command(conversation, line)) is None:
+                break
+            print_status(reply)
+        elif line.strip():
+            talk.ask(line.strip())
+    return 0
+
+
+class Talk:
+    """A conversation on standard streams. What fails or is interrupted on a terminal ends one answer, else all."""
+
+    def __init__(self, conversation: Conversation, *, as_json: bool) -> None:
+        self._conversation, self._as_json = conversation, as_json
+        self.on_terminal = sys.stdin.isatty()
+        self._parts: list[Part] = []
+
+    def read_line(self) -> str | None:
+        """Return the next line, or None at the end."""
+        if not self.on_terminal:
+            line = sys.stdin.readline()
+            return line.rstrip() if line else None
+        try:
+            return input("> ").rstrip()
+        except EOFError:
+            print_status("")
+            return None
+        except KeyboardInterrupt:
+            print_status("\n/quit or Ctrl-D ends")
+            return ""
+
+    def ask(self, text: str) -> None:
+        """Send a line and print the answer as it comes.
+
+        Raises:
+            ServerFailed: there is none, and nobody is there to send another line.
+            KeyboardInterrupt: it was interrupted, and so is what the line came from.
+        """
+        self._parts.clear()
+        try:
+            turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))
+        except KeyboardInterrupt:
+            print_piece("\n" if self._parts else "", data=Part.ANSWER in self._parts)
+            print_status("· stopped")
+            if self.on_terminal:
+                return
+            raise
+        self._end(turn)
+        if turn.request.error and not self.on_terminal:
+            raise ServerFailed("the server did not answer", evidence=turn.request.error)
+
+    def _show(self, part: Part, text: str) -> None:
+        if part not in self._parts[-1:]:
+            if self._parts or part is Part.THINKING:
+                print_status(f"{chr(10) if self._parts else ''}· {part}")
+            self._parts.append(part)
+        print_piece(text, data=part is Part.ANSWER)
+
+    def _end(self, turn: Turn) -> None:
+        if self._as_json:
+            print_json(turn)
+            return
+        is_answer = Part.ANSWER in self._parts[-1:]
+        if self._parts and not (turn.text if is_answer else turn.thinking).endswith("\n"):
+            print_piece("\n", data=is_answer)
+        for call in turn.tool_calls:
+            print_data(f"tool call: {format_tool_call(call)}")
+        if turn.request.error:
+            if self.on_terminal:
+                print_status(f"✗ {turn.request.error}")
+        else:
+            print_status(f"· {format_turn(turn)}")

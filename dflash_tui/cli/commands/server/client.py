@@ -1,0 +1,42 @@
+"""`client [RUN]`: how other programs reach a server."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.presentation.clients.client_wiring import PLACES, ClientProgram, Endpoint, format_wiring
+from dflash_tui.runs import registry, server_process
+
+
+def client(args: argparse.Namespace) -> int:
+    """Print where the server answers, or what a program is to be given: the data on stdout, where it goes on stderr."""
+    run = registry.find_run(args.run)
+    endpoint = Endpoint.from_run(run)
+    if not server_process.is_alive(run):
+        print_status(f"! {run.id} has ended; this is how it was reached")
+    program = ClientProgram(args.program) if args.program else None
+    wiring = format_wiring(endpoint, program) if program else ""
+    if args.json:
+        fields = {"run": run.id, **msgspec.structs.asdict(endpoint)}
+        print_json(fields | ({"program": program.value, "wiring": wiring} if program else {}))
+    elif program:
+        print_status(f"for {PLACES[program]}{_say_key(endpoint, program)}")
+        print_data(wiring)
+    else:
+        print_data(f"url    {endpoint.url}\nmodel  {endpoint.model}\nkey    {_name_key(endpoint)}")
+        print_status(f"for a program: dflash-tui client {run.id} --for {'|'.join(ClientProgram)}")
+    return 0
+
+
+def _name_key(endpoint: Endpoint) -> str:
+    return f"in ${endpoint.key_variable}" if endpoint.key_variable else "none required"
+
+
+def _say_key(endpoint: Endpoint, program: ClientProgram) -> str:
+    if not endpoint.key_variable:
+        return ""
+    place = "~/.continue/.env" if program is ClientProgram.CONTINUE else "its environment"
+    return f"; the key comes from {endpoint.key_variable} in {place}"

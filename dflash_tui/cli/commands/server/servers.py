@@ -1,0 +1,86 @@
+"""`ps`: list the servers."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+
+from dflash_tui.cli.console import print_json, print_status, print_table
+from dflash_tui.common import paths
+from dflash_tui.common.formatting import format_duration, format_gib
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.runs.run import Run
+
+
+def ps(args: argparse.Namespace) -> int:
+    """`ps`: print the servers, newest last."""
+    rows = []
+    runs, broken = registry.load_runs()
+    for run in runs:
+        living = server_process.is_alive(run)
+        if not living and not args.all and not rank_records.list_left(run):
+            continue
+        status = _read_status(run)
+        memory = _measure_memory(run) if living else None
+        age = server_process.measure_age(run, time.time())
+        if args.json:
+            fields = {"run": run.id, "recipe": run.plan.recipe, "status": status, "port": run.plan.port}
+            figures = {"pid": run.pid, "age_s": age, "memory_bytes": memory, "synthetic": run.plan.synthetic}
+            figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
+            endpoint = Endpoint.from_run(run)
+            reached = {"url": endpoint.url, "model": endpoint.model, "key_variable": endpoint.key_variable}
+            print_json(fields | figures | reached)
+        rows.append(
+            (
+                run.id,
+                status,
+                str(run.plan.port),
+                str(run.pid),
+                format_duration(age),
+                format_gib(memory),
+                *((format_endpoint(Endpoint.from_run(run)),) if args.verbose else ()),
+                _remark(run),
+            )
+        )
+    print_broken_runs(broken)
+    if not args.json:
+        if rows:
+            more = ("ENDPOINT",) if args.verbose else ()
+            header = ("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, "")
+            print_table(header, rows, right=(2, 3, 4, 5))
+        else:
+            print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+    return 0
+
+
+def print_broken_runs(broken: Mapping[str, str]) -> None:
+    """Name the runs whose record cannot be used, and say why."""
+    for name, why in broken.items():
+        print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
+
+
+def _measure_memory(run: Run) -> int:
+    from dflash_tui.machine import processes
+
+    return processes.measure_resident_memory(server_process.list_processes(run))
+
+
+def _read_status(run: Run) -> str:
+    from dflash_tui.monitoring import run_reader
+
+    return run_reader.replay_run(run).status
+
+
+def _remark(run: Run) -> str:
+    remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
+    remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
+    remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
+    record = rank_records.read_kept(run)
+    remarks += map(str, record.ranks) if record else ()
+    there = run.far_ranks and (server_process.is_alive(run) or rank_records.list_left(run))
+    remarks += (
+        ["the process that keeps its ranks together has exited"] if there and not rank_records.is_kept(run) else []
+    )
+    return " ".join(remarks)

@@ -1,0 +1,128 @@
+"""`service`: write a `systemd --user` unit that launches a recipe, watches it and stops it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.cli.json_lines import UnitText
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.trust import confirm_trust
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import UsageError
+from dflash_tui.launch import shutdown, systemd_unit
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.machine import system
+from dflash_tui.machine.process_environment import build_own_path
+from dflash_tui.planning.recipes.recipe import RestartPolicy
+from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.presentation.plan_text import format_restart_limit
+from dflash_tui.runs import lifecycle
+
+# Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
+_PASSED_VARIABLES = (
+    "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
+    "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+# Seconds that a stop may need beyond its grace and the wait for the memory: SIGKILL, and the kernel.
+_STOP_MARGIN = 30
+_MAX_UNIT_BYTES = 1 << 20
+
+
+def service(args: argparse.Namespace) -> int:
+    """`service RECIPE`: print the unit file, or install it for the user's systemd."""
+    planned = plan_launch_here(read_launch_request(args))
+    confirm_trust(planned.resolved.recipe, [planned.plan], args)
+    text = _render_unit(args, planned)
+    name = systemd_unit.unit_name(planned.plan.recipe)
+    path = paths.user_units_folder() / name
+    if args.write:
+        _write_unit(path, text, replace=args.replace)
+    if args.json:
+        print_json(UnitText(name, text, str(path) if args.write else ""))
+    if not args.write:
+        if not args.json:
+            print_data(text.rstrip("\n"))
+        print_status(f"--write installs it in {paths.user_units_folder()}")
+        return 0
+    print_status(f"wrote {path}")
+    print_status(_format_next_steps(planned, name))
+    return 0
+
+
+def _render_unit(args: argparse.Namespace, planned: PlannedLaunch) -> str:
+    secrets = str(_secrets_file())
+    for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
+        if not path.isprintable() or {*path} & {*bad}:
+            hint = "move it to a path without quotes, backslashes and control characters"
+            raise UsageError("systemd does not accept this path", evidence=repr(path), hint=hint)
+    cards, fit = planned.gpus, planned.memory
+    unified = bool(fit and cards and all(card.unified for card in cards))
+    return systemd_unit.build_unit(
+        planned.plan.recipe,
+        [sys.executable, "-P", "-m", "dflash_tui", *_up_words(args, planned)],
+        environment=_unit_environment(),
+        secrets=secrets,
+        restarts=_describe_restarts(planned.plan.restart),
+        patience=int(lifecycle.STOP_GRACE + shutdown.RELEASE_TIMEOUT) + _STOP_MARGIN,
+        memory=systemd_unit.UnitMemory(system.read_system_memory().total, fit.budget if fit and unified else None),
+    )
+
+
+def _unit_environment() -> dict[str, str]:
+    """Return the variables with which the unit uses this installation and its folders."""
+    variables = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
+    if not paths.PACKAGE_ROOT.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
+        variables["PYTHONPATH"] = build_own_path()
+    return variables
+
+
+def _describe_restarts(policy: RestartPolicy) -> str:
+    if not policy.times:
+        return "It is not launched again after a crash; with --set restart.times=3 dflash-tui would do so."
+    return f"dflash-tui launches it again after a crash, {format_restart_limit(policy)}."
+
+
+def _up_words(args: argparse.Namespace, planned: PlannedLaunch) -> list[str]:
+    """Return the arguments of the `up` command of the unit; its port is fixed, for the clients."""
+    plan = planned.plan
+    changes = LaunchChanges(port=plan.port, engine=plan.engine_folder if args.engine else None)
+    force = ["--force", args.force] if args.force else []
+    argv = plan.relaunch_request.with_changes(changes).to_argv()
+    return ["up", *argv, *force, "--every", str(args.every), "--foreground"]
+
+
+def _secrets_file() -> Path:
+    return paths.user_recipes_folder().parent / "service.env"
+
+
+def _write_unit(path: Path, text: str, *, replace: bool) -> None:
+    """Write the unit file; a different one is only replaced when `replace` is set.
+
+    Raises:
+        UsageError: there is a different one.
+    """
+    data = text.encode()
+    if path.exists() and not replace:
+        with private_files.open_file(path, follow=True) as file:
+            if file.read(_MAX_UNIT_BYTES) != data:
+                hint = "compare them, then use --replace; without --write the unit is printed"
+                raise UsageError(f"{path} already exists and is different", hint=hint)
+    private_files.ensure_private_folder(path.parent)
+    private_files.replace_private_file(path, data)
+
+
+def _format_next_steps(planned: PlannedLaunch, name: str) -> str:
+    key = "VLLM_API_KEY (other machines can reach it, so it needs one), " if planned.plan.is_open else ""
+    return "\n".join(
+        (
+            f"start:        systemctl --user daemon-reload && systemctl --user enable --now {name}",
+            f"follow:       journalctl --user -u {name} -f, or dflash-tui attach",
+            f"stop:         systemctl --user disable --now {name}",
+            "at boot:      loginctl enable-linger; without it the service stops at your last logout",
+            f"keys, tokens: {key}HF_TOKEN and the like, one NAME=value per line in {_secrets_file()}, chmod 600",
+        )
+    )

@@ -1,0 +1,299 @@
+"""Launching, watching and measuring without a screen: narration on stderr, data on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from enum import StrEnum
+
+from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.cli.commands.measurement.bench import Bench, run_bench, wait_for_first_answer
+from dflash_tui.cli.commands.server import foreign, why
+from dflash_tui.cli.commands.server.panel import panel
+from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
+from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.event_lines import AlarmLines, CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.restarts import Restarts
+from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.cli.trust import confirm_trust
+from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.common.formatting import describe_attach_and_stop
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.event_json import encode
+from dflash_tui.events import Health
+from dflash_tui.launch import admission, fork_fallback, shutdown
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.peers import cluster_launch, keeper, pairing
+from dflash_tui.peers.connection import PeerConnection
+from dflash_tui.planning.recipes.recipe import RestartPolicy
+from dflash_tui.presentation import startup_text
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.plan_text import describe_plan, format_check
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+
+# An engine that crashed answers badly for up to 7 s before its server ends.
+_BAD_FOR = 10.0
+
+
+class Until(StrEnum):
+    """What watching a launched server lasts until."""
+
+    READY = "ready"
+    MEASURED = "measured"
+    EXIT = "exit"
+
+
+def up(args: argparse.Namespace) -> int:
+    """`up RECIPE`: prepare, launch and watch."""
+    if args.foreground and (args.detach or args.wait):
+        other = "--detach" if args.detach else "--wait"
+        raise UsageError(f"--foreground cannot be combined with {other}", hint="give one of them")
+    request = read_launch_request(args)
+    planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
+    confirm_trust(planned.resolved.recipe, [planned.plan], args)
+    try:
+        return asyncio.run(_launch_and_watch(args, planned))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+
+
+def attach(args: argparse.Namespace) -> int:
+    """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
+    if args.run and args.run.lower().startswith(("http://", "https://")):
+        return foreign.attach(args)
+    run = registry.find_run(args.run)
+    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return asyncio.run(_watch(args, run, RunState()))
+    return panel(run)
+
+
+async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) -> int:
+    # Who does not stay to watch launches nothing again.
+    restarts = Restarts(RestartPolicy() if args.detach or args.wait else planned.plan.restart, as_json=args.json)
+    previous: Run | None = None
+    until = Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
+    with cancelled_by_signals(wanted=args.foreground):
+        while True:
+            async with admission.reserve_launch(planned, print_status, forced=args.force or "") as admitted:
+                if previous is None:
+                    _print_plan(args, admitted)
+                run = await _check_and_launch(args, admitted, previous)
+            if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
+                return _detach(args, run)
+            state = RunState()
+            try:
+                if not (why := await _watch_start(args, run, state, until)):
+                    return 0
+                print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
+                planned = await asyncio.to_thread(fork_fallback.plan_with_spawn, planned.plan)
+                if request_peers := planned.plan.relaunch_request.peers:
+                    async with pairing.open_peers(request_peers) as peers:
+                        planned = await pairing.place_on_hosts(planned, peers)
+            except ServerFailed as failed:
+                await restarts.wait(run, state, failed)
+                until = Until.EXIT
+            previous = run
+
+
+async def _watch_start(args: argparse.Namespace, run: Run, state: RunState, until: Until) -> str:
+    """Watch a run as `_watch_owned` does; return why forking its engine failed, or nothing when it came up.
+
+    Raises:
+        ServerFailed: it failed for another reason.
+    """
+    failing = asyncio.create_task(fork_fallback.end_failed_start(run, state))
+    try:
+        await _watch_owned(args, run, state, until)
+    except ServerFailed:
+        if (state.exit or failing.done()) and (why := await failing):
+            return why
+        raise
+    else:
+        return await failing if state.exit else ""
+    finally:
+        failing.cancel()
+
+
+def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
+    if args.json:
+        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
+    else:
+        print_status(describe_plan(planned, terminal_width(sys.stderr)))
+
+
+async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, until: Until) -> int:
+    """Watch a run, and end its server with the watching where that was asked for."""
+    try:
+        return await _watch(args, run, state, until)
+    finally:
+        if args.foreground and server_process.is_alive(run):
+            took, stayed = await shutdown.stop_and_release_memory(run, print_status)
+            print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
+            for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE):
+                print_status(str(rank))
+
+
+def _detach(args: argparse.Namespace, run: Run) -> int:
+    print_status(f"{describe_attach_and_stop(run.id)}\n  use:   {format_endpoint(Endpoint.from_run(run))}")
+    if args.json:
+        EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+    else:
+        print_data(run.id)
+    return 0
+
+
+async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None) -> Run:
+    """Check, prepare and launch on all hosts, in place of a run that failed if there is one."""
+    async with pairing.open_peers(planned.plan.relaunch_request.peers) as peers:
+        return await _check_and_launch_over(args, planned, previous, peers)
+
+
+async def _check_and_launch_over(
+    args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None, peers: list[PeerConnection]
+) -> Run:
+    report = await pairing.check_all_hosts(planned, peers)
+    for check in report.checks:
+        if args.json:
+            print_data(encode(CheckDone(time.time(), check)).decode())
+        elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
+            print_status(format_check(check, terminal_width(sys.stderr)))
+    if not args.force:
+        report.raise_failed()
+    lines, before = PreparingLines(as_json=args.json), previous.id if previous else ""
+    with cancelled_by_signals(wanted=not args.foreground):
+        try:
+            run = await cluster_launch.launch_over_hosts(
+                planned, peers, lines, forced=args.force or "", restarted_from=before
+            )
+        except asyncio.CancelledError:
+            print_status("stopped before the launch; nothing unfinished was left behind")
+            raise
+    again = f" in place of {previous.id}" if previous else ""
+    print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
+    for far in run.far_ranks:
+        print_status(f"rank {far.rank} is {far.run} on {far.host}, log {run.folder / far.log_name}")
+    return run
+
+
+async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
+    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`.
+
+    Raises:
+        ServerFailed: it failed, or was stopped before it was ready where its being ready was waited for.
+    """
+    answered = asyncio.Event()
+    following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
+    beat = asyncio.create_task(_print_figures(state, args.every, as_json=args.json))
+    alarm_lines = AlarmLines(state, as_json=args.json)
+    alarm = asyncio.create_task(alarm_lines.print_for_ever())
+    telling = asyncio.create_task(_report_unhealthy(run, state, as_json=args.json))
+    try:
+        if until is not Until.EXIT and await wait_for_first_answer(answered, following):
+            if state.health is Health.UNHEALTHY:
+                return _finish(run, state, until, as_json=args.json)
+            if until is Until.MEASURED:
+                sampling = Sampling(run.plan.bench_scale, temperature=None, fixed=False)
+                benchmark = Bench(run, suites.load_suite("quick"), sampling, as_json=args.json, watched=True)
+                await run_bench(benchmark.suit_to(state.startup.samplers))
+                await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
+            alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
+            if args.detach or until is Until.READY:
+                print_status(describe_attach_and_stop(run.id))
+                return 0
+        await _wait_for_first(beat, alarm, following, aside=telling)
+        return _finish(run, state, until, as_json=args.json)
+    except asyncio.CancelledError:
+        if not args.foreground:
+            print_status(f"\nno longer watching; the server keeps running\n{describe_attach_and_stop(run.id)}")
+        raise
+    finally:
+        for task in (following, beat, alarm, telling):
+            task.cancel()
+
+
+async def _wait_for_first(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
+    """Wait until one of `tasks` is over; what one of them or `aside` could not write is raised, and so ends all."""
+    while not any(task.done() for task in tasks):
+        going = [task for task in (*tasks, aside) if not task.done()]
+        await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, aside):
+            if task.done():
+                task.result()
+
+
+async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: EventLines) -> None:
+    async with observer.observe_batches(run) as batches:
+        async for batch in batches:
+            for event in batch:
+                state.apply(event)
+            # In a thread: a reader that pauses must not hold up the recording.
+            await asyncio.to_thread(lines.show_all, batch)
+            if state.health in {Health.WARM, Health.UNHEALTHY}:
+                if state.health is Health.WARM and not answered.is_set() and not lines.as_json:
+                    await asyncio.to_thread(_print_ready, run, state)
+                answered.set()
+
+
+def _print_ready(run: Run, state: RunState) -> None:
+    """Print where the server answers, and what the measures of its start saved, by earlier starts of this machine."""
+    print_status(f"  answers at {format_endpoint(Endpoint.from_run(run))}")
+    earlier = startup_history.list_starts(kind=run.plan.kind, exclude=run.id) if run.plan.start else []
+    before = [start for start in earlier if start.at < run.started_at]
+    for saved in startup_text.find_saved(state, time.time(), run.plan.start, before).values():
+        print_status(f"  {saved.phase.value}: {startup_text.format_saved(saved)}")
+
+
+async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Print once why a running server does not answer, when that lasts; one that exits is reported at its exit."""
+    since: float | None = None
+    while since is None or time.monotonic() - since < _BAD_FOR:
+        await asyncio.sleep(0.5)
+        bad = state.exit is None and state.health is Health.UNHEALTHY
+        since = (time.monotonic() if since is None else since) if bad else None
+    if failure := postmortem.build_postmortem(run, state):
+        if as_json:
+            print_data(encode(why.Failed(time.time(), failure)).decode())
+        else:
+            print_status(why.format_postmortem(failure))
+
+
+def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
+    """Return 0 when the end was asked for.
+
+    Raises:
+        ServerFailed: it was not, or came before what was waited for.
+    """
+    if (failure := postmortem.build_postmortem(run, state)) is None:
+        if until is not Until.EXIT and state.warm_at is None:
+            raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
+        print_status(f"{run.id} was stopped")
+        return 0
+    if as_json:
+        print_data(encode(why.Failed(time.time(), failure)).decode())
+    raise why.build_failure(failure)
+
+
+async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
+    """Print what the last `every` seconds say, as long as there is something to say."""
+    count = 0
+    while True:
+        await asyncio.sleep(every)
+        if not state.readings or state.exit:
+            continue
+        figures = WindowFigures.from_state(state, time.time(), every)
+        if as_json:
+            print_data(encode(figures).decode())
+            continue
+        if count % 20 == 0:
+            print_data(WindowFigures.HEADER)
+        print_data(figures.line(state))
+        count += 1

@@ -1,0 +1,92 @@
+"""`why`: print why a run failed, or a server whose log is all there is; format post-mortems for every command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.diagnosis import bug_report
+from dflash_tui.diagnosis.log_source import STDIN, LogSource
+from dflash_tui.diagnosis.posted_log import explain_log
+from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
+from dflash_tui.diagnosis.unknown_error import shorten_frame
+from dflash_tui.events import Event
+from dflash_tui.monitoring import kernel_log, run_reader
+from dflash_tui.presentation.explanation_text import format_explanation
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
+
+_WIDTH = 100  # where the output is no terminal
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    """The event of a failed run, with its post-mortem."""
+
+    why: Postmortem
+
+
+def why(args: argparse.Namespace) -> int:
+    """`why [RUN | FILE | -]`: print why a run failed, and what may help; without a name the newest that failed."""
+    if args.run and _names_log(args.run):
+        return _explain_log(args)
+    run, state = _select_run(args.run)
+    failure = build_postmortem(run, state)
+    if failure is None:
+        print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
+        return 0
+    if args.report:
+        print_data(bug_report.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
+    elif args.json:
+        print_json(failure)
+    else:
+        print_data(f"{run.id}: {format_postmortem(failure)}")
+    return 0
+
+
+def _names_log(name: str) -> bool:
+    """Whether a name is that of a file, and of no run."""
+    return name == STDIN or os.sep in name or (Path(name).exists() and not Path(name).is_dir())
+
+
+def _explain_log(args: argparse.Namespace) -> int:
+    if args.report:
+        raise UsageError("--report is about a run of dflash-tui, not about a file")
+    explanation = explain_log(LogSource(args.run))
+    if args.json:
+        print_json(explanation)
+    else:
+        print_data(format_explanation(explanation, shutil.get_terminal_size((_WIDTH, 24)).columns))
+    return 0
+
+
+def _select_run(name: str | None) -> tuple[Run, RunState]:
+    """Return the run called `name`, else the newest that failed, with its state."""
+    for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
+        state = run_reader.replay_run(run)
+        if name or state.status in {"failed", "lost", "unhealthy"}:
+            if state.autopsy is None and state.status == "failed":
+                state.apply(kernel_log.read_autopsy(run, None))
+            return run, state
+    raise UsageError("no run has failed", hint="dflash-tui ps --all lists the runs")
+
+
+def format_postmortem(postmortem: Postmortem) -> str:
+    """Return a post-mortem as text: what happened and why, the evidence, what to do."""
+    return str(build_failure(postmortem))
+
+
+def build_failure(postmortem: Postmortem) -> ServerFailed:
+    """Return a post-mortem as the error that a command ends with."""
+    diagnosis = postmortem.diagnosis
+    evidence = [shorten_frame(line) for line in (*diagnosis.evidence, postmortem.leftovers) if line]
+    steps = [*diagnosis.fix, *([f"see also: {diagnosis.link}"] if diagnosis.link else [])]
+    for remedy, command in zip(postmortem.remedies, postmortem.commands, strict=True):
+        steps.append(f"{remedy.words}:\n      {command}")
+    steps.append(f"the full log: {postmortem.log}")
+    what = f"{diagnosis.what}: {diagnosis.cause}"
+    return ServerFailed(what, evidence="\n  ".join(evidence), hint="\n  → ".join(steps))

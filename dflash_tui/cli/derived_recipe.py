@@ -1,0 +1,71 @@
+"""`--target` and `--drafter` in place of a recipe: derive how vLLM serves them, and say which rule gave what."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+
+from dflash_tui.cli.console import print_status
+from dflash_tui.common.errors import UsageError
+from dflash_tui.engines.hub import model_tree
+from dflash_tui.engines.hub.client import HubAccessError
+from dflash_tui.launch import derived_recipes
+from dflash_tui.planning.derivation import catalogue
+from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.presentation.recipe import catalogue_text
+
+
+def derive_recipe(target: str, drafter: str | None, method: Method | None) -> DerivedPair:
+    """Return how vLLM serves two models, and print what was derived by which rule; for a target alone its drafters.
+
+    Raises:
+        UsageError: they cannot be served together, or what is needed for it is not known.
+        DflashError: a model cannot be read.
+    """
+    drafters = [] if drafter else _list_drafters(target, method)
+    try:
+        derived = asyncio.run(derived_recipes.derive_from_models(target, drafter, method))
+    except UsageError as error:
+        if not drafters:
+            raise
+        raise UsageError(
+            error.what, evidence=error.evidence, hint=f"for instance --drafter {shlex.quote(drafters[0])}"
+        ) from None
+    for fact in derived.facts:
+        print_status(f"{fact.name:8} {fact.value}: {fact.rule}")
+    return derived
+
+
+def _list_drafters(target: str, method: Method | None) -> list[str]:
+    """Print the ways to draft for a model that are known, and return the drafters among them, the best known first."""
+    pairs = _find_catalogued(target, method)
+    for pair in pairs:
+        print_status(f"{'known':8} {catalogue_text.format_drafter(pair)}")
+    named = [pair.drafter for pair in pairs if pair.drafter]
+    if method and FACTS[method].drafter is DrafterUse.NEVER:
+        return named
+    try:
+        tree_drafters = asyncio.run(model_tree.find_tree_drafters(target))
+    except HubAccessError as error:
+        print_status(f"{'hub':8} its model tree was not read: {error}")
+        return named
+    others = [drafter for drafter in tree_drafters if drafter.repo not in named and method in {None, drafter.method}]
+    for drafter in others:
+        print_status(f"{'hub':8} {catalogue_text.format_tree_drafter(drafter)}")
+    return [*named, *(drafter.repo for drafter in others)]
+
+
+def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
+    """Return the ways to draft for a model that the catalogue knows, of a method if one was asked for."""
+    pairs = catalogue.find_pairs(catalogue.load_catalogue(), target)
+    if method:
+        return [pair for pair in pairs if pair.method is method and FACTS[method].drafter is not DrafterUse.NEVER]
+    return [pair for pair in pairs if pair.method is not Method.NONE]
+
+
+def derive_recipe_file(target: str, drafter: str | None, method: Method | None, *, on_cpu: bool = False) -> Path:
+    """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
+    return derived_recipes.write_derived_recipe(derive_recipe(target, drafter, method), on_cpu=on_cpu)

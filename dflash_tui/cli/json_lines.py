@@ -1,0 +1,62 @@
+"""Lines of `--json` of commands that otherwise print text, and what prints one that several write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.cli.console import print_data, print_json
+
+
+class LogText(msgspec.Struct, frozen=True):
+    """A line of a server's log."""
+
+    line: str
+    """As a terminal would show it, without control characters and own secrets."""
+
+
+class StoppedServer(msgspec.Struct, frozen=True):
+    """A server that was to end."""
+
+    run: str
+    """The id of the run."""
+    seconds: float
+    """How long its end took; 0 when it had ended already."""
+    ran: bool
+    """Whether it had not ended already."""
+    unreleased: str = ""
+    """What the driver has not given back of its memory; empty for nothing."""
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file that was written."""
+
+    file: str
+    """Its path."""
+
+
+def print_written_file(path: Path, *, as_json: bool) -> None:
+    """Print where a file was written."""
+    if as_json:
+        print_json(WrittenFile(str(path)))
+    else:
+        print_data(str(path))
+
+
+class RemovedEngine(msgspec.Struct, frozen=True):
+    """An engine that was deleted, or one of the user's that is no longer listed."""
+
+    folder: str
+    """Where it is, or was."""
+
+
+class UnitText(msgspec.Struct, frozen=True):
+    """A unit of systemd."""
+
+    unit: str
+    """Its name."""
+    text: str
+    """What is in it."""
+    file: str = ""
+    """Where it was written; empty without --write."""

@@ -1,0 +1,189 @@
+"""Hide the user's own secrets, by their values: those of the environment and the hub's token, in whatever form.
+
+A server is given them or finds them, and may write them into its log and its answers. What is looked for are values
+as they are, in capitals or small letters, in base64, and as JSON, HTML, Python or an address quotes them. What is
+hidden has been cleaned before, or an escape sequence in the middle of a value would keep it from being known.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+from urllib.parse import quote, quote_plus, unquote
+
+from dflash_tui.common.control_characters import strip_control_characters, strip_marks
+from dflash_tui.common.secrets import hub_token
+from dflash_tui.common.secrets.secret_names import is_secret
+
+LEFT_OUT = "[left out]"
+# A shorter value stands in any text by chance: `enabled`, `default`, a year with a month.
+_SHORTEST = 8
+# A value that may be an ordinary word is hidden only where it stands alone, one that may be a time or a size never.
+_LONG = 16
+# What stands for a secret where there is none, or names who keeps it.
+_NO_SECRETS = frozenset({"disabled", "subprocess", "localhost", "required", "undefined", "not-needed", "anonymous"})
+_PASSWORDS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+_GO = str.maketrans(
+    {"&": "\\u0026", "<": "\\u003c", ">": "\\u003e"}
+)  # what Go's JSON quotes, as Caddy's and other proxies'
+# Characters and escape sequences as JSON and Python quote them, also where that is quoted once more.
+_QUOTED = (
+    r"(?i)(?<!\\)\\++(?:(?:u00|x)1b(?:\[[0-?]*[ -/]*[@-~]|\][^\\]{0,99}\\++(?:u00|x)07)|(?:u00|x)9b[0-?]*[ -/]*[@-~]"
+    r"|(?-i:U)[0-9a-f]{8}|(?-i:u)[0-9a-f]{4}|x[0-9a-f]{2})"
+)
+_QUOTED_BYTES = _QUOTED.encode()  # compiled by `re` when a backslash is seen first: most commands see none
+_LINES = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+class OwnSecrets:
+    """The values that are hidden, and the search for them."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._stands_alone = {form: alone for value in values for form, alone in _list_forms(value)}
+        cases = {case for form in self._stands_alone for case in (form, form.lower(), form.upper())}
+        self._needles = tuple(sorted({case.encode().lower() for case in cases}))  # bytes have ASCII's cases only
+
+    def occurs_in(self, data: bytes) -> bool:
+        """Whether one of the values may stand in `data`; quick, for logs are long."""
+        if not self._needles:
+            return False
+        small = data.lower()
+        return self._has_needle(small) or (
+            b"\\" in small and self._has_needle(re.sub(_QUOTED_BYTES, b"", data).lower())
+        )
+
+    def hide(self, text: str, instead: str = LEFT_OUT) -> str:
+        """Return clean `text` with `instead` in the place of each of the values."""
+        if not self._needles:
+            return text
+        if not self._is_free(text):
+            text = self._pattern.sub(lambda _: instead, text)
+        # With marks on its letters, or with quoted characters between them, one can still read it.
+        bare = strip_marks(re.sub(_QUOTED, "", text) if "\\" in text else text)
+        if bare != text and not self._is_free(bare):
+            text = self._pattern.sub(lambda _: instead, bare)
+        return text
+
+    def hide_cut(self, text: str, *, start: bool = False, end: bool = False) -> str:
+        """Return a clean text that was cut at its start or end without the values, and without half a one there."""
+        text, forms = self.hide(text), [form.lower() for form in self._stands_alone]
+        bare = strip_marks(text)
+        if bare != text and self._cut_halves(bare, forms, start=start, end=end) != bare:
+            text = bare
+        return self._cut_halves(text, forms, start=start, end=end)
+
+    @staticmethod
+    def _cut_halves(text: str, forms: list[str], *, start: bool, end: bool) -> str:
+        if end:
+            halves = [n for form in forms for n in range(1, len(form)) if text[-n:].lower() == form[:n]]
+            text = text[: len(text) - max(halves, default=0)]
+        if start:
+            halves = [n for form in forms for n in range(1, len(form)) if text[:n].lower() == form[-n:]]
+            text = text[max(halves, default=0) :]
+        return text
+
+    def _has_needle(self, small: bytes) -> bool:
+        # One pattern of them all, which looks at each place for each of them, takes six times as long.
+        for needle in self._needles:  # noqa: SIM110 - a generator would take as long as the search in a line
+            if needle in small:
+                return True
+        return False
+
+    def _is_free(self, text: str) -> bool:
+        return not self.occurs_in(text.encode(errors="surrogatepass"))
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """The longest form first, so that nothing of it is left when another is a part of it."""
+        forms = sorted(self._stands_alone.items(), key=lambda item: len(item[0]), reverse=True)
+        return re.compile("|".join(_word(form) if alone else re.escape(form) for form, alone in forms), re.IGNORECASE)
+
+
+def _word(form: str) -> str:
+    return rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
+
+
+def _list_forms(value: str) -> Iterator[tuple[str, bool]]:
+    """Yield what a value looks like in a text, and whether only where it stands alone."""
+    alone = len(value) < _LONG
+    yield value, alone
+    for quoted in (quote(value, safe=""), quote(value), quote_plus(value), value.translate(_HTML), repr(value)[1:-1]):
+        yield quoted, alone
+    for in_json in (json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]):
+        for quoted in (in_json, in_json.replace("/", "\\/"), in_json.translate(_GO)):
+            yield quoted, alone
+    data = value.encode(errors="replace")
+    for offset in range(3):  # where in three bytes it begins decides what its base64 is
+        coded = binascii.b2a_base64(b"\0" * offset + data, newline=False).decode()
+        whole = (offset + len(data)) * 8 // 6
+        inner = coded[(offset * 8 + 5) // 6 : whole]
+        yield inner, False
+        yield inner.replace("+", "-").replace("/", "_"), False
+
+
+def own_secrets() -> OwnSecrets:
+    """Return the secrets as they were read last; reads them the first time."""
+    return _current[0] if _current else read_own_secrets()
+
+
+def read_own_secrets() -> OwnSecrets:
+    """Read the environment and the token's file and return the secrets, which `own_secrets` has from now on.
+
+    A command does when it begins, and a reader of a log when it opens one: the user may have logged in meanwhile.
+    """
+    _current[:] = [_collect(frozenset(_list_values()))]
+    return _current[0]
+
+
+_current: list[OwnSecrets] = []
+
+
+def hide_own_secrets(text: str, instead: str = LEFT_OUT) -> str:
+    """Return clean `text` without our own secrets."""
+    return own_secrets().hide(text, instead)
+
+
+@lru_cache(maxsize=8)
+def _collect(values: frozenset[str]) -> OwnSecrets:
+    return OwnSecrets(sorted(values))
+
+
+def _list_values() -> Iterator[str]:
+    """Yield the values that are secrets."""
+    public_names = _list_known_names()
+    values = [value for name, value in os.environ.items() if is_secret(name) and not _is_path(value)]
+    passwords = [password for value in os.environ.values() for password in _PASSWORDS.findall(value)]
+    values += [*passwords, *map(unquote, passwords)]
+    for value in (*values, hub_token.read_token_file()):
+        lines = [_clean(line) for line in _LINES.split(value)]
+        shortest = _SHORTEST if len(lines) == 1 else _LONG  # of a private key each line is one, of JSON not `{`
+        lines = [line for line in lines if len(line) >= shortest and line.lower() not in public_names | _NO_SECRETS]
+        yield from (line for line in lines if len(line) >= _LONG or not line.isdecimal())
+
+
+def _clean(value: str) -> str:
+    """Return a value as it is in a clean text."""
+    return strip_control_characters(os.fsencode(value).decode(errors="replace")).strip()
+
+
+def _is_path(value: str) -> bool:
+    """Whether a value names a file: one that is there, or whose folder is."""
+    if not value.startswith(("/", "~")):
+        return False
+    try:
+        path = Path(value).expanduser()
+        return path.exists() or (path.parent != Path("/") and path.parent.is_dir())
+    except (OSError, ValueError, RuntimeError):  # too long, no text, no such user
+        return False
+
+
+def _list_known_names() -> set[str]:
+    """Return, in small letters, names that stand in every path of ours: hiding them would tell them."""
+    places = (os.environ.get("HOME", ""), os.environ.get("USER", ""), os.environ.get("LOGNAME", ""))
+    return {part.lower() for place in places for part in place.split("/")}

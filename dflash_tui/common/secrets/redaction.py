@@ -1,0 +1,99 @@
+"""Remove secrets from text: access tokens, keys and passwords, and the prompts and answers in a log.
+
+Whatever leaves this machine passes through here: exported runs and reports for a public tracker. Secrets are known by
+their form, by the name beside them, and those of our own environment by their value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT, hide_own_secrets
+from dflash_tui.common.secrets.secret_names import is_secret
+
+_IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
+_FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
+# A list, a quoted text or a word.
+_VALUE = r"(?:\[[^\]]*\]?|\\?'[^'\\]*|\\?\"[^\"\\]*|[^\s'\",;&\]})\\]+)"
+# Each with what a text must hold, in small letters, for the pattern to be tried: logs are long. No pattern may look
+# back and forth in a line of a megabyte. They are compiled by `re` when they are tried first: most commands never do.
+_SECRETS = {
+    name: (tuple(words.split()), pattern)
+    for name, words, pattern in (
+        # Forms that tokens have wherever they stand.
+        ("token", "hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia "
+         "aiza eyj gsk_ r8_ xai- pplx- pypi- ya29. hvs. dckr_ sg. lsv2_ tvly- dop_v1_ sq0 shpat_ atatt3 glrt- rpa_ "
+         "whsec_ ntn_ figd_ lin_api_ tgp_v1_ age-secret",
+         r"()\b(?:(?:hf(?:_oauth)?|api_org|npm|dckr_pat|shpat|rpa|whsec|ntn|lin_api)_[A-Za-z0-9]{16,}|hf_jwt_[\w.-]{16,}|"
+         r"SG\.[\w-]{16,}\.[\w-]{16,}|(?:lsv2|figd|tgp_v1)_\w{24,}|tvly-[\w-]{20,}|dop_v1_[a-f0-9]{32,}|"
+         r"sq0[a-z]{3}-[\w-]{20,}|ATATT3[\w=-]{20,}|glrt-[\w-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|"
+         r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
+         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+        ("private key", "private key-----",
+         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
+        ("header", "authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
+        # Who knows such an address may write there.
+        ("webhook", "webhook hooks.slack",
+         r"(://(?:hooks\.slack\.com/(?:services|workflows)|[\w.]*discord(?:app)?\.com/api/webhooks)/)[^\s'\"]+"),
+        ("bearer", "bearer", r"((?i:bearer) )[\w.~+/-]{8,}=*"),
+        ("address", "@", r"(://)[^/\s'\"]+(?=@)"),
+        ("query", "=", r"((?i:[?&][\w.-]*(?:token|key|secret|sig|password|policy)|signature|credential)=)[^&\s'\"]+"),
+        ("assignment", "key secret pass pwd credential",
+         rf"((?:(?i:(?:api|access|secret|private)[-_]?key(?:[-_]?id)?|secret|passw(?:or)?d|passphrase|credentials?)|"
+         rf"[A-Z0-9_](?:KEY|PASS|PWD)){_IS}){_VALUE}"),
+        ("token assignment", "token", rf"((?i:token){_IS})(?!{_FIGURE}){_VALUE}"),
+        ("option", "--",
+         r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
+    )
+}  # fmt: skip
+# What is a secret by itself: tokens, private keys, addresses with a password or a signature, and headers.
+_FORMS = (
+    *(_SECRETS[name] for name in ("token", "private key", "address", "webhook")),
+    (("sig",), r"(?i)[?&][\w-]*sig(?:nature)?=[^&\s'\"]{4,}"),
+    (("authorization", "bearer"), r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
+)
+_QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
+
+
+def looks_secret(value: object) -> bool:
+    """Whether a value has the form of a token, or is an address with a password in it."""
+    text = str(value)
+    small = text.lower()
+    return any(re.search(pattern, text) for words, pattern in _FORMS if any(word in small for word in words))
+
+
+def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
+    """Return clean `text` without our own secrets, access tokens, keys and passwords; `instead` is in their places."""
+    text = hide_own_secrets(text, instead)
+    small = text.lower()
+    for words, pattern in _SECRETS.values():
+        if any(word in small for word in words):
+            text = re.sub(pattern, rf"\1{instead}", text)
+    return text
+
+
+def redact_variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:
+    """Return an environment, or other values by name, without what is secret by its name or its form."""
+    return {name: instead if is_secret(name) else redact_secrets(value, instead) for name, value in env.items()}
+
+
+def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
+    """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
+    redacted = [redact_secrets(word, instead) for word in argv]
+    for place, flag in enumerate(argv[:-1]):
+        if flag.startswith("-") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
+            redacted[place + 1] = instead
+    return tuple(redacted)
+
+
+def redact_prompts(text: str) -> str:
+    """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests."""
+    return "\n".join(map(_without_quote, text.split("\n"))) if "prompt" in text or "output" in text else text
+
+
+def _without_quote(line: str) -> str:
+    head = _QUOTED.search(line)
+    start = line.find(": ", head.end()) if head else -1
+    quotes = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
+    return f"{line[:start]}: {LEFT_OUT}" if quotes else line

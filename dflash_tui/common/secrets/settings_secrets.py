@@ -1,0 +1,54 @@
+"""Find secrets in what a user sets: flags, variables and values inside them, which others would see. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+from dflash_tui.common.secrets.redaction import looks_secret, redact_secrets
+from dflash_tui.common.secrets.secret_names import holds_secret, is_secret
+
+_STRUCTURED = re.compile(r"\s*[\[{]")
+# As in an address, or in a list of headers.
+_PAIR = re.compile(r"(?:^|[?&;,\s])([\w.-]{1,64})=([^&;,\s'\"]{8,})")
+
+
+def find_secret(name: str, value: object) -> str | None:
+    """Return where in a flag, a variable or a setting a secret stands, such as `a.auth_token`; None without one.
+
+    Nested values are looked into, also where they are JSON in a text.
+    """
+    left = [(name, value)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, Mapping):
+            left += [(f"{place}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            left += [(place, item) for item in value]
+        elif (
+            looks_secret(value)
+            or hide_own_secrets(str(value)) != str(value)
+            or any(holds_secret(part, value) for part in place.rstrip("+").split("."))
+            or any(holds_secret(key, item) for key, item in _PAIR.findall(str(value)))
+        ):
+            return place
+        elif isinstance(value, str) and _STRUCTURED.match(value):
+            try:
+                left.append((place, msgspec.json.decode(value)))
+            except (msgspec.MsgspecError, RecursionError, UnicodeError):
+                if redact_secrets(value) != value:
+                    return place
+    return None
+
+
+def advise_on_secret(place: str) -> str:
+    """Return how a secret reaches a server without a command or a file that holds it."""
+    last = place.rstrip("+").rpartition(".")[2].replace("-", "_").upper()
+    if last == "API_KEY" and not place.startswith("env."):
+        last = "VLLM_API_KEY"
+    if last == "SSL_KEYFILE_PASSWORD":
+        return "take a key file without a passphrase, which only you can read"
+    return f"export {last if is_secret(last) else 'it'} in your shell: the server inherits it, and no command shows it"

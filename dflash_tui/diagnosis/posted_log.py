@@ -1,0 +1,232 @@
+"""Explain why a server failed from nothing but its log: any vLLM's, wherever it ran, as somebody posted or piped it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_run, find_logged_cause
+from dflash_tui.diagnosis.log_source import LogSource
+from dflash_tui.diagnosis.silent_end import find_wait
+from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
+from dflash_tui.vllm_output.log_reader import LogReader
+from dflash_tui.vllm_output.log_wrapping import Unwrapper
+
+NO_FAILURE = "none"
+_OF_VLLM = re.compile(
+    rb"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]|"
+    rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
+    rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError"
+)
+# Anybody may have written the log: no pattern looks back and forth in a line, which may have a megabyte.
+_BOOT = re.compile(rb"vLLM (?:API )?server version \S|\xe2\x96\x88(?:(?!\xe2\x96\x88)[^\n])*?\bversion \d")
+_BOOT_WORDS = (b"server version ", "█".encode())
+_SERVED = ('" 200 OK', "Avg prompt throughput: ")
+_SERVED_ON = 3
+_DEAD = frozenset({"engine_dead", "init_failed", "app_failed"})
+_ASKED_TO_END = re.compile(r"\[shutdown\] API server: shutdown triggered|^Shutdown initiated|^Shutting down$")
+_VERSIONS = re.compile(
+    rb"(?im)\b(?P<name>vllm|torch|pytorch|transformers|triton|flashinfer|cuda runtime|nvidia driver)(?:[ _-]python)?"
+    rb"(?: api)?(?: server)?(?: version)? {0,9}(?:==|:| )\s{0,9}v?(?P<version>\d+\.\d+[\w.+-]*)"
+)
+_CALLED = {"pytorch": "torch", "cuda runtime": "cuda", "nvidia driver": "driver"}
+_LOOKED_FOR = "lines such as `INFO 11-22 10:00:00 [core.py:1] …`, `(EngineCore pid=…)`, vLLM's tracebacks and errors"
+_VERSIONS_WITHIN = 1 << 18
+_GONE = (
+    "If the server no longer runs, it was killed from outside: dmesg and the container's state say by whom, often "
+    "because the machine was out of memory. If it runs, it is still starting."
+)
+_PROCESS_NUMBER = re.compile(r",? ?\b(?:pid|ip)=[^ ,]*")
+_UNLIKE = 8 << 20
+_FRAGMENT = 400
+
+
+class LogExplanation(msgspec.Struct, frozen=True):
+    """Why a server failed, by its log alone. Programs read it: a field is never renamed or taken away."""
+
+    kind: str
+    """The name of the cause; `unknown` without one, `none` where the log shows no failure."""
+    cause: str
+    """The cause in words."""
+    evidence: tuple[str, ...] = ()
+    """The lines that show it, in full, the best first."""
+    fix: tuple[str, ...] = ()
+    """What to do, a sentence or two each, the best first."""
+    confidence: Confidence = "certain"
+    """How sure the cause is."""
+    phase: str = ""
+    """The phase of the start in which the log ends, `up` for a server that served, empty where it does not say."""
+    versions: dict[str, str] = {}
+    """The versions that the log names, such as `vllm`, by package."""
+    figures: dict[str, float] = {}
+    """What the log states: seconds of initialising the engine and of compiling, the last acceptance length and rate."""
+    process: str = ""
+    """Which process of the server failed first, as vLLM calls it; empty where the log does not say."""
+    link: str = ""
+    """Where more is known about it."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the log."""
+
+
+class _Boot:
+    """One start of a server in a log, which may hold several."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self._reader = LogReader(0.0, 0.0)
+        self._dead = self._was_stopped = self._has_problem = False
+        self._served_on = 0
+        self.state.apply(Launched(0.0, "", "", 0, 0, ""))
+
+    def read(self, lines: bytes) -> None:
+        """Read whole lines of it."""
+        events = self._reader.feed(lines)
+        for event in events:
+            if type(event) is LogLine:
+                self._read_text(event.text)
+            elif isinstance(event, Problem):
+                self._served_on = 0
+                self._has_problem = self._has_problem or event.kind not in list_symptoms()
+                self._dead = self._dead or event.kind in _DEAD
+        self.state.apply_all(events)
+
+    def _read_text(self, text: str) -> None:
+        """Note whether it serves after a problem, and whether it was asked to end before any."""
+        if self._has_problem:
+            self._served_on += _SERVED[0] in text or _SERVED[1] in text
+        elif "hut" in text and not self._dead:
+            self._was_stopped = self._was_stopped or bool(_ASKED_TO_END.search(text))
+
+    @property
+    def at(self) -> float:
+        """When its last line was logged."""
+        return self.state.lines[-1].at if self.state.lines else 0.0
+
+    @property
+    def began(self) -> bool:
+        """Whether it got as far as serving, or failed before."""
+        return self.state.up_at is not None or bool(self.state.problems) or self._dead
+
+    def diagnose(self) -> Diagnosis | None:
+        """Return why it failed, or None when it did not."""
+        self.state.apply(Exited(self.at, None))
+        if self.state.up_at is None and not self.began:
+            return None
+        if self.state.up_at is not None:
+            problem = find_logged_cause(self.state)
+            survived = self._served_on >= _SERVED_ON if problem and problem.kind else not self._dead
+            if self._was_stopped or (not self._dead and survived):
+                return None
+        return diagnose_run(self.state, circumstances=Circumstances(has_recipe=False))
+
+    def explain_silence(self) -> LogExplanation:
+        """Return what the log of a server says that did not fail as far as it goes."""
+        phase = _name_phase(self.state)
+        if self.state.up_at is not None:
+            health = "the server was up, and was asked to stop" if self._was_stopped else "the server was up"
+            return LogExplanation(NO_FAILURE, f"this log shows no failure: {health}", phase=phase)
+        if waited := find_wait(self.state.lines):
+            wait, line = waited
+            return LogExplanation(wait.kind, wait.cause, (line,), (wait.fix,), "likely", phase)
+        where = f"in the phase {phase}, " if phase else ""
+        cause = f"this log shows no failure: it ends {where}before the server is up"
+        return LogExplanation(NO_FAILURE, cause, (), (_GONE,), "likely", phase)
+
+
+def explain_log(source: LogSource) -> LogExplanation:
+    """Return why the server failed whose log this is; of several starts in it the last one that failed.
+
+    Raises:
+        UsageError: it is not a log of vLLM, or cannot be read.
+    """
+    unwrapper, boot, failed = Unwrapper(), _Boot(), None
+    versions: dict[str, str] = {}
+    is_of_vllm, size = False, 0
+    for wrapped in source.read_pieces():
+        piece = unwrapper.unwrap(wrapped)
+        is_of_vllm = is_of_vllm or bool(_OF_VLLM.search(piece))
+        if size < _VERSIONS_WITHIN:
+            versions = _read_versions(piece[:_VERSIONS_WITHIN]) | versions
+        size += len(piece)
+        if size > _UNLIKE and not is_of_vllm:
+            break
+        for part, begins in _split_boots(piece):
+            if begins and boot.began:
+                failed = boot if boot.diagnose() else failed
+                boot = _Boot()
+            boot.read(part)
+    diagnosis = boot.diagnose()
+    if diagnosis is None and failed is not None:
+        boot, diagnosis = failed, failed.diagnose()
+    is_explained = (
+        diagnosis is not None and diagnosis.kind not in {UNKNOWN, NO_FAILURE} and boot.state.line_count <= _FRAGMENT
+    )
+    if not is_of_vllm and not is_explained:
+        raise UsageError(f"{source.name} is not a log of vLLM", hint=f"looked for {_LOOKED_FOR}")
+    return _build_explanation(boot, diagnosis, versions, tuple(source.notes))
+
+
+def _build_explanation(
+    boot: _Boot, diagnosis: Diagnosis | None, versions: dict[str, str], notes: tuple[str, ...]
+) -> LogExplanation:
+    logged = boot.state.startup.facts.get("vllm", ())
+    versions = {"vllm": logged[0]} | versions if logged else versions
+    if diagnosis is None:
+        return msgspec.structs.replace(
+            boot.explain_silence(), versions=versions, figures=_list_figures(boot.state), notes=notes
+        )
+    return LogExplanation(
+        kind=diagnosis.kind,
+        cause=diagnosis.cause,
+        evidence=diagnosis.evidence,
+        fix=diagnosis.fix,
+        confidence=diagnosis.confidence,
+        phase=_name_phase(boot.state),
+        versions=versions,
+        figures=_list_figures(boot.state),
+        process=_PROCESS_NUMBER.sub("", diagnosis.process),
+        link=diagnosis.link,
+        notes=notes,
+    )
+
+
+def _list_figures(state: RunState) -> dict[str, float]:
+    started, speculation = state.initialized, state.logged_speculation
+    figures = {
+        "engine_init_s": started.seconds if started else None,
+        "compilation_s": started.compilation if started else None,
+        "acceptance_length": speculation.acceptance_length if speculation else None,
+        "acceptance": speculation.accepted / speculation.drafted if speculation and speculation.drafted else None,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _name_phase(state: RunState) -> str:
+    """Return the phase in which a log ends; empty where it names none, as a part of a log may."""
+    phase = Phase.UP if state.up_at is not None else state.startup.phase
+    return "" if phase in {None, Phase.IMPORT} else str(phase)
+
+
+def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the parts of a piece, and whether a start of a server begins with each."""
+    begin, begins = 0, False
+    for match in _BOOT.finditer(piece) if any(words in piece for words in _BOOT_WORDS) else ():
+        line = piece.rfind(b"\n", 0, match.start()) + 1
+        if line > begin:
+            yield piece[begin:line], begins
+        begin, begins = line, True
+    yield piece[begin:], begins
+
+
+def _read_versions(text: bytes) -> dict[str, str]:
+    """Return the versions that a text names, the first of each package."""
+    versions: dict[str, str] = {}
+    for match in _VERSIONS.finditer(text):
+        name = match["name"].decode().lower()
+        versions.setdefault(_CALLED.get(name, name), match["version"].decode().rstrip("."))
+    return versions

@@ -1,0 +1,144 @@
+"""Have an engine inspect the models of a plan before its server does, so that the server finds what it needs to know.
+
+vLLM imports itself once more for the target's class and once for the drafter's, to learn a few booleans of each, and
+keeps them in its cache root until the source of the class changes. Which files that hangs on is kept here, with their
+digests, so that an engine that has nothing to do is not even started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.errors import EngineError
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.engines import engine_python
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import model_lookup
+from dflash_tui.planning.plan import Plan
+
+_LARGEST_CONFIG = 16 << 20
+_CACHE_ROOT = "VLLM_CACHE_ROOT"
+# What vLLM makes of the architecture in a drafter's config.json, by how the drafter was saved.
+_DRAFTERS = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What came of one model: the files that the result depends on, or why there is none."""
+
+    files: tuple[str, ...] = ()
+    error: str = ""
+
+
+class _Inspected(msgspec.Struct, frozen=True):
+    """What an engine knows in a cache root: by model, the digest of each file that it hangs on."""
+
+    engine: str
+    models: dict[str, dict[str, str]]
+
+
+register_type(_Inspected)
+_decoder = msgspec.json.Decoder(list[_Outcome])
+
+
+def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
+    """Return for each model of the plan the names that vLLM may know its class by, where the model is on this machine.
+
+    Raises:
+        HubAccessError: a folder of the cache cannot be read.
+    """
+    models = [(plan.target, False), *([(plan.drafter, True)] if plan.drafter else [])]
+    revisions = {model.name: model.revision for model in plan.models}
+    architectures = []
+    for model, drafts in models:
+        config = _read_config(model, revisions.get(model, "main"))
+        if names := _list_names(config, drafts=drafts):
+            architectures.append(names)
+    return architectures
+
+
+def list_uninspected(plan: Plan, engine: Engine) -> list[tuple[str, ...]]:
+    """Return the architectures of the plan that a server of this engine would have to inspect."""
+    inspection = untrusted_json.read_own_json(_record_path(plan), _Inspected)
+    models = inspection.models if inspection and inspection.engine == engine.folder else {}
+    return [names for names in list_architectures(plan) if not _holds(models.get(_key(names), {}))]
+
+
+def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str, ...]]) -> None:
+    """Have the engine's own Python inspect these architectures, with the cache root of the launch.
+
+    Raises:
+        EngineError: one of them could not be inspected; the others were.
+        Cancelled: the caller was cancelled.
+    """
+    private_files.ensure_private_folder(paths.cache_folder())
+    answer = engine_python.run_script(
+        engine.python,
+        "inspect_models.py",
+        msgspec.json.encode(architectures).decode(),
+        timeout=engine_python.IMPORT_TIMEOUT,
+        env={_CACHE_ROOT: plan.env[_CACHE_ROOT]} if _CACHE_ROOT in plan.env else {},
+    )
+    outcomes = _decoder.decode(answer)
+    inspection = untrusted_json.read_own_json(_record_path(plan), _Inspected)
+    models = dict(inspection.models) if inspection and inspection.engine == engine.folder else {}
+    models |= {
+        _key(names): {file: _digest(Path(file)) for file in outcome.files}
+        for names, outcome in zip(architectures, outcomes, strict=True)
+        if outcome.files
+    }
+    private_files.ensure_private_folder(_record_path(plan).parent)
+    private_files.replace_private_file(_record_path(plan), msgspec.json.encode(_Inspected(engine.folder, models)))
+    if errors := [outcome.error for outcome in outcomes if outcome.error]:
+        raise EngineError("a model could not be inspected", evidence=errors[0])
+
+
+def _read_config(model: str, revision: str) -> dict[str, Any]:
+    """Return a model's config.json; nothing where it is not on this machine, or is none."""
+    there = model_lookup.find_local_model(model, revision)
+    if there is None or there.folder is None:
+        return {}
+    try:
+        text = private_files.read_file(Path(there.folder) / "config.json", _LARGEST_CONFIG, follow=True)
+        config = msgspec.json.decode(text)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:
+    """Return the names of a model's class, the likeliest first."""
+    listed = config.get("architectures")
+    own = [name for name in listed[:1] if isinstance(name, str)] if isinstance(listed, list) else []
+    if not drafts:
+        return tuple(own)
+    saved = str(config.get("speculators_model_type") or "")
+    named = [_DRAFTERS[saved]] if saved in _DRAFTERS else []
+    prefixed = [f"DFlash{name}" for name in own if "DFlash" not in name]
+    return tuple(dict.fromkeys([*named, *prefixed, *own]))
+
+
+def _holds(digests: dict[str, str]) -> bool:
+    return bool(digests) and all(_digest(Path(file)) == digest for file, digest in digests.items())
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _key(names: Sequence[str]) -> str:
+    return " ".join(names)
+
+
+def _record_path(plan: Plan) -> Path:
+    """Return the file of what is known for an engine in a cache root."""
+    place = f"{plan.engine_folder}\n{plan.env.get(_CACHE_ROOT, '')}"
+    return paths.cache_folder() / "inspected" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"

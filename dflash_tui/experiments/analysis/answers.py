@@ -1,0 +1,295 @@
+"""Whether two arms answer alike at temperature 0, held against how far boots of one arm differ. Pure.
+
+A launch need not change a model for its answers to change: kernels round differently, and the least rounding may turn a
+token, after which the rest of a greedy answer is another. Two boots of one arm may do so, too, and that is the
+yardstick. The unit is the prompt as it was sent. Its excess is the share of pairs of boots, one of each arm, that
+answered it differently, less the same share within the arms, of which each counts alike. Where boots of both arms are
+the same, that is 0 on average. The interval is that of the mean excess by a percentile bootstrap over prompts
+(Efron & Tibshirani 1993, chapter 13), so it does not speak of boots that were not made: two of each arm that happen to
+be alike within an arm, by a choice of kernels that is made anew at each start, count as a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, product
+from statistics import fmean, median
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.benchmark.answer import Answer
+from dflash_tui.common.formatting import pluralize
+from dflash_tui.experiments.analysis.exact_match import measure_exact_match
+from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
+from dflash_tui.experiments.analysis.report import (
+    Comparison,
+    ExperimentReport,
+    FirstDifference,
+    OutputComparison,
+    OutputVerdict,
+)
+from dflash_tui.experiments.design import Arm, Boot, Design, KeptAnswer
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
+
+# Fewer prompts than these decide nothing: of two, both differ by chance in one experiment of nine.
+FEWEST = 5
+_UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
+# Characters of a first difference that are shown, before it and after.
+_BEFORE, _AFTER = 60, 120
+
+
+class PromptKey(NamedTuple):
+    """A prompt as it was sent: its kind, how many were under way, and which of its repetitions it is."""
+
+    kind: str
+    streams: int
+    round: int
+
+
+class BootAnswer(NamedTuple):
+    """What a boot answered to one prompt: the digest of all of it, and the answer itself where it was kept."""
+
+    digest: str
+    answer: Answer | None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The numbers of its tokens; empty where they are not known."""
+        return self.answer.tokens if self.answer else ()
+
+
+_Answers = dict[PromptKey, BootAnswer]
+
+
+def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -> ExperimentReport:
+    """Return the report with the check of the answers in every comparison of arms that launch something else."""
+    if not report.design.suite or report.design.measures_start:  # nothing was sent, or nobody knows what
+        return report
+    return replace(
+        report, comparisons=tuple(_with_check(report, comparison, answers) for comparison in report.comparisons)
+    )
+
+
+def _with_check(report: ExperimentReport, comparison: Comparison, answers: Sequence[KeptAnswer]) -> Comparison:
+    a, b = (report.design.arms[arm] for arm in (comparison.a, comparison.b))
+    if not _launch_differently(a, b):
+        return comparison
+    return replace(
+        comparison, outputs=compare_outputs(report.design, report.boots, comparison.a, comparison.b, answers)
+    )
+
+
+def _launch_differently(a: Arm, b: Arm) -> bool:
+    fields = ("argv", "env", "patches", "engine_folder")
+    return a.request != b.request or any(getattr(a.plan, name) != getattr(b.plan, name) for name in fields)
+
+
+def compare_outputs(
+    design: Design, boots: Sequence[Boot], a: int, b: int, kept_answers: Sequence[KeptAnswer] = ()
+) -> OutputComparison:
+    """Return how far the greedy answers of two arms differ beyond those of boots of one arm.
+
+    Args:
+        design: the experiment.
+        boots: its boots.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+        kept_answers: the answers that were kept; without them it is known whether answers differ, but not where.
+    """
+    if why := _explain_meaningless(design, a, b):
+        return OutputComparison(OutputVerdict.UNKNOWN, why)
+    ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in select_measured_boots(boots, arm)]
+                    for arm in (a, b))  # fmt: skip
+    everybody = [answers for _, answers in (*ours, *theirs)]
+    shared = [key for key in everybody[0] if all(key in answers for answers in everybody)] if everybody else []
+    if not ours or not theirs or not shared:
+        return OutputComparison(OutputVerdict.UNKNOWN, "no prompt was answered in every boot of both arms")
+    ours_by_boot, theirs_by_boot = [answers for _, answers in ours], [answers for _, answers in theirs]
+    between = [_share_different(key, product(ours_by_boot, theirs_by_boot)) for key in shared]
+    within = [
+        [_share_different(key, combinations(arm, 2)) for key in shared]
+        for arm in (ours_by_boot, theirs_by_boot)
+        if len(arm) > 1
+    ]
+    in_tokens = all(answers[key].tokens for answers in everybody for key in shared)
+    comparison = OutputComparison(
+        OutputVerdict.UNKNOWN,
+        prompts=len(shared),
+        boots=(len(ours), len(theirs)),
+        different=fmean(between),
+        within=tuple(map(fmean, within)) if len(within) == 2 else (),
+        unit="token" if in_tokens else "character",
+        position=_find_median_position(shared, product(ours_by_boot, theirs_by_boot), in_tokens=in_tokens),
+        position_within=_find_median_position(
+            shared, (*combinations(ours_by_boot, 2), *combinations(theirs_by_boot, 2)), in_tokens=in_tokens
+        ),
+        first=_find_first_difference(shared, ours, theirs, in_tokens=in_tokens),
+        exact=measure_exact_match(design, boots, a, b, kept_answers),
+    )
+    comparison = _judge(
+        comparison, [x - fmean(y) for x, *y in zip(between, *within, strict=True)] if len(within) == 2 else []
+    )
+    untested = comparison.verdict is OutputVerdict.ALIKE and _accepted_all(design, boots, a, b)
+    return replace(comparison, verdict=OutputVerdict.UNKNOWN, why=_UNTESTED) if untested else comparison
+
+
+def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:
+    """Whether one of two arms drafts and the other does not, and all that is known of it is that no draft was rejected.
+
+    Answers that repeat one token are drafted right throughout: a verification that accepts anything would not show.
+    """
+    drafts = [design.arms[arm].plan.num_speculative_tokens for arm in (a, b)]
+    if all(drafts) or not any(drafts):
+        return False
+    arm, most = (a, drafts[0]) if drafts[0] else (b, drafts[1])
+    requests = [done for boot in select_measured_boots(boots, arm) for done in boot.requests if not done.error]
+    counts = [(done.steps, done.accepted) for done in requests if done.steps and done.accepted is not None]
+    # The last step of an answer may have been cut at its length.
+    return bool(counts) and all(accepted > (steps - 1) * most for steps, accepted in counts)
+
+
+def _judge(comparison: OutputComparison, excess: Sequence[float]) -> OutputComparison:
+    """Return the comparison with its verdict; `excess` has that of each prompt, none where an arm has one boot."""
+    if not excess:
+        counts = " and ".join(pluralize(count, "boot") for count in comparison.boots)
+        return replace(comparison, why=f"{counts}: how far boots of one arm differ takes two of each")
+    if len(excess) < FEWEST:
+        return replace(comparison, why=f"{pluralize(len(excess), 'prompt')}: at least {FEWEST} are needed")
+    low, high = _bootstrap_mean(excess)
+    verdict = OutputVerdict.DIFFERENT if low > 0 else OutputVerdict.ALIKE
+    return replace(comparison, verdict=verdict, excess=fmean(excess), low=low, high=high)
+
+
+def _bootstrap_mean(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval that holds the mean of such prompts in 95 %; the same for the same values.
+
+    Where all prompts are alike a bootstrap knows no spread. So its ends are at least those of a share of which none or
+    all of so many were seen (Clopper & Pearson 1934).
+    """
+    low, high = bootstrap_means(values)
+    rare = TAIL ** (1 / len(values))
+    return min(low, rare), max(high, 1 - rare)
+
+
+def _explain_meaningless(design: Design, a: int, b: int) -> str:
+    """Return why answers of this experiment say nothing, or nothing."""
+    if design.temperature != 0:
+        heat = "the model's own" if design.temperature is None else f"{design.temperature:g}"
+        return f"answers were sampled, at a temperature of {heat}: --temperature 0 compares them"
+    reasons = dict.fromkeys(reason for arm in (a, b) for reason in _list_made_up(design.arms[arm].plan))
+    return f"{'; '.join(reasons)}: such answers say nothing" if reasons else ""
+
+
+def _list_made_up(plan: Plan) -> list[str]:
+    """Return what makes answers meaningless; toy weights that a recipe builds are real ones to a verification."""
+    reasons = [reason for reason in plan.synthetic.split("; ") if reason]
+    return [
+        reason
+        for reason in reasons
+        if not plan.build_script or any(what in reason for what in NOT_ANSWERED_BY_THE_MODEL)
+    ]
+
+
+def _collect_answers(boot: Boot, kept_answers: Sequence[KeptAnswer]) -> _Answers:
+    texts = {
+        PromptKey(line.kind, line.streams, line.round): line.answer for line in kept_answers if line.run == boot.run
+    }
+    keys = {PromptKey(done.kind, done.streams, done.round): done for done in boot.requests if not done.error}
+    return {
+        key: BootAnswer(done.digests[-1] if done.digests else "", texts.get(key))
+        for key, done in keys.items()
+        if done.digests or key in texts
+    }
+
+
+def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]]) -> float:
+    return fmean(_differ(ours[key], theirs[key]) for ours, theirs in pairs)
+
+
+def _differ(a: BootAnswer, b: BootAnswer) -> bool:
+    """Whether two answers differ: by their tokens where both are known, as special ones are in no text."""
+    if a.tokens and b.tokens:
+        return a.tokens != b.tokens
+    return a.digest != b.digest
+
+
+def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
+    """Return the place, from 0, at which two texts or lists of tokens begin to differ; None where they do not."""
+    place = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    return min(len(a), len(b)) if place is None and len(a) != len(b) else place
+
+
+def _locate(a: BootAnswer, b: BootAnswer, *, in_tokens: bool) -> int | None:
+    """Return where two answers begin to differ; None where they do not, or beyond what was kept of them."""
+    if in_tokens:
+        return locate_difference(a.tokens, b.tokens)
+    return locate_difference(a.answer.text, b.answer.text) if a.answer and b.answer else None
+
+
+def _find_median_position(
+    shared: Sequence[PromptKey], pairs: Iterable[tuple[_Answers, _Answers]], *, in_tokens: bool
+) -> float | None:
+    located = [_locate(ours[key], theirs[key], in_tokens=in_tokens) for ours, theirs in pairs for key in shared]
+    positions = [place + 1 for place in located if place is not None]
+    return median(positions) if positions else None
+
+
+def _find_first_difference(
+    shared: Sequence[PromptKey],
+    ours: Sequence[tuple[int, _Answers]],
+    theirs: Sequence[tuple[int, _Answers]],
+    *,
+    in_tokens: bool,
+) -> FirstDifference | None:
+    """Return the pair of answers, one of each arm, that differs soonest; None where none differs in what was kept."""
+    located = [
+        (place, key, pair)
+        for pair in product(ours, theirs)
+        for key in shared
+        if (place := _locate(pair[0][1][key], pair[1][1][key], in_tokens=in_tokens)) is not None
+    ]
+    if not located:
+        return None
+    place, key, ((number, ours_of_boot), (against, theirs_of_boot)) = min(located, key=lambda candidate: candidate[0])
+    texts = [answer.text for answer in (ours_of_boot[key].answer, theirs_of_boot[key].answer) if answer]
+    common, a, b = split_at_difference(texts[0], texts[1])
+    return FirstDifference(
+        key.kind, key.streams, key.round, (number, against), place + 1, common[-_BEFORE:], a[:_AFTER], b[:_AFTER]
+    )
+
+
+def split_at_difference(a: str, b: str) -> tuple[str, str, str]:
+    """Return what two texts begin with alike, and the rest of each."""
+    place = locate_difference(a, b)
+    return (a, "", "") if place is None else (a[:place], a[place:], b[place:])
+
+
+def list_prompts(
+    report: ExperimentReport, comparison: Comparison, kept_answers: Sequence[KeptAnswer]
+) -> Iterator[AnswerPair]:
+    """Yield for each prompt of which answers of both arms were kept one of each: of two that differ, if there are."""
+    runs = [
+        {boot.run: boot.number for boot in select_measured_boots(report.boots, arm)}
+        for arm in (comparison.a, comparison.b)
+    ]
+    by_key: dict[PromptKey, tuple[list[KeptAnswer], list[KeptAnswer]]] = {}
+    for line in kept_answers:
+        for side, numbers in enumerate(runs):
+            if line.run in numbers:
+                by_key.setdefault(PromptKey(line.kind, line.streams, line.round), ([], []))[side].append(line)
+    for key, (ours, theirs) in by_key.items():
+        pairs = [(x, y) for x in ours for y in theirs]
+        if pairs:
+            x, y = next((pair for pair in pairs if pair[0].answer != pair[1].answer), pairs[0])
+            yield AnswerPair(key, (runs[0][x.run], runs[1][y.run]), x.answer, y.answer)
+
+
+class AnswerPair(NamedTuple):
+    """What a boot of each of two arms answered to the same prompt."""
+
+    key: PromptKey
+    boots: tuple[int, int]
+    a: Answer
+    b: Answer

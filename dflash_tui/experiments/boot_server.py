@@ -1,0 +1,136 @@
+"""The server of a boot, on one host or several: launched as any other, described, and stopped without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.events import Preparing
+from dflash_tui.experiments.design import HostFacts
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.peers import cluster_launch, keeper, pairing, transport
+from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
+from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.runs import lifecycle, rank_records
+from dflash_tui.runs.run import EXPERIMENT_MARK, Run
+
+_RELEASE_SECONDS = 60.0
+_NEAR = 0.03
+_MOST_LINE = 1 << 20
+
+
+class BootServer:
+    """Launches the server of one boot, on all its hosts, and stops it there."""
+
+    def __init__(self) -> None:
+        self.hosts: tuple[HostFacts, ...] = ()
+        """What the other hosts are and run."""
+        self._run: Run | None = None
+        self._memory: dict[str, int] = {}
+
+    async def launch(self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None]) -> Run:
+        """Check and prepare all hosts, launch the server there, and return its run.
+
+        Raises:
+            DflashError: a host is not reached or is another than before, a check failed, or a rank did not start.
+        """
+        planned = PlannedLaunch(resolved, plan)
+        async with pairing.open_peers(plan.relaunch_request.peers) as peers:
+            require_same_link(plan, peers)
+            self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
+            checks, survey = await pairing.check_and_survey(planned, peers)
+            checks.raise_failed(forcible=False)
+            self.hosts = describe_hosts(planned, peers, survey.answers)
+            run = self._run = await cluster_launch.launch_over_hosts(planned, peers, report)
+        return run
+
+    async def stop(self) -> list[str]:
+        """Stop what was launched, on all hosts; return what is left of it, and where, as texts.
+
+        Whoever is cancelled meanwhile, as by a signal, is so afterwards.
+
+        Raises:
+            DflashError: a process here survived SIGKILL.
+        """
+        if self._run is None:
+            return []
+        stopping = asyncio.create_task(stop_on_all_hosts(self._run))
+        try:
+            return await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping
+            raise
+
+    async def wait_for_far_memory(self) -> list[str]:
+        """Wait until the other hosts have as much free memory as before the launch; return those that have not."""
+        hosts = [host for host in self._memory if host != transport.LOCAL]
+        is_free = await asyncio.gather(*(_has_memory(host, self._memory[host]) for host in hosts))
+        return [host for host, free in zip(hosts, is_free, strict=True) if not free]
+
+
+def require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
+    """Raise when the hosts share another link than the one that a boot was planned for.
+
+    Raises:
+        UsageError: with both.
+    """
+    if peers and (now := pairing.build_cluster(plan.relaunch_request, peers)).hosts != (plan.cluster or now).hosts:
+        ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now) if cluster]
+        what = "the link between the hosts has changed since the experiment began"
+        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[-1]}", hint="begin a new one")
+
+
+def describe_hosts(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], answers: Sequence[RankChecked]
+) -> tuple[HostFacts, ...]:
+    """Return what each other host is and runs, from rank 1 on, without secrets."""
+    cluster = planned.plan.cluster
+    ends = cluster.hosts[1:] if cluster else ()
+    return tuple(
+        HostFacts(
+            host=peer.host,
+            name=peer.greeting.host,
+            machine=peer.greeting.machine,
+            memory=peer.greeting.memory_total,
+            address=end.address,
+            interface=end.interface,
+            devices=end.devices,
+            hardware=answer.plan.hardware.value,
+            vllm=answer.side.vllm,
+            patches=answer.side.patches,
+            argv=redact_argv(answer.plan.argv),
+            env={k: v for k, v in redact_variables(answer.plan.env).items() if k != EXPERIMENT_MARK},
+        )
+        for peer, answer, end in zip(peers, answers, ends, strict=True)
+    )
+
+
+async def stop_on_all_hosts(run: Run) -> list[str]:
+    """Stop a server and its other ranks; return what is left of them, and where, as texts.
+
+    Raises:
+        DflashError: a process here survived SIGKILL.
+    """
+    await lifecycle.stop_server(run)
+    statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
+    return [str(status) for status in statuses if status.state in rank_records.THERE]
+
+
+async def _has_memory(host: str, before: int) -> bool:
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    with contextlib.suppress(DflashError):
+        async with open_connection(host) as peer:
+            greeting = peer.greeting
+            while time.monotonic() < deadline:
+                if greeting.memory_available >= before - _NEAR * greeting.memory_total:
+                    return True
+                await asyncio.sleep(1.0)
+                answer = await peer.ask(SayHello, HELLO_SECONDS, protocol=PROTOCOL, version=greeting.version)
+                greeting = answer if isinstance(answer, Greeting) else greeting
+    return False

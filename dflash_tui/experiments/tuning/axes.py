@@ -1,0 +1,157 @@
+"""What a tune varies unless it is told: modes, drafted tokens, attention backends, patches and the like. Pure.
+
+Each axis is what `--vary` takes, so that a tune can do what an A/B can and nothing else. What a release or a machine
+does not have is left out with the reason; which releases have what was read from the sources of vLLM 0.20 to 0.33.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+from packaging.version import Version
+
+from dflash_tui.planning import patch_file, patch_selection
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+
+_LOADER = "load-format"
+_START_MEASURE = "start."
+_BACKENDS = ("flash_attn", "triton_attn", "flashinfer")
+_DRAFTER_BACKEND = "speculation.attention_backend"
+_DRAFT_SAMPLING, _REJECTION = "speculation.draft_sample_method", "speculation.rejection_sample_method"
+_FIRST_WITH_DRAFTER_BACKEND = Version("0.21.0")
+_FIRST_WITH_PROBABILISTIC, _FIRST_WITH_BLOCK = Version("0.22.0"), Version("0.26.0")
+# There a probabilistic draft changes the distribution of answers (vllm#54282).
+_WRONG_PROBABILISTIC = Version("0.28.0")
+_RUNNER = "env.VLLM_USE_V2_MODEL_RUNNER"
+_FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
+_FIRST_WITH_INSTANTTENSOR = Version("0.29.0")
+_SEQUENCES = (2, 4, 8, 16)
+_MOST_SEQUENCES = 3
+
+
+class Axes(NamedTuple):
+    """What is varied, the largest effects first, and what is left out and why."""
+
+    axes: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def judges_starts(key: str) -> bool:
+    """Whether what is varied changes how a server starts, and not how fast it answers."""
+    return key == _LOADER or key.startswith(_START_MEASURE)
+
+
+def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
+    """Return what a tune of this launch varies.
+
+    Args:
+        resolved: the recipe for this hardware.
+        plan: the published setting.
+        temperature: the sampling temperature; None is the model's own.
+        streams: the most requests that are under way at a time.
+    """
+    left_out: dict[str, str] = {}
+    axes = [_list_modes(plan), *_list_methods(resolved), *_list_patches(resolved, plan, left_out)]
+    if plan.on_cpu:
+        left_out |= {
+            f"attention-backend, {_DRAFTER_BACKEND}": "a CPU has one attention backend",
+            "max-num-seqs": "it decides which CUDA graphs are captured, and a CPU has none",
+            _LOADER: "the other loaders load onto a GPU",
+        }
+    axes += [] if plan.on_cpu else _list_runners(resolved)
+    axes += _list_tokens(resolved, plan)
+    axes += [] if plan.on_cpu else _list_backends(resolved, plan, left_out)
+    axes += _list_sampling(resolved, plan, temperature, left_out)
+    axes += [] if plan.on_cpu else [_list_sequences(streams), _list_loaders(resolved, left_out)]
+    return Axes(tuple(axes), left_out)
+
+
+def _list_modes(plan: Plan) -> str:
+    """Return the modes; eager is slow on a GPU, and tried where it is cheap or what is published."""
+    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
+    return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *eager])
+
+
+def _list_methods(resolved: ResolvedRecipe) -> list[str]:
+    """Return the methods of speculation that the recipe offers, its own included."""
+    recipe = resolved.recipe
+    return [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
+
+
+def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
+    """Return the patches that the plan does not have, experimental ones included, where the release takes them.
+
+    A file that is broken, or for other recipes or distributions, is not spoken of.
+    """
+    patches = [patch for patch in patch_file.load_all_patches()[0] if patch.name not in plan.patches]
+    mine = [patch for patch in patches if not patch.recipes or resolved.recipe.name in patch.recipes]
+    names = [patch.name for patch in mine if patch.distribution == resolved.engine.distribution]
+    with_patches = replace(resolved, patches=tuple(dict.fromkeys((*resolved.patches, *names))))
+    skipped = patch_selection.select_patches(with_patches, patchable=True).skipped
+    left_out |= {f"patch.{name}": skipped[name] for name in names if name in skipped}
+    return [f"patch.{name}=on" for name in names if name not in skipped]
+
+
+def _list_runners(resolved: ResolvedRecipe) -> list[str]:
+    return [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= Version(resolved.engine.vllm) < _ALWAYS_V2 else []
+
+
+def _list_tokens(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
+    """Return numbers of drafted tokens: quarters of the most that the drafter has, and none."""
+    most = (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens
+    values = dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0))
+    return ["n=" + ",".join(map(str, values))] if most else []
+
+
+def _list_backends(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
+    values = ",".join(_BACKENDS)
+    axes = [f"attention-backend={values}"]
+    if Version(resolved.engine.vllm) < _FIRST_WITH_DRAFTER_BACKEND:
+        left_out[_DRAFTER_BACKEND] = f"vLLM {resolved.engine.vllm} does not have it; {_FIRST_WITH_DRAFTER_BACKEND} does"
+    elif plan.num_speculative_tokens:
+        axes.append(f"{_DRAFTER_BACKEND}={values}")
+    return axes
+
+
+def _list_sampling(
+    resolved: ResolvedRecipe, plan: Plan, temperature: float | None, left_out: dict[str, str]
+) -> list[str]:
+    """Return the methods by which drafts are sampled and rejected, which matter above temperature 0 only."""
+    if not plan.num_speculative_tokens:
+        return []
+    vllm = Version(resolved.engine.vllm)
+    if temperature == 0:
+        left_out[f"{_DRAFT_SAMPLING}, {_REJECTION}"] = (
+            "they change nothing at temperature 0; --temperature 0.7 tries them"
+        )
+        return []
+    axes = []
+    if vllm == _WRONG_PROBABILISTIC:
+        left_out[_DRAFT_SAMPLING] = f"answers are others than without drafts in vLLM {vllm} (vllm#54282)"
+    elif vllm >= _FIRST_WITH_PROBABILISTIC:
+        axes.append(f"{_DRAFT_SAMPLING}=probabilistic")
+    else:
+        left_out[_DRAFT_SAMPLING] = f"vLLM {vllm} does not have it; {_FIRST_WITH_PROBABILISTIC} does"
+    if vllm >= _FIRST_WITH_BLOCK:
+        axes.append(f"{_REJECTION}=block")
+    else:
+        left_out[_REJECTION] = f"vLLM {vllm} does not have it; {_FIRST_WITH_BLOCK} does"
+    return axes
+
+
+def _list_sequences(streams: int) -> str:
+    """Return numbers of requests that the server takes at once, never fewer than are sent."""
+    enough = [count for count in _SEQUENCES if count >= streams] or [streams]
+    return "max-num-seqs=" + ",".join(map(str, enough[:_MOST_SEQUENCES]))
+
+
+def _list_loaders(resolved: ResolvedRecipe, left_out: dict[str, str]) -> str:
+    if Version(resolved.engine.vllm) >= _FIRST_WITH_INSTANTTENSOR:
+        return f"{_LOADER}=fastsafetensors,instanttensor"
+    left_out[f"{_LOADER}=instanttensor"] = (
+        f"vLLM {resolved.engine.vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
+    )
+    return f"{_LOADER}=fastsafetensors"

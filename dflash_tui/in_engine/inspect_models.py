@@ -1,0 +1,79 @@
+"""Run by an engine's own Python: has vLLM look at classes of models, and keep what it learns, before a server needs it.
+
+A server asks a process of its own for each class, which imports everything again; here one import does for all of them.
+
+Usage: inspect_models.py FILE JSON, where JSON is a list of lists: the names that each model's architecture may have.
+The answer has for each list the files that the result depends on, or why there is none.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def inspect(names: list[str]) -> dict[str, Any]:
+    """Have vLLM inspect the first of these architectures that it knows, and keep the result."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    name = next((name for name in names if name in ModelRegistry.models), "")
+    if not name:
+        return {"error": f"this vLLM has no {' or '.join(names)}"}
+    model = ModelRegistry.models[name]
+    if not hasattr(model, "module_name"):
+        return {"error": f"{name} is registered by a plugin"}
+    model.inspect_model_cls()
+    entry = cache_folder() / f"{model.module_name}-{model.class_name}".replace(".", "-")
+    entry = entry.with_name(f"{entry.name}.json")
+    if not entry.is_file():
+        return {"error": f"vLLM wrote nothing to {entry}"}
+    return {"files": [str(path) for path in (entry, *source_files(model.module_name))]}
+
+
+def cache_folder() -> pathlib.Path:
+    """Return the folder that vLLM keeps what it learned in."""
+    from vllm import envs
+
+    return pathlib.Path(envs.VLLM_CACHE_ROOT) / "modelinfos"
+
+
+def source_files(module: str) -> list[pathlib.Path]:
+    """Return the files whose content decides whether a result still holds."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return []
+    path = pathlib.Path(spec.origin)
+    return sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+
+
+def call(function: Callable[[], T]) -> T:
+    """Call it here: this process may do with CUDA what a server's own must not."""
+    return function()
+
+
+def answer(models: list[list[str]]) -> list[dict[str, Any]]:
+    """Return what came of each model; one that cannot be inspected does not hide the others."""
+    from vllm.model_executor.models import registry
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    if hasattr(registry, "_run_in_subprocess"):  # else each class has a process of its own, as in a server
+        registry._run_in_subprocess = call
+    results = []
+    for names in models:
+        try:
+            results.append(inspect(names))
+        except BaseException as error:
+            results.append({"error": f"{type(error).__name__}: {error}"})
+    return results
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    # Into a file: vLLM prints what it likes while it is imported.
+    pathlib.Path(sys.argv[1]).write_text(json.dumps(answer(json.loads(sys.argv[2]))), encoding="utf-8")

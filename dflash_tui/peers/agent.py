@@ -1,0 +1,365 @@
+"""The far side: `dflash-tui agent` reads commands from stdin and writes messages to stdout, until stdin ends.
+
+No daemon and no port: who may run it is who may log in. What it launched goes on without it, unless its lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import select
+import signal
+import stat
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from msgspec.structs import replace
+
+from dflash_tui import __version__
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import truncate
+from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.engines.hub import cache
+from dflash_tui.events import Preparing
+from dflash_tui.launch import planner, preparation
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.preflight import runner
+from dflash_tui.machine import network, nvml, process_identity, processes, system
+from dflash_tui.monitoring import gpu_load
+from dflash_tui.peers import host_parity, lease, messages
+from dflash_tui.peers.copies import receiver
+from dflash_tui.peers.far_installer import LINK
+from dflash_tui.peers.messages import (
+    PROTOCOL,
+    AgentMessage,
+    AnyCommand,
+    AskRoom,
+    Beat,
+    CheckRank,
+    Done,
+    Finding,
+    Greeting,
+    LaunchRank,
+    ListOrphans,
+    LogChunk,
+    OrphanFound,
+    OrphansListed,
+    PrepareRank,
+    RankBeat,
+    RankChecked,
+    RankLaunched,
+    RankOrder,
+    RankPrepared,
+    RankProgress,
+    Refused,
+    RoomFound,
+    SayHello,
+    StopMarked,
+    StopRank,
+    WatchRank,
+)
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import EXPERIMENT_MARK, Run
+
+# Nothing was heard for so long: the connection is lost, and nobody reads what is written.
+PATIENCE = 30.0
+_MOST_TASKS = 8
+_BEAT = 1.0
+_GPU_SECONDS = 0.5
+_LOG_INTERVAL = 0.2
+_WORKER = "VLLM::Worker"
+_LONGEST_TEXT = 2000
+
+
+class Agent:
+    """Answers commands one line at a time; `write` takes each message as a line, and may wait."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._tasks = set[asyncio.Task[None]]()
+        self._greeted = False
+        self._watch_task: asyncio.Task[None] | None = None
+        self._watched: Run | None = None
+
+    async def take_line(self, line: bytes) -> None:
+        """Do what a line asks for; what takes long is done while further lines come."""
+        command = messages.decode_command(line)
+        if command is None:
+            self._refuse(
+                messages.read_command_id(line), UsageError("no such command", hint=f"dflash-tui {__version__}")
+            )
+        elif isinstance(command, SayHello) and command.protocol != PROTOCOL:
+            self._say(await _greet(command))
+        elif not self._greeted and not isinstance(command, SayHello):
+            self._refuse(command.id, UsageError("hello comes first"))
+        elif isinstance(command, Beat):
+            if self._watched and command.renews:
+                lease.renew_lease(self._watched)
+        elif len(self._tasks) >= _MOST_TASKS:
+            self._refuse(command.id, UsageError(f"{_MOST_TASKS} commands are under way"))
+        else:
+            self._greeted = True
+            task = asyncio.create_task(self._answer(command))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Give up what is under way; what was launched goes on."""
+        for task in (*self._tasks, *((self._watch_task,) if self._watch_task else ())):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer(self, command: AnyCommand) -> None:
+        try:
+            self._say(await self._do(command))
+        except DflashError as error:
+            self._refuse(command.id, error)
+        except (OSError, RuntimeError, psutil.Error) as error:
+            self._refuse(command.id, DflashError(f"{type(error).__name__}", evidence=str(error)))
+
+    async def _do(self, command: AnyCommand) -> AgentMessage:
+        answers: dict[type, Callable[[Any], Awaitable[AgentMessage]]] = {
+            SayHello: _greet,
+            CheckRank: _check_rank,
+            PrepareRank: self._prepare,
+            LaunchRank: self._launch,
+            WatchRank: self._watch,
+            StopRank: _stop_rank,
+            StopMarked: _stop_marked,
+            ListOrphans: _list_orphans,
+            AskRoom: _find_room,
+        }
+        return await answers[type(command)](command)
+
+    async def _prepare(self, command: PrepareRank) -> RankPrepared:
+        planned = await asyncio.to_thread(_plan_rank, command.order)
+        await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
+        return RankPrepared(command.id, await asyncio.to_thread(host_parity.describe_side, planned))
+
+    async def _launch(self, command: LaunchRank) -> RankLaunched:
+        planned = await asyncio.to_thread(_plan_rank, command.order)
+        _require_free(planned)
+        run = await preparation.prepare_and_launch(planned.resolved, planned.plan, self._report)
+        lease.write_lease(run, command.lease)
+        lease.start_guard(run)
+        return RankLaunched(command.id, run.id, run.pid)
+
+    async def _watch(self, command: WatchRank) -> Done:
+        self._watched = _find_run(command.run)
+        if self._watch_task:
+            self._watch_task.cancel()
+        self._watch_task = asyncio.create_task(self._tell(self._watched, command.start))
+        lease.renew_lease(self._watched)
+        return Done(command.id)
+
+    async def _tell(self, run: Run, position: int) -> None:
+        """Send the log of a run from a byte on, and a beat each second."""
+        last = -_BEAT
+        while True:
+            while data := await asyncio.to_thread(_read_log, run, position):
+                position += len(data)
+                self._say(LogChunk(0, data))
+            if time.monotonic() - last >= _BEAT:
+                last = time.monotonic()
+                self._say(await asyncio.to_thread(_measure_beat, run))
+            await asyncio.sleep(_LOG_INTERVAL)
+
+    def _report(self, event: Preparing) -> None:
+        self._say(RankProgress(0, event))
+
+    def _refuse(self, number: int, error: DflashError) -> None:
+        what, evidence, hint = (truncate(text, _LONGEST_TEXT) for text in (error.what, error.evidence, error.hint))
+        self._say(Refused(number, what, evidence, hint, error.exit_code))
+
+    def _say(self, message: AgentMessage) -> None:
+        self._write(messages.encode_line(message))
+
+
+def _plan_rank(order: RankOrder) -> PlannedLaunch:
+    copies = {path: paths.models_folder() / name for path, name in order.folders.items()}
+    # One that is there by the path that was named is the user's own.
+    folders = {path: str(copy) for path, copy in copies.items() if copy.is_dir() or not cache.find_local_folder(path)}
+    planned = planner.plan_launch_here(order.request, cluster=order.cluster, rank=order.rank, folders=folders)
+    if not order.mark:
+        return planned
+    return planned._replace(plan=replace(planned.plan, env={**planned.plan.env, EXPERIMENT_MARK: order.mark}))
+
+
+async def _check_rank(command: CheckRank) -> RankChecked:
+    """Plan the rank on this machine, and run the checks of a launch."""
+    planned = await asyncio.to_thread(_plan_rank, command.order)
+    _require_free(planned)
+    report = await runner.run_preflight(planned.resolved, planned.plan)
+    findings = tuple(
+        Finding(
+            check.name, check.level.value, truncate(check.finding, _LONGEST_TEXT), truncate(check.fix, _LONGEST_TEXT)
+        )
+        for check in report.checks
+    )
+    side = await asyncio.to_thread(host_parity.describe_side, planned)
+    return RankChecked(command.id, planned.plan, findings, side, planned.memory)
+
+
+def _require_free(planned: PlannedLaunch) -> None:
+    """Raise when this machine is a rank of another server already.
+
+    Raises:
+        UsageError: with the run.
+    """
+    for run in registry.list_runs():
+        if run.plan.rank and server_process.is_alive(run) and run.plan.disturbs(planned.plan):
+            what = f"this host is rank {run.plan.rank} of another server already, {run.id}"
+            raise UsageError(what, hint=f"on it: dflash-tui stop {run.id}")
+
+
+def _find_run(name: str) -> Run:
+    """Return the run of this very id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    run = next((run for run in registry.list_runs() if run.id == name), None)
+    if run is None:
+        raise UsageError(f"no run called '{name}'")
+    return run
+
+
+async def _greet(command: SayHello) -> Greeting:
+    memory = system.read_system_memory()
+    return Greeting(
+        command.id,
+        PROTOCOL,
+        __version__,
+        platform.node(),
+        platform.machine(),
+        process_identity.read_boot_id(),
+        time.time(),
+        memory.available,
+        memory.total,
+        await asyncio.to_thread(network.read_network),
+        is_own=_is_own_program(Path(sys.prefix)),
+    )
+
+
+def _is_own_program(environment: Path) -> bool:
+    """Whether an environment is one that `far_installer` made."""
+    home = paths.resolve_links(paths.data_folder())
+    return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
+
+
+async def _stop_rank(command: StopRank) -> Done:
+    await lifecycle.stop_server(_find_run(command.run))
+    return Done(command.id)
+
+
+async def _find_room(command: AskRoom) -> RoomFound:
+    return await asyncio.to_thread(receiver.describe_room, command.id, command.manifest)
+
+
+async def _stop_marked(command: StopMarked) -> Done:
+    for run in await asyncio.to_thread(registry.list_runs):
+        if run.plan.rank and run.plan.env.get(EXPERIMENT_MARK) == command.mark and server_process.list_processes(run):
+            await lifecycle.stop_server(run)
+    return Done(command.id)
+
+
+async def _list_orphans(command: ListOrphans) -> OrphansListed:
+    orphans = await asyncio.to_thread(system.find_orphans)
+    return OrphansListed(
+        command.id,
+        tuple(
+            OrphanFound(orphan.pid, truncate(orphan.name, _LONGEST_TEXT), orphan.resident, orphan.port)
+            for orphan in orphans
+        ),
+    )
+
+
+def _read_log(run: Run, position: int) -> bytes:
+    try:
+        with private_files.open_file(run.log) as file:
+            file.seek(position)
+            return file.read(messages.LARGEST_CHUNK)
+    except OSError:
+        return b""
+
+
+def _measure_beat(run: Run) -> RankBeat:
+    members = server_process.list_processes(run)
+    record, memory = lease.read_lease(run), system.read_system_memory()
+    cards = () if run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
+    return RankBeat(
+        0,
+        is_alive=server_process.is_alive(run),
+        processes=len(members),
+        workers=_count_workers(members),
+        suspended=sum(map(processes.is_suspended, members)),
+        resident=processes.measure_resident_memory(members),
+        memory_available=memory.available,
+        why=record.ended if record else "",
+        memory_total=memory.total,
+        gpus=gpu_load.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
+    )
+
+
+def _count_workers(members: Sequence[psutil.Process]) -> int:
+    """Return how many of `members` are workers of vLLM; what one starts has its name until it runs another program."""
+    parents = {process.pid: _read_parent(process) for process in members if _is_worker(process)}
+    return sum(parent not in parents for parent in parents.values())
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return bool(process.cmdline()) and process.cmdline()[0].startswith(_WORKER)
+    except psutil.Error:
+        return False
+
+
+def _read_parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.Error:
+        return 0
+
+
+def require_caller() -> None:
+    """Raise when stdin is no pipe or socket, as when a person calls it.
+
+    Raises:
+        UsageError: nobody is at the other end of stdin.
+    """
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
+
+
+async def serve_stdin() -> None:
+    """Serve commands of stdin on stdout until it ends, or nothing comes for long."""
+    loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anything else prints is no message
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    def write(line: bytes) -> None:
+        while line:
+            try:
+                line = line[os.write(output, line) :]
+            except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
+                select.select([], [output], [], PATIENCE)
+
+    agent, buffer = Agent(write), LineBuffer(messages.LONGEST_LINE)
+    try:
+        while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
+            for line in buffer.feed(data):
+                if line.strip():
+                    await agent.take_line(line)
+    except (TimeoutError, BrokenPipeError):
+        pass
+    finally:
+        await agent.close()

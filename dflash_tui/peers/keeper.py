@@ -1,0 +1,229 @@
+"""Holds the ranks of a server together, in a process beside rank 0: `python -m dflash_tui.peers keep RUN`.
+
+vLLM has no failure detector between hosts. The keeper copies the other ranks' logs, renews their leases, says what it
+knows of them in a file, ends rank 0 when one of them is gone, and ends them when rank 0 has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+
+import msgspec
+
+from dflash_tui.common import private_files
+from dflash_tui.common.errors import DflashError
+from dflash_tui.events import RankSampled, RankState
+from dflash_tui.machine import process_identity
+from dflash_tui.monitoring import gpu_load
+from dflash_tui.peers.connection import LOST_SECONDS, PeerConnection, PeerLost, open_connection
+from dflash_tui.peers.messages import LEASE_SECONDS, Beat, LogChunk, RankBeat, StopRank, WatchRank
+from dflash_tui.runs import lifecycle, rank_records, run_files, server_process
+from dflash_tui.runs.detached_process import start_detached
+from dflash_tui.runs.rank_records import KeptRanks, RankStatus, is_kept, list_left, read_kept
+from dflash_tui.runs.run import FarRank, Run
+
+_LOG = "keeper.log"
+# A log that is larger says nothing new, and another host shall not fill the disk of this one.
+MOST_LOG = 256 << 20
+_INTERVAL = 0.25
+_BEAT = 1.0
+# An agent beats once a second: what comes in between is a flood, of which each change would be written down.
+_LEAST_BETWEEN_BEATS = 0.5
+_RETRY = 1.0
+_STOP_SECONDS = 40.0
+_START_SECONDS = 30.0
+# How long who asked for a stop waits for the other hosts; the keeper goes on trying.
+PATIENCE = 45.0
+# A last line explains more than the first that is missing.
+_LAST_WORDS = 1.0
+# What has not changed is recorded so often, so that a keeper that is gone is noticed.
+_RECORD_SECONDS = 5.0
+
+
+def start_keeper(run: Run) -> None:
+    """Start the keeper of a server, detached, and wait until it has begun.
+
+    Raises:
+        DflashError: it ended at once.
+    """
+    started = start_detached(run.folder / _LOG, "dflash_tui.peers", "keep", run.id)
+    server_process.adopt_child(started.process)
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and started.process.poll() is None:
+        if is_kept(run):
+            return
+        time.sleep(0.05)
+    if started.process.poll() is None or is_kept(run):
+        return
+    raise DflashError("the keeper of the ranks exited at once", evidence=started.read_last_words())
+
+
+class Keeper:
+    """Keeps one server: follows each of its far ranks, and ends all when one has ended."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        record = read_kept(run)
+        recorded_ranks = {rank.rank: rank for rank in record.ranks} if record else {}
+        fresh = {far.rank: RankStatus(far.rank, far.host, far.run, since=time.time()) for far in run.far_ranks}
+        self._ranks = fresh | recorded_ranks
+        self._fallen, self._is_stopping = asyncio.Event(), False
+        self._workers = dict.fromkeys(self._ranks, 0)
+        self._beats: dict[int, RankBeat] = {}
+        self._recorded: dict[int, RankSampled] = {}
+        self._write()
+
+    async def keep(self) -> None:
+        """Keep the ranks until the server has ended on all hosts, or they cannot be reached for longer than a lease."""
+        following = [asyncio.create_task(self._follow(far)) for far in self._run.far_ranks]
+        try:
+            while server_process.is_alive(self._run) and not self._fallen.is_set():
+                await asyncio.sleep(_INTERVAL)
+            self._is_stopping = True
+            if self._fallen.is_set():
+                await asyncio.sleep(_LAST_WORDS)
+                await lifecycle.stop_server(self._run, by_request=False)
+            await asyncio.gather(*map(self.stop_rank, self._run.far_ranks))
+            await asyncio.sleep(_LAST_WORDS)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+
+    async def stop_rank(self, far: FarRank) -> None:
+        """Stop a rank on its host; one that cannot be reached is tried again until its lease has run out."""
+        deadline = time.monotonic() + LEASE_SECONDS + _STOP_SECONDS
+        before = self._ranks[far.rank]
+        while True:
+            try:
+                async with open_connection(far.host) as peer:
+                    await peer.ask(StopRank, _STOP_SECONDS, run=far.run)
+            except DflashError as error:
+                self._set(far, RankState.LEFT, f"cannot be stopped yet: {error.what}")
+                if time.monotonic() > deadline:
+                    lease = f"it stops by itself {LEASE_SECONDS:.0f} s after it last heard from this host"
+                    self._set(far, RankState.LEFT, f"not reached: {error.what}; {lease}")
+                    return
+                await asyncio.sleep(_RETRY)
+            else:
+                ended = before.state is RankState.ENDED
+                self._set(far, RankState.ENDED if ended else RankState.STOPPED, before.why if ended else "")
+                return
+
+    async def _follow(self, far: FarRank) -> None:
+        """Watch a rank, and connect again whenever the connection is lost; the copy of its log is the bookmark."""
+        while True:
+            try:
+                async with open_connection(far.host) as peer:
+                    log = self._run.folder / far.log_name
+                    start = log.stat().st_size if log.exists() else 0
+                    await peer.ask(WatchRank, run=far.run, start=start)
+                    await self._watch(far, peer)
+            except DflashError as error:
+                if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
+                    self._set(far, RankState.LOST, error.what)
+            await asyncio.sleep(_RETRY)
+
+    async def _watch(self, far: FarRank, peer: PeerConnection) -> None:
+        sent, judged = 0.0, -math.inf
+        while True:
+            if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
+                sent = time.monotonic()
+                await peer.tell(Beat)
+            try:
+                message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
+            except TimeoutError:
+                if time.monotonic() - peer.heard > LOST_SECONDS:
+                    raise PeerLost(f"nothing heard for {LOST_SECONDS:.0f} s") from None
+                continue
+            if message is None:
+                raise PeerLost("the connection ended")
+            if isinstance(message, LogChunk):
+                self._copy(far, message.data)
+            elif isinstance(message, RankBeat) and time.monotonic() - judged >= _LEAST_BETWEEN_BEATS:
+                judged = time.monotonic()
+                self._judge(far, message)
+
+    def _copy(self, far: FarRank, data: bytes) -> None:
+        with (
+            contextlib.suppress(OSError),
+            open(self._run.folder / far.log_name, "ab", opener=private_files.open_private) as file,
+        ):
+            if file.tell() < MOST_LOG:
+                file.write(data)
+
+    def _judge(self, far: FarRank, beat: RankBeat) -> None:
+        """Take in a beat: rank 0 says that it is healthy for as long as nobody asks it, whatever happened here."""
+        before, last, self._beats[far.rank] = self._ranks[far.rank], self._beats.get(far.rank, beat), beat
+        if self._is_stopping or before.state not in {RankState.RUNNING, RankState.SUSPENDED, RankState.LOST}:
+            return
+        most = self._workers[far.rank] = max(self._workers[far.rank], beat.workers)
+        # A worker that changes its name is none for a moment; one that died is missing in the next beat, too.
+        if not beat.is_alive or max(beat.workers, last.workers) < most:
+            why = beat.why or ("one of its workers exited" if beat.is_alive else "it exited")
+            self._set(far, RankState.ENDED, why)
+            self._fallen.set()
+        elif beat.suspended:
+            self._set(far, RankState.SUSPENDED, f"{beat.suspended} of its processes were stopped by a signal")
+        else:
+            self._set(far, RankState.RUNNING, resident=beat.resident)
+
+    def _set(self, far: FarRank, state: RankState, why: str = "", resident: int = 0) -> None:
+        before = self._ranks[far.rank]
+        since = before.since if before.state is state else time.time()
+        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident)
+        self._ranks[far.rank] = after
+        if (after.state, after.why) != (before.state, before.why) or abs(resident - before.resident) > 1 << 24:
+            self._write()
+        self._record(after)
+
+    def _record(self, status: RankStatus) -> None:
+        """Record how a rank is for who watches the run: what changed at once, all else every few seconds."""
+        beat, before = self._beats.get(status.rank), self._recorded.get(status.rank)
+        living_beat = beat if status.state in {RankState.RUNNING, RankState.SUSPENDED} else None
+        sample = RankSampled(
+            time.time(),
+            status.rank,
+            status.host,
+            status.state,
+            status.since,
+            status.why,
+            status.resident,
+            living_beat.memory_available if living_beat else None,
+            living_beat.memory_total if living_beat else None,
+            living_beat.gpus if living_beat else (),
+        )
+        is_same = before is not None and (before.state, before.why) == (sample.state, sample.why)
+        is_same = is_same and before is not None and not gpu_load.has_load_changed(before.gpus, sample.gpus)
+        if before and is_same and sample.at - before.at < _RECORD_SECONDS:
+            return
+        self._recorded[status.rank] = sample
+        run_files.record_event(self._run, sample)
+
+    def _write(self) -> None:
+        pid = os.getpid()
+        record = KeptRanks(pid, process_identity.read_process_identity(pid), tuple(self._ranks.values()))
+        with contextlib.suppress(OSError):
+            private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
+
+
+async def stop_far_ranks(run: Run) -> None:
+    """Stop the other ranks of a server whose keeper is gone; one that cannot be reached is tried for a lease's time."""
+    taking_over = Keeper(run)
+    await asyncio.gather(*map(taking_over.stop_rank, run.far_ranks))
+
+
+async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
+    """Return how the other ranks of a server are once its keeper has stopped them, or after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and is_kept(run) and list_left(run):
+        await asyncio.sleep(_INTERVAL)
+    if list_left(run) and not is_kept(run):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop_far_ranks(run), max(_RETRY, deadline - time.monotonic()))
+    record = read_kept(run)
+    return list(record.ranks) if record else []

@@ -1,0 +1,291 @@
+"""The hosts of one launch: connect to them, choose the link between them, plan every rank, check all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui import __version__
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import format_gib
+from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.machine import network, process_identity
+from dflash_tui.machine.link import Link, LinkEnd, choose_link
+from dflash_tui.machine.network import Network
+from dflash_tui.peers import host_parity, transport
+from dflash_tui.peers.connection import PeerConnection, open_connection
+from dflash_tui.peers.copies import missing_models
+from dflash_tui.peers.copies.sources import ROLES, CopySource, find_sources, name_folders
+from dflash_tui.peers.messages import CheckRank, Greeting, RankChecked, RankOrder
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.runs.run import EXPERIMENT_MARK
+
+_CHECK_SECONDS = 180.0
+# Stamps of the two logs are compared, and certificates and tokens end by the clock.
+_MOST_SKEW = 5.0
+_HERE = "this machine"
+
+
+class Survey(NamedTuple):
+    """What the checks of all ranks found, and the launch with the commands that the other hosts would run."""
+
+    planned: PlannedLaunch
+    checks: tuple[Check, ...]
+    answers: tuple[RankChecked, ...] = ()
+    """What each peer said of itself and its rank, from rank 1 on."""
+
+
+@asynccontextmanager
+async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]]:
+    """Connect to the hosts for as long as the block lasts.
+
+    Raises:
+        NeedsProgram: one has no program of ours, or an installed one of another release.
+        UsageError: one is not reached, or has another release.
+    """
+    async with AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(open_connection(host)) for host in hosts]
+        for peer in peers:
+            if peer.greeting.is_own and peer.greeting.version != __version__:
+                what = f"{peer.host} has another version of dflash-tui"
+                raise NeedsProgram(peer.host, what, evidence=f"there: {peer.greeting.version}; here: {__version__}")
+        yield peers
+
+
+async def plan_over_hosts(
+    request: LaunchRequest, peers: Sequence[PeerConnection], *, port: int | None = None
+) -> PlannedLaunch:
+    """Return the plan of this machine's rank, on the link that it shares with the peers; `port` where none is asked.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    cluster = build_cluster(request, peers)
+    return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
+
+
+def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cluster:
+    """Return this machine and the peers, on the link that they share.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    greetings = [peer.greeting for peer in peers]
+    link = _find_link(greetings, [peer.host for peer in peers], request.link or "")
+    ends = zip(["", *(peer.host for peer in peers)], link.ends, strict=True)
+    return Cluster(
+        tuple(ClusterHost(host, end.address, end.interface, end.devices, end.gid_index) for host, end in ends)
+    )
+
+
+async def find_cluster(request: LaunchRequest) -> Cluster | None:
+    """Return the hosts of a request, on the link that they share; None where it names no other host.
+
+    Raises:
+        UsageError: a peer is not reached, is this machine or another peer, or there is no link.
+    """
+    if not request.peers:
+        return None
+    async with open_peers(request.peers) as peers:
+        return build_cluster(request, peers)
+
+
+async def place_on_hosts(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> PlannedLaunch:
+    """Return what is planned, on the link that the hosts share now if it takes several.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    if not peers or (planned.plan.cluster and planned.plan.cluster.is_named):
+        return planned
+    return await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
+
+
+async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
+    """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command.
+
+    Raises:
+        UsageError: a name or a setting is wrong, or a peer is not reached.
+        DflashError: a peer cannot plan its rank.
+    """
+    if not request.peers:
+        return await asyncio.to_thread(planner.plan_launch_here, request)
+    await asyncio.to_thread(planner.plan_launch_here, request)  # what is wrong here needs nobody else
+    async with open_peers(request.peers) as peers:
+        planned = await plan_over_hosts(request, peers)
+        return (await survey_ranks(planned, peers)).planned if with_commands else planned
+
+
+async def check_all_hosts(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
+) -> PreflightReport:
+    """Run the checks of a launch here and on every peer; `thorough` ones are for who asks for checks alone.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    return (await check_and_survey(planned, peers, thorough=thorough))[0]
+
+
+async def check_and_survey(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
+) -> tuple[PreflightReport, Survey]:
+    """Return the checks of a launch here and on every peer, and what the peers said.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    near = await runner.run_preflight(planned.resolved, planned.plan, thorough=thorough)
+    survey = await survey_ranks(planned, peers)
+    return PreflightReport((*near.checks, *survey.checks)), survey
+
+
+async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
+    """Run the checks of a launch on every peer, and compare each with this machine; nothing is started.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    if not peers:
+        return Survey(planned, ())
+    near = await asyncio.to_thread(host_parity.describe_side, planned)
+    sources = await find_sources(planned.plan)
+    orders = zip(peers, list_orders(planned), strict=True)
+    answers = await asyncio.gather(*(peer.ask(CheckRank, _CHECK_SECONDS, order=order) for peer, order in orders))
+    checks: list[Check] = []
+    ranks: list[RankCommand] = []
+    checked: list[RankChecked] = []
+    fits = [("", planned.memory)]
+    for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
+        if not isinstance(answer, RankChecked):
+            raise DflashError(f"{peer.host} sent an unexpected answer", hint=f"install {__version__} there")
+        checks += _check_host(peer.host, peer.greeting, peer.skew)
+        host_checks = await _check_models(planned, sources, peer, rank, answer)
+        checks += host_checks
+        checks += host_parity.compare_hosts(near, answer.side, peer.host)
+        roles = {f"{peer.host}: {role}": role for role in ROLES}
+        models = tuple(f"{roles[check.name]}: {check.finding}" for check in host_checks if check.name in roles)
+        ranks.append(RankCommand(peer.host, answer.plan.argv, answer.plan.env, models))
+        fits.append((peer.host, answer.memory))
+        checked.append(answer)
+    checks += _check_link(planned, peers)
+    smallest, named = choose_smallest_fit(fits)
+    checks += named
+    surveyed = planned._replace(plan=replace(planned.plan, ranks=tuple(ranks)), memory=smallest)
+    return Survey(surveyed, tuple(checks), tuple(checked))
+
+
+async def _check_models(
+    planned: PlannedLaunch, sources: Sequence[CopySource], peer: PeerConnection, rank: int, answer: RankChecked
+) -> list[Check]:
+    """Return what a peer found, and which models it gets from here: where they come from else does not count then."""
+    checks = [
+        Check(f"{peer.host}: {finding.name}", CheckLevel(finding.level), finding.finding, finding.fix)
+        for finding in answer.findings
+    ]
+    if planned.plan.cluster is None:
+        return checks
+    missing = await missing_models.find_missing(sources, peer)
+    copies = missing_models.check_missing(missing, peer, planned.plan.cluster, rank)
+    return [*(check for check in checks if check.name not in {copy.name for copy in copies}), *copies]
+
+
+def choose_smallest_fit(
+    fits: Sequence[tuple[str, MemoryEstimate | None]],
+) -> tuple[MemoryEstimate | None, list[Check]]:
+    """Return the memory of the host with the least room, by which vLLM sizes the KV cache of all, and what says so.
+
+    Args:
+        fits: the name of each host, empty for this machine, and the memory that its rank needs there.
+    """
+    host_fits = [(host, fit) for host, fit in fits if fit]
+    if not host_fits:
+        return None, []
+    host, least = min(host_fits, key=lambda host_fit: host_fit[1].kv_left)
+    most = max(fit.kv_left for _, fit in host_fits)
+    if most == least.kv_left:
+        return least, []
+    room = f"{format_gib(max(0, least.kv_left))} for the KV cache, where another has {format_gib(most)}"
+    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts get as much as it")]
+
+
+def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
+    """Return what each peer is asked to be, from rank 1 on."""
+    cluster, request = planned.plan.cluster, planned.plan.relaunch_request
+    if cluster is None:
+        return []
+    folders, mark = name_folders(planned.plan), planned.plan.env.get(EXPERIMENT_MARK, "")
+    return [RankOrder(request, cluster, rank, folders, mark) for rank in range(1, len(cluster.hosts))]
+
+
+def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:
+    """Return the link between this machine and its peers; ranks on this machine meet on its loopback."""
+    if {*hosts} == {transport.LOCAL}:
+        return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(hosts)), "all ranks are on this machine")
+    here = network.read_network()
+    _refuse_same_machine(here, greetings, hosts)
+    return choose_link([here, *(greeting.network for greeting in greetings)], [_HERE, *hosts], wanted)
+
+
+def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Sequence[str]) -> None:
+    """Raise when two of the hosts are one: booted once, with the same addresses.
+
+    Raises:
+        UsageError: with their names.
+    """
+    machines = [(process_identity.read_boot_id(), _list_addresses(here), _HERE)]
+    for greeting, host in zip(greetings, hosts, strict=True):
+        own = (greeting.boot, _list_addresses(greeting.network), host)
+        for boot, addresses, other in machines:
+            if own[0] == boot and own[1] == addresses:
+                raise UsageError(f"--peer {host} is {other}", hint="name another machine with --peer")
+        machines.append(own)
+
+
+def _list_addresses(network: Network) -> frozenset[str]:
+    return frozenset(address for interface in network.interfaces for address in interface.addresses)
+
+
+def _check_host(host: str, greeting: Greeting, skew: float) -> list[Check]:
+    """Return the checks of a peer by what it said of itself."""
+    checks = [pass_check(host, f"dflash-tui {greeting.version} on {greeting.host}, {greeting.machine}")]
+    if greeting.version != __version__:
+        finding = f"dflash-tui {greeting.version} there, {__version__} here"
+        checks[0] = warn_check(host, finding, f"install {__version__} on both")
+    if abs(skew) > _MOST_SKEW:
+        finding = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+        checks.append(warn_check(f"{host}: clock", finding, f"on {host}: sudo timedatectl set-ntp true"))
+    return checks
+
+
+def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list[Check]:
+    """Return the checks of the link: sockets or RoCE, and how large its packets are."""
+    hosts = [peer.host for peer in peers]
+    link = _find_link([peer.greeting for peer in peers], hosts, planned.plan.relaunch_request.link or "")
+    ends = ", ".join(f"{end.address} on {end.interface}" for end in link.ends)
+    checks = [pass_check("link", ends)]
+    if link.why_sockets and not planned.plan.on_cpu:
+        fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
+        checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
+    elif not planned.plan.on_cpu:
+        checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
+    for host, end in zip(["this machine", *hosts], link.ends, strict=True):
+        if end.errors:
+            finding = f"{end.interface} of {host} received {end.errors} broken packets or symbols since it is up"
+            fix = "look again in a minute: where they grow, take another cable; a bad one ended published work"
+            checks.append(warn_check("cable", finding, fix))
+    if len(sizes := {end.mtu for end in link.ends}) > 1:
+        finding = f"packets of {' and '.join(map(str, sorted(sizes)))} bytes: large ones are lost silently"
+        checks.append(fail_check("MTU", finding, f"sudo ip link set {link.ends[0].interface} mtu 9000, on each host"))
+    return checks

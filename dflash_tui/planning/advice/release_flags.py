@@ -1,0 +1,66 @@
+"""The names of the flags of `vllm serve`, release by release, so that a misspelt one is found without an engine."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+import msgspec
+
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.untrusted_json import register_type
+
+FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
+
+
+class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the flags of a release differ from those of the release before it in the table."""
+
+    added: str = ""
+    """Names without dashes, with spaces between."""
+    removed: str = ""
+    """Names that are gone."""
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    releases: dict[str, FlagChanges]
+
+
+register_type(_Table)
+
+
+@cache
+def list_flags(vllm: str) -> frozenset[str]:
+    """Return the names of a release's flags, without dashes; empty for a release that the table does not have."""
+    table = yaml_loader.load_yaml(FILE, _Table).releases
+    if vllm not in table:
+        return frozenset()
+    flags: set[str] = set()
+    for version, changes in table.items():
+        flags = (flags | set(changes.added.split())) - set(changes.removed.split())
+        if version == vllm:
+            break
+    return frozenset(flags)
+
+
+def list_changes(flags_by_release: Mapping[str, Iterable[str]]) -> dict[str, FlagChanges]:
+    """Return the table of these releases, oldest first."""
+    changes, before = {}, set[str]()
+    for version, names in flags_by_release.items():
+        flags = {*names}
+        changes[version] = FlagChanges(" ".join(sorted(flags - before)), " ".join(sorted(before - flags)))
+        before = flags
+    return changes
+
+
+def explain_unknown_flag(vllm: str, name: str) -> str:
+    """Return that a release has no such flag, with the nearest that it has; empty where it has one or is not known.
+
+    As vLLM's parser reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key of it.
+    """
+    flags = list_flags(vllm)
+    plain = name.lstrip("-").partition(".")[0].replace("_", "-")
+    if not flags or any(
+        flag.startswith(beginning) for beginning in (plain, plain.removeprefix("no-")) for flag in flags
+    ):
+        return ""
+    return f"vLLM {vllm} has no flag --{plain}{suggest_nearest(plain, flags, ', did you mean {}?')}"

@@ -1,0 +1,73 @@
+"""One server over several hosts: the flags and variables of each rank. Pure.
+
+vLLM's own executor joins the ranks (`--nnodes`): every host runs the same command with another `--node-rank`, and all
+but the first without an API (`--headless`). The queues between them are not encrypted and ask for no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.field_types import FlagValue
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+
+# How long ranks wait for each other while they start; vLLM waits for half an hour unless told.
+RENDEZVOUS_SECONDS = 600
+# A rank on the CPU: its engine has a process of its own, and autobinding would reserve a core for each rank.
+_ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+_ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+_OURS = ("nnodes", "node-rank", "master-addr", "headless")
+
+
+def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
+    """Raise when a server cannot be split over its hosts; `gpus` is how many it takes on all of them.
+
+    Raises:
+        UsageError: the ranks do not divide it, or its flags say themselves which rank it is.
+    """
+    if resolved.hosts == 1:
+        return
+    if gpus % resolved.hosts or gpus < resolved.hosts:
+        raise UsageError(
+            f"{resolved.hosts} hosts cannot share {gpus} GPUs evenly",
+            hint=f"--set tensor-parallel-size={resolved.hosts}",
+        )
+    if own := [name for name in _OURS if name in resolved.flags]:
+        raise UsageError(f"{', '.join(own)}: set by dflash-tui itself over several hosts", hint="drop the setting")
+
+
+def build_rank_flags(cluster: Cluster, rank: int, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    """Return the flags that make a command rank `rank`; the port and the time that the recipe sets stay as they are."""
+    words: dict[str, FlagValue] = {
+        "nnodes": len(cluster.hosts),
+        "node-rank": rank,
+        "master-addr": cluster.hosts[0].address,
+        "master-port": cluster.port,
+        "distributed-timeout-seconds": RENDEZVOUS_SECONDS,
+    }
+    words = {name: value for name, value in words.items() if name not in flags}
+    return words | ({"headless": True} if rank else {})
+
+
+def build_rank_environment(
+    cluster: Cluster, rank: int, variables: Mapping[str, str], *, on_cpu: bool
+) -> dict[str, str]:
+    """Return the variables of rank `rank`: the `variables` of the recipe, and what keeps the traffic on the link.
+
+    Without its address vLLM publishes that of the default route, and both ranks wait for each other and log nothing;
+    without RoCE's devices NCCL falls back to sockets, which it says nowhere unless it is told to.
+    """
+    own = cluster.hosts[rank]
+    env = {"VLLM_HOST_IP": own.address}
+    if own.interface:
+        env |= {"GLOO_SOCKET_IFNAME": own.interface}
+        env |= {} if on_cpu else {"NCCL_SOCKET_IFNAME": own.interface}
+    if own.devices and not on_cpu:
+        env |= {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": ",".join(own.devices)}
+        env |= {} if own.gid_index is None else {"NCCL_IB_GID_INDEX": str(own.gid_index)}
+    if on_cpu:
+        without_one_process = {name: value for name, value in variables.items() if name != _ONE_PROCESS}
+        return {**env, **_ON_CPU, **without_one_process}
+    return {**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", **variables}

@@ -1,0 +1,148 @@
+"""What a checkpoint's config.json says of its architecture, its shape, and how it drafts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dflash_tui.planning import kv_cache
+from dflash_tui.planning.recipes.artifacts import ModelConfig
+
+# None of a real model counts further.
+_MOST = 1 << 24
+_LONGEST_WORD = 128
+_LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+_HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+_REMOTE_CODE = "auto_map"
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A model by its config.json. What it does not say is None or empty."""
+
+    name: str
+    """Its repository or folder."""
+    architecture: str = ""
+    """The first of its architectures."""
+    model_type: str = ""
+    """Its kind, by transformers."""
+    shape: ModelConfig | None = None
+    """What the memory arithmetic reads."""
+    quantization: str = ""
+    """How its weights are quantized, by its quantization_config."""
+    head_layers: int = 0
+    """The layers of a head of its own that drafts (MTP); 0 without one."""
+    remote_code: bool = False
+    """Whether it brings code of its own."""
+    speculators: str = ""
+    """Its speculators_model_type."""
+    speculative_tokens: int | None = None
+    """How many tokens per step it asks for, in the speculators format."""
+    block_size: int | None = None
+    """How many tokens its block holds, the anchor included."""
+    anchored: bool = False
+    """Whether it drafts from the anchor, too, so that a block gives one token more."""
+    last_layer_id: int | None = None
+    """The highest of the target's layers whose states it reads."""
+    draft_vocab: int | None = None
+    """The size of its own vocabulary, where it maps it onto the target's."""
+    target_hidden: int | None = None
+    """The width of the target that it was made for, where that is not its own."""
+    gated: bool | None = None
+    """Whether its terms have to be accepted on the hub."""
+    size_gb: float | None = None
+    """The size of its files in 10^9 bytes."""
+
+    dspark_block: int | None = None
+    """How many tokens the DSpark drafter within a target drafts per step."""
+    forced_window: bool = False
+    """Whether it says that all its layers slide, whatever their types."""
+
+    @property
+    def slides(self) -> bool:
+        """Whether some of its layers have a sliding window."""
+        return self.forced_window or "sliding" in self._layer_kinds
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some of its layers slide and others do not."""
+        return {"sliding", "full"} <= self._layer_kinds
+
+    @property
+    def _layer_kinds(self) -> set[str]:
+        return set(kv_cache.classify_layers(self.shape)) if self.shape else set()
+
+
+def read_checkpoint(
+    name: str, config: Mapping[str, Any], *, gated: bool | None = None, size_gb: float | None = None
+) -> Checkpoint:
+    """Return what a config.json says; fields of another type than a model's count as not said.
+
+    Args:
+        name: The repository or folder.
+        config: Its config.json.
+        gated: Whether its terms have to be accepted.
+        size_gb: The size of its files.
+    """
+    text = _mapping(config.get("text_config")) or config
+    draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
+    places = [config, draft, text]
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return Checkpoint(
+        name=name,
+        architecture=_plain(first),
+        model_type=_text(config, "model_type"),
+        shape=kv_cache.read_model_shape(config),
+        quantization=_text(_mapping(config.get("quantization_config")), "quant_method"),
+        head_layers=max((_number(place, key) or 0 for place in (config, text) for key in _HEAD_LAYERS), default=0),
+        remote_code=bool(_mapping(config.get(_REMOTE_CODE))),
+        speculators=_text(config, "speculators_model_type"),
+        speculative_tokens=_read_speculative_tokens(config),
+        block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
+        anchored=any(place.get("sample_from_anchor") is True for place in places),
+        last_layer_id=_find_last_layer(places),
+        draft_vocab=_first(places, "draft_vocab_size"),
+        target_hidden=_first(places, "target_hidden_size"),
+        gated=gated,
+        size_gb=size_gb,
+        dspark_block=_first([config, text], "dspark_block_size"),
+        forced_window=draft.get("use_swa") is True,
+    )
+
+
+def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:
+    proposals = _mapping(config.get("speculators_config")).get("proposal_methods")
+    first = proposals[0] if isinstance(proposals, list) and proposals else None
+    return _number(_mapping(first), "speculative_tokens")
+
+
+def _find_last_layer(places: list[Mapping[str, Any]]) -> int | None:
+    return max((number for place in places for key in _LAYER_IDS for number in _numbers(place, key)), default=None)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(place: Mapping[str, Any], key: str) -> str:
+    return _plain(place.get(key))
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_WORD else ""
+
+
+def _number(place: Mapping[str, Any], key: str) -> int | None:
+    value = place.get(key)
+    return value if type(value) is int and 0 <= value <= _MOST else None
+
+
+def _numbers(place: Mapping[str, Any], key: str) -> list[int]:
+    values = place.get(key)
+    return [value for value in values if type(value) is int and 0 <= value <= _MOST] if isinstance(values, list) else []
+
+
+def _first(places: list[Mapping[str, Any]], key: str) -> int | None:
+    return next((number for place in places if (number := _number(place, key)) is not None), None)

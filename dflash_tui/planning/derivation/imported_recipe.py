@@ -1,0 +1,294 @@
+"""A command that starts vLLM as the text of a recipe: its flags as they are, and what could not be taken over. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.planning import releases
+from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
+from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
+from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.planning.recipes import recipe_rules
+
+_WHY = "Imported from a command; nobody ran it by this recipe."
+_SHORT = {
+    "ac": "attention-config", "cc": "compilation-config", "dc": "diffusion-config",
+    "dcp": "decode-context-parallel-size",
+    "dp": "data-parallel-size", "dpa": "data-parallel-address", "dpb": "data-parallel-backend",
+    "dpe": "data-parallel-external-lb", "dph": "data-parallel-hybrid-lb", "dpl": "data-parallel-size-local",
+    "dpn": "data-parallel-rank", "dpp": "data-parallel-rpc-port", "dpr": "data-parallel-start-rank",
+    "ep": "enable-expert-parallel", "n": "nnodes", "O": "optimization-level", "pcp": "prefill-context-parallel-size",
+    "pp": "pipeline-parallel-size", "q": "quantization", "r": "node-rank", "sc": "speculative-config",
+    "tp": "tensor-parallel-size",
+}  # fmt: skip
+# Switches by their names; whatever begins as these is one, too, but for the flags after them.
+_SWITCHES = split_names(
+    """
+    aggregate-engine-logging async-scheduling allow-deprecated-quantization calculate-kv-scales cudagraph-metrics
+    data-parallel-external-lb data-parallel-hybrid-lb enforce-eager exclude-tools-when-tool-choice-none
+    fail-on-environ-validation fully-sharded-loras grpc headless interleave-mm-strings kv-cache-metrics
+    kv-sharing-fast-prefill language-model-only log-error-stack mm-encoder-only numa-bind
+    return-tokens-as-token-ids scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init specialize-active-lora
+    trust-remote-code trust-request-chat-template use-replayssm use-tqdm-on-load
+    """
+)
+_BEGINS, _NO_SWITCHES = ("enable-", "disable-", "no-"), frozenset({"disable-access-log-for-endpoints"})
+# Flags that take several words.
+_SEVERAL = split_names(
+    """
+    allowed-headers allowed-methods allowed-origins cudagraph-capture-sizes default-mm-loras device-ids
+    ignore-patterns kv-cache-dtype-skip-layers logits-processors lora-modules lora-target-modules middleware
+    numa-bind-nodes served-model-name
+    """
+)
+_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
+
+
+_NO_SPECULATION = {"method": Method.NONE.value, "num_speculative_tokens": 0}
+_LONGEST = 100
+_DOTTED = "speculative-config."
+
+
+class ImportedRecipe(NamedTuple):
+    """A recipe that a command became."""
+
+    name: str
+    text: str
+    left_out: tuple[LeftOut, ...]
+
+
+class _Import:
+    """The recipe while it is made."""
+
+    def __init__(self, command: ShellCommand) -> None:
+        self.flags, self.positions = _read_flags(command.words)
+        self.left = list(command.left_out)
+
+    def leave(self, what: str, why: str) -> None:
+        self.left.append(LeftOut(what, why))
+
+    def take(self, *names: str) -> Any:
+        """Return the value of a flag that becomes a key of the recipe, by the first of its names."""
+        values = [self.flags.pop(name) for name in names if name in self.flags]
+        return values[0] if values else None
+
+    def take_text(self, name: str) -> str:
+        """Return a flag's value as text, the first of several."""
+        value = self.take(name)
+        several = value if isinstance(value, list) else [value]
+        for other in several[1:]:
+            self.leave(f"--{name} {other}", "a recipe has one")
+        return "" if several[0] in (None, True, False) else str(several[0])
+
+
+def import_recipe(command: ShellCommand) -> ImportedRecipe:
+    """Return the recipe of a command, and what of the command is not in it.
+
+    Raises:
+        UsageError: it names no model, or a shell would have to fill something in.
+    """
+    making = _Import(command)
+    model = making.take_text("model") or next(iter(making.positions), "")
+    for word in making.positions:
+        if word != model:
+            making.leave(word, "is neither a flag nor the value of one")
+    if not model or model.startswith("-"):
+        raise UsageError("the command names no model", hint="dflash-tui recipes import -- vllm serve MODEL …")
+    if re.search(r"\$[\w{(]", model):
+        raise UsageError(f"{model} is a variable of your shell", hint="write the model's name in its place")
+    served = making.take_text("served-model-name") or model.rstrip("/").rpartition("/")[2]
+    target = {"model": model, "served_name": served}
+    if revision := making.take_text("revision"):
+        target["revision"] = revision
+    recipe: dict[str, Any] = {"title": "", "status": "experimental", "why": _WHY, "target": target}
+    recipe |= _import_speculation(making)
+    recipe["mode"] = "eager" if making.take("enforce-eager") else "compile"
+    recipe |= _import_port(making, command)
+    recipe["engine"] = {"vllm": _choose_release(making, command.image)}
+    recipe |= {
+        name: part for name, part in (("env", _import_env(making, command)), ("flags", _import_flags(making))) if part
+    }
+    method = recipe.get("method", Method.DFLASH.value)
+    recipe["title"] = f"{served.rpartition('/')[2]}, {method}, imported"
+    name = re.sub(r"[^a-z0-9._-]+", "-", f"{model.rstrip('/').rpartition('/')[2]}-{method}".lower()).strip("-._")[:60]
+    body = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)
+    head = "# Imported by dflash-tui from a command. recipes/README.md explains the keys.\n"
+    return ImportedRecipe(name or "imported", head + body, tuple(making.left))
+
+
+def _read_flags(words: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Return the flags of `vllm serve` with their values, and the words that are neither; the last of a flag counts."""
+    flags: dict[str, Any] = {}
+    positions: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, joined = _name_flag(word)
+        if not name:
+            positions.append(word)
+        elif joined is not None:
+            flags[name] = _read_value(joined)
+        elif _is_switch(name):
+            flags |= {name.removeprefix("no-"): False} if name.startswith("no-") else {name: True}
+        else:
+            values = list(_take_values(left, several=name in _SEVERAL))
+            flags[name] = values if len(values) > 1 else _read_value(values[0]) if values else True
+    return flags, positions
+
+
+def _name_flag(word: str) -> tuple[str, str | None]:
+    """Return the name of a flag without dashes, and the value that is joined to it; no name for another word."""
+    if word.startswith("--") and len(word) > 2:
+        name, equals, value = word[2:].partition("=")
+        base, dot, key = name.partition(".")
+        return base.replace("_", "-").lower() + dot + key, value if equals else None
+    if match := re.fullmatch(r"-O(\d)", word):
+        return _SHORT["O"], match[1]
+    if match := re.fullmatch(r"-([A-Za-z]+)(\.[^=]+)?(?:=(.*))?", word, re.DOTALL):
+        return _SHORT.get(match[1], match[1]) + (match[2] or ""), match[3]
+    return "", None
+
+
+def _is_switch(name: str) -> bool:
+    return name in _SWITCHES or (name.startswith(_BEGINS) and name not in _NO_SWITCHES)
+
+
+def _take_values(left: list[str], *, several: bool) -> Iterator[str]:
+    while left and (not left[0].startswith("-") or re.fullmatch(r"-\d+(\.\d+)?", left[0])):
+        yield left.pop(0)
+        if not several:
+            return
+
+
+def _read_value(text: str) -> Any:
+    """Return what a word says: a mapping, a number that is written as we would, else the text as it is."""
+    if text.lstrip().startswith("{"):
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return text
+        return value if isinstance(value, dict) else text
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if str(number) == text:
+            return number
+    return text
+
+
+def _import_speculation(making: _Import) -> dict[str, Any]:
+    """Return the keys of a recipe for how tokens are drafted."""
+    config = making.take("speculative-config")
+    config = dict(config) if isinstance(config, Mapping) else {}
+    dotted = [name for name in making.flags if name.startswith(_DOTTED)]
+    config |= {name.removeprefix(_DOTTED): making.take(name) for name in dotted}
+    for flag, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+        if (value := making.take(flag)) is not None:
+            config.setdefault(key, value)
+    if not config:
+        return _NO_SPECULATION
+    method = _find_method(config)
+    if method is None:
+        making.leave(f"--speculative-config {json.dumps(config)}", "dflash-tui does not know its method")
+        return _NO_SPECULATION
+    model, tokens, revision = (config.pop(key, None) for key in ("model", "num_speculative_tokens", "revision"))
+    config.pop("method", None)
+    keys: dict[str, Any] = {} if method is Method.DFLASH else {"method": method.value}
+    if model and FACTS[method].drafter is not DrafterUse.NEVER:
+        keys["drafter"] = {"model": str(model)} | ({"revision": str(revision)} if revision else {})
+    keys["num_speculative_tokens"] = FACTS[method].default_tokens if tokens is None else tokens
+    if keys["num_speculative_tokens"] is None:
+        raise UsageError(
+            "the command does not say how many tokens are drafted per step, and vLLM would read it from the drafter",
+            hint="add num_speculative_tokens to its --speculative-config",
+        )
+    for key in list(config):
+        if find_secret(f"speculation.{key}", config[key]):
+            making.leave(f"{key} of --speculative-config", f"holds a secret; {advise_on_secret(key)}")
+            del config[key]
+    return keys | ({"speculation": config} if config else {})
+
+
+def _find_method(config: Mapping[str, Any]) -> Method | None:
+    """Return the method of a --speculative-config as vLLM reads it; None for one that a recipe cannot have."""
+    if (named := config.get("method")) is not None:
+        name = "mtp" if str(named).endswith("_mtp") else str(named)
+        return Method(name) if name in set(Method) else None
+    drafter = str(config.get("model", "")).lower()
+    guessed = (method for part, method in _NAME_PARTS.items() if part in drafter)
+    return next(guessed, Method.DRAFT_MODEL if drafter else None)
+
+
+def _import_port(making: _Import, command: ShellCommand) -> dict[str, Any]:
+    if (host := making.take("host")) is not None:
+        making.leave(f"--host {host}", "servers listen on 127.0.0.1; --set host=ADDRESS opens one")
+    within = making.take("port")
+    port = command.port or str(within or "")
+    if re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) <= HIGHEST_PORT:
+        return {"port": int(port)}
+    if port:
+        making.leave(f"port {port[:_LONGEST]}", "is not a port")
+    return {}
+
+
+def _choose_release(making: _Import, image: str) -> str:
+    """Return the release of an image's tag where an engine is known for it, else the newest."""
+    table = list(releases.load_releases())
+    if not image:
+        return table[-1]
+    tag = image.rpartition("/")[2].partition(":")[2].removeprefix("v")
+    if tag in table:
+        return tag
+    try:
+        later = [release for release in table if Version(release) >= Version(tag)]
+    except InvalidVersion:
+        later = []
+    chosen = later[0] if later else table[-1]
+    making.leave(f"image {image}", f"engines are installed from releases; vLLM {chosen} instead")
+    return chosen
+
+
+def _import_env(making: _Import, command: ShellCommand) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for name, value in command.env.items():
+        if find_secret(f"env.{name}", value):
+            making.leave(f"variable {name}", f"holds a secret; {advise_on_secret(f'env.{name}')}")
+        elif not _fits(EnvName, name):
+            making.leave(f"variable {name}", "is not a name of a variable")
+        else:
+            env[name] = value
+    return env
+
+
+def _import_flags(making: _Import) -> dict[str, Any]:
+    """Return the flags that a recipe may hold, as they are."""
+    flags: dict[str, Any] = {}
+    for name, value in making.flags.items():
+        if find_secret(f"flags.{name}", value):
+            making.leave(f"--{name}", f"holds a secret; {advise_on_secret(name)}")
+        elif reason := recipe_rules.explain_reserved_flag(name):
+            making.leave(f"--{name}", reason)
+        elif not _fits(FlagName, name):
+            making.leave(f"--{name}", "is not a name of a flag")
+        else:
+            flags[name] = value
+    return flags
+
+
+def _fits(kind: Any, text: str) -> bool:
+    try:
+        msgspec.convert(text, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

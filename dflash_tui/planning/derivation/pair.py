@@ -1,0 +1,230 @@
+"""Two checkpoints -> how vLLM serves them as a pair: method, drafts per step, least release, flags. Pure.
+
+The rules are those of vLLM 0.20.0 to 0.33.0 (config/speculative.py, the registries) and of the published commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from packaging.version import Version
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
+from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+
+# Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
+_DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
+_FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
+_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
+_PUBLISHED = "as the published commands"
+_ASSISTANT_TOKENS = 4
+_PUBLISHED_TOKENS = {
+    Method.MTP: (3, _PUBLISHED),
+    Method.EAGLE3: (3, _PUBLISHED),
+    Method.EAGLE: (3, _PUBLISHED),
+    Method.DRAFT_MODEL: (3, "a few: each costs a run of the drafter"),
+}
+
+
+class DerivedFact(NamedTuple):
+    """Something that was derived: what, its value, and the rule that gave it."""
+
+    name: str
+    value: str
+    rule: str
+
+
+class DerivedPair(NamedTuple):
+    """How vLLM serves a pair."""
+
+    target: Checkpoint
+    drafter: Checkpoint | None
+    method: Method
+    tokens: int
+    oldest_vllm: Version | None
+    """The first release that serves it right; None where each from 0.20.0 on does."""
+    flags: dict[str, Any]
+    facts: tuple[DerivedFact, ...]
+    warnings: tuple[str, ...]
+
+
+def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None) -> DerivedPair:
+    """Return how vLLM serves `target` with `drafter`; `method` is what the user asked for, if anything.
+
+    Raises:
+        UsageError: the two cannot be served together, or what is needed for it is not known.
+    """
+    facts: list[DerivedFact] = []
+    warnings: list[str] = []
+    chosen = method or _find_method(target, drafter, facts, warnings)
+    if method:
+        facts.append(DerivedFact("method", method.value, "asked for"))
+    _refuse_wrong_pair(target, drafter, chosen)
+    tokens = _find_tokens(target, drafter, chosen, facts)
+    oldest = _find_release(target, drafter, chosen, facts)
+    flags = _find_flags(target, drafter, facts, warnings)
+    if target.architecture not in load_architectures().targets:
+        warnings.append(
+            f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
+        )
+    return DerivedPair(target, drafter, chosen, tokens, oldest, flags, tuple(facts), tuple(warnings))
+
+
+def _find_method(
+    target: Checkpoint, drafter: Checkpoint | None, facts: list[DerivedFact], warnings: list[str]
+) -> Method:
+    if drafter is None:
+        if target.dspark_block:
+            facts.append(DerivedFact("method", "dspark", "the target's checkpoint has a DSpark drafter in it"))
+            return Method.DSPARK
+        if not target.head_layers:
+            raise UsageError(
+                f"{target.name} has no head that drafts",
+                hint="name a drafter (--drafter NAME), or a method without one: --method ngram, --method none",
+            )
+        facts.append(DerivedFact("method", "mtp", f"the target has {target.head_layers} layer(s) that draft"))
+        return Method.MTP
+    if drafter_kind := look_up_drafter(drafter):
+        what = drafter.speculators or drafter.architecture or drafter.model_type
+        facts.append(DerivedFact("method", drafter_kind.method.value, f"the drafter is a {what}"))
+        return drafter_kind.method
+    for part, method in _NAME_PARTS.items():
+        if part in drafter.name.lower():
+            facts.append(DerivedFact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it"))
+            warnings.append(f"the method is a guess from the name of {drafter.name}")
+            return method
+    facts.append(DerivedFact("method", "draft_model", "the drafter is a model of its own"))
+    return Method.DRAFT_MODEL
+
+
+def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
+    """Return what vLLM makes of a drafter by its config.json; None for a model that is none."""
+    table = load_architectures()
+    return (
+        table.speculators.get(drafter.speculators)
+        or table.model_types.get(drafter.model_type)
+        or table.drafters.get(drafter.architecture)
+    )
+
+
+def _refuse_wrong_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> None:
+    """Raise for two models that vLLM cannot serve together, before anything is downloaded."""
+    for reason in _find_misfits(target, drafter, method):
+        name = f"{target.name} with {drafter.name}" if drafter else target.name
+        raise UsageError(
+            f"{name}: {reason}", hint="choose a drafter that was made for this target, or another --method"
+        )
+
+
+def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> Iterator[str]:
+    use, architecture = FACTS[method].drafter, load_architectures().targets.get(target.architecture)
+    if use is DrafterUse.REQUIRED and drafter is None:
+        yield f"{method} needs a drafter"
+    if use is DrafterUse.NEVER and drafter is not None:
+        yield f"{method} takes no drafter"
+    if method is Method.MTP and drafter is None and not target.head_layers:
+        yield "the target has no head that drafts (MTP)"
+    if method is Method.DSPARK and drafter is None and not target.dspark_block:
+        yield "the target has no DSpark drafter in it, and none is named"
+    if method in _FROM_STATES and architecture and not architecture.hands_states:
+        yield f"vLLM up to 0.33.0 hands no hidden states of {target.architecture} to a drafter, which {method} needs"
+    if drafter is None:
+        return
+    if drafter.architecture and drafter.architecture == target.architecture and method is not Method.DRAFT_MODEL:
+        yield f"both are a {target.architecture}, and {method} takes a drafter"
+    yield from _find_misshapes(target, drafter, method)
+
+
+def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:
+    ours, theirs = target.shape, drafter.shape
+    if ours is None or theirs is None:
+        return
+    layers, last = ours.num_hidden_layers, drafter.last_layer_id
+    if method in _FROM_STATES and last is not None and layers and last > layers:
+        yield f"the drafter reads layer {last} of a target that has {layers}"
+    wide = drafter.target_hidden or theirs.hidden_size
+    if method is Method.DFLASH and ours.hidden_size and wide and wide != ours.hidden_size:
+        yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
+    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
+        yield "the drafter's config.json names no block_size"
+    mine, its = ours.vocab_size, theirs.vocab_size
+    if mine and its and its < mine and drafter.draft_vocab is None:
+        yield f"the drafter knows {its} tokens, and the target {mine}"
+    if method is Method.DRAFT_MODEL and mine and its and mine != its:
+        yield f"the drafter knows {its} tokens, and the target {mine}; vLLM takes only equal vocabularies here"
+
+
+def _find_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method, facts: list[DerivedFact]) -> int:
+    tokens, rule = _count_tokens(target, drafter, method)
+    facts.append(DerivedFact("drafts", f"{tokens} per step", rule))
+    return tokens
+
+
+def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str]:
+    if drafter and drafter.speculative_tokens:
+        return drafter.speculative_tokens, "the drafter's own config asks for it"
+    if drafter and drafter.block_size and method in {Method.DFLASH, Method.DSPARK}:
+        whole = drafter.anchored or method is Method.DSPARK
+        exception = "" if whole else ", of which one is given"
+        tokens = drafter.block_size if whole else drafter.block_size - 1
+        return max(1, tokens), f"its block holds {drafter.block_size} tokens{exception}"
+    if method is Method.DSPARK and drafter is None and target.dspark_block:
+        return target.dspark_block, f"the block of the target's own drafter holds {target.dspark_block}"
+    if method is Method.MTP and drafter is None and target.head_layers > 1:
+        return target.head_layers, f"the head has {target.head_layers} layers"
+    if method in _PUBLISHED_TOKENS:
+        tokens, rule = _PUBLISHED_TOKENS[method]
+        return (_ASSISTANT_TOKENS if method is Method.MTP and drafter else tokens), rule
+    if (default := FACTS[method].default_tokens) is not None:
+        return default, "as vLLM takes it unasked"
+    raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
+
+
+def _find_release(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method, facts: list[DerivedFact]
+) -> Version | None:
+    reasons = [(Version(since), why) for since, why in _list_release_reasons(target, drafter, method) if since]
+    if not reasons:
+        return None
+    least, why = max(reasons, key=lambda reason: reason[0])
+    facts.append(DerivedFact("vLLM", f">= {least}", why))
+    return least
+
+
+def _list_release_reasons(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method
+) -> Iterator[tuple[str | None, str]]:
+    architecture = load_architectures().targets.get(target.architecture)
+    if architecture:
+        yield architecture.since, f"the first release that serves {target.architecture}"
+        if method in _FROM_STATES:
+            yield architecture.states, f"the first release that hands out the states of {target.architecture}"
+    if since := FACTS[method].since:
+        yield str(since), f"the first release with the method {method}"
+    if drafter and (kind := look_up_drafter(drafter)):
+        yield kind.since, f"the first release with {drafter.speculators or drafter.architecture or drafter.model_type}"
+    if method is Method.DFLASH:
+        yield str(_DFLASH_RIGHT), "releases before hand a DFlash drafter wrong layers, or corrupt what it reads"
+        if drafter and drafter.slides:
+            yield str(_SLIDING_RIGHT), "releases before ignore the sliding windows of a DFlash drafter"
+        if drafter and drafter.is_mixed:
+            yield str(_MIXED_RIGHT), "the first release that runs drafters with sliding and full attention right"
+
+
+def _find_flags(
+    target: Checkpoint, drafter: Checkpoint | None, facts: list[DerivedFact], warnings: list[str]
+) -> dict[str, Any]:
+    architecture = load_architectures().targets.get(target.architecture)
+    flags: dict[str, Any] = dict(architecture.flags) if architecture else {}
+    if architecture and architecture.tools:
+        flags |= {"enable-auto-tool-choice": True, "tool-call-parser": architecture.tools}
+    if architecture and architecture.reasoning:
+        flags["reasoning-parser"] = architecture.reasoning
+    if architecture and flags:
+        facts.append(DerivedFact("flags", ", ".join(flags), f"the published commands of {target.architecture}"))
+    if any(model and model.remote_code for model in (target, drafter)) and "trust-remote-code" not in flags:
+        warnings.append("a config.json names code of its own; if vLLM asks for it: --set trust-remote-code=true")
+    return flags

@@ -1,0 +1,86 @@
+"""A derived pair as the text of a recipe file, with the rule behind each value as a comment. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+from dflash_tui.planning import releases
+from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.recipe import Recipe
+
+_WHY = "Derived from the models' config.json by rules; nobody ran it."
+_FP8_ON_GB10 = ("Qwen3_5", "Qwen4Exp", "NemotronH")
+_LONGEST_NAME = 60
+
+
+def name_recipe(pair: DerivedPair) -> str:
+    """Return a name for the recipe of a pair: the target's, the drafter's or the method's."""
+    drafter = _last_part(pair.drafter.name) if pair.drafter else ""
+    words = [_last_part(pair.target.name), drafter or pair.method.value]
+    return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words).lower()).strip("-._")[:_LONGEST_NAME] or "derived"
+
+
+def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
+    """Return the recipe of a pair as YAML that `recipe_loader` reads.
+
+    Args:
+        pair: The pair.
+        cpu: A recipe for the CPU, whose engine, environment and patches it takes; without one it is for a GPU.
+    """
+    lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
+    head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
+    mapping = _build_mapping(pair) | (_read_cpu_parts(cpu) if cpu else {})
+    body = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=110)
+    return head + "\n".join(lines) + "\n" + body
+
+
+def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
+    target, newest = pair.target, [*releases.load_releases()][-1]
+    what = _last_part(pair.drafter.name) if pair.drafter else str(pair.method)
+    recipe: dict[str, Any] = {
+        "title": f"{_last_part(target.name)} with {what}",
+        "status": "experimental",
+        "why": _WHY,
+        "target": {"model": target.name, "served_name": _last_part(target.name).lower(), **_describe(target)},
+    }
+    if target.quantization:
+        recipe["target"]["quantization"] = target.quantization
+    if pair.drafter:
+        recipe["drafter"] = {"model": pair.drafter.name, **_describe(pair.drafter)}
+        if pair.method is Method.DFLASH:
+            recipe["drafter"]["max_tokens"] = pair.tokens
+    recipe |= {"method": pair.method.value} if pair.method is not Method.DFLASH else {}
+    recipe["num_speculative_tokens"] = pair.tokens
+    recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
+    recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": newest}}
+    if warnings := [*pair.warnings, *_advise_on_hardware(target)]:
+        recipe["warnings"] = warnings
+    return recipe
+
+
+def _read_cpu_parts(recipe: Recipe) -> dict[str, Any]:
+    parts: dict[str, Any] = msgspec.to_builtins(recipe)
+    return {"mode": "eager", **{name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}}
+
+
+def _describe(model: Checkpoint) -> dict[str, Any]:
+    size = round(model.size_gb, 3) if model.size_gb else 0.0
+    fields: dict[str, Any] = {"size_gb": size or None, "gated": model.gated}
+    shape = {name: value for name, value in msgspec.to_builtins(model.shape).items() if value} if model.shape else {}
+    return {name: value for name, value in (fields | {"config": shape}).items() if value not in (None, {})}
+
+
+def _advise_on_hardware(target: Checkpoint) -> list[str]:
+    if target.architecture.startswith(_FP8_ON_GB10):
+        return ["the published commands for a GB10 have --set kv-cache-dtype=fp8"]
+    return []
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2] or name

@@ -1,0 +1,42 @@
+"""The types of the fields of recipes, patches and catalogues: text, names and numbers, and what each may be. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+# `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
+END = r"$(?!\n)"
+# No control characters, and none that reorder or hide what stands beside them.
+_UNSEEN = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+_PLAIN = rf"[^\x00-\x1f{_UNSEEN}]"
+
+Name = Annotated[str, Meta(pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{END}")]
+FileName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}{END}")]
+FlagName = Annotated[str, Meta(pattern=rf"^[a-z][a-z0-9-]*(?:\.[A-Za-z0-9._+-]+)?{END}")]
+EnvName = Annotated[str, Meta(pattern=rf"^[A-Za-z_][A-Za-z0-9_]*{END}")]
+PLAIN_TEXT = rf"^{_PLAIN}+{END}"
+Text = Annotated[str, Meta(min_length=1, pattern=PLAIN_TEXT)]
+MaybeText = Annotated[str, Meta(pattern=rf"^{_PLAIN}*{END}")]
+# Text that becomes a word of a command beside others, where a dash at its start would make it an option.
+Word = Annotated[str, Meta(min_length=1, pattern=rf"^(?!-){_PLAIN}*{END}")]
+# Text that may be folded over lines, as `>` does.
+Prose = Annotated[str, Meta(min_length=1, pattern=rf"^[^\x00-\x09\x0b-\x1f{_UNSEEN}]*$")]
+Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{END}")]
+Hosts = Annotated[int, Meta(ge=1, le=64)]
+Tokens = Annotated[int, Meta(ge=0, le=64)]
+HIGHEST_PORT = 65535
+Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
+Gigabytes = Annotated[float, Meta(gt=0, le=10_000)]
+Megabytes = Annotated[int, Meta(ge=0, le=10_000_000)]
+Size = Annotated[int, Meta(ge=1, le=1 << 40)]
+Range = Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=2, max_length=2)]
+Shares = Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=2, max_length=2)]
+Releases = Annotated[
+    str, Meta(pattern=rf"^(?:(?:[<>=!]=|[<>])\d+(?:\.\d+)*(?:, ?(?=[<>=!])|{END}))*{END}", max_length=200)
+]
+VllmVersion = Annotated[str, Meta(pattern=rf"^\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)*{END}")]
+# A plain `str`: msgspec 0.22.0 frees the pattern of a `Text` in a union with a list or mapping once too often, and
+# Python dies of it when it ends. The words of flags are checked in recipe_loader.
+FlagValue = bool | int | float | str | list[Word] | dict[str, Any]

@@ -1,0 +1,1 @@
+"""What a plan may do beyond serving a model."""

@@ -1,0 +1,149 @@
+"""How other programs reach a server: URL, model and the variable of the key, in the form that each of them reads. Pure.
+
+No form has the key itself: each names the variable that it is taken from.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dflash_tui.runs.run import KEY_VARIABLE, Run
+
+_PROVIDER = "dflash-tui"
+_HELLO = "Say hello."
+# An agent asks for that many tokens at once where nothing else is said, which a shorter context refuses.
+_LONGEST_ANSWER = 32_000
+
+
+class ClientProgram(StrEnum):
+    """A program or library that sends requests to a server."""
+
+    OPENCODE = "opencode"
+    CONTINUE = "continue"
+    OPEN_WEBUI = "open-webui"
+    CURL = "curl"
+    PYTHON = "python"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a server answers, and as what."""
+
+    url: str
+    """The base of an OpenAI-compatible API."""
+    model: str
+    """The model's name for clients."""
+    key_variable: str = ""
+    """The variable that holds the API key; empty where the server asks for none."""
+    context: int | None = None
+    """Tokens of a prompt and its answer together, where the launch names a number."""
+
+    @classmethod
+    def from_run(cls, run: Run) -> Endpoint:
+        """Return where the server of `run` answers programs of this machine."""
+        plan = run.plan
+        key = KEY_VARIABLE if plan.is_open else ""
+        return cls(f"{run.url}/v1", plan.served_name, key, plan.context)
+
+
+def format_endpoint(endpoint: Endpoint) -> str:
+    """Return all of an endpoint in one line."""
+    key = f" · key in ${endpoint.key_variable}" if endpoint.key_variable else " · no key"
+    return f"{endpoint.url} · model {endpoint.model}{key}"
+
+
+def format_wiring(endpoint: Endpoint, program: ClientProgram) -> str:
+    """Return what a program has to be given to use a server, as the file or the command that it is given by."""
+    return _FORMS[program](endpoint)
+
+
+def _format_opencode(endpoint: Endpoint) -> str:
+    """Return an opencode.json; the form of its first version, which its second reads as well."""
+    options = {"baseURL": endpoint.url}
+    options |= {"apiKey": f"{{env:{endpoint.key_variable}}}"} if endpoint.key_variable else {}
+    model: dict[str, Any] = {"name": endpoint.model}
+    if endpoint.context:
+        model["limit"] = {"context": endpoint.context, "output": min(_LONGEST_ANSWER, endpoint.context // 4)}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": _PROVIDER, "options": options}
+    provider |= {"models": {endpoint.model: model}}
+    config = {"$schema": "https://opencode.ai/config.json", "provider": {_PROVIDER: provider}}
+    return json.dumps(config | {"model": f"{_PROVIDER}/{endpoint.model}"}, indent=2)
+
+
+def _format_continue(endpoint: Endpoint) -> str:
+    """Return a config.yaml of Continue."""
+    import yaml
+
+    model: dict[str, Any] = {"name": endpoint.model, "provider": "vllm", "model": endpoint.model}
+    model["apiBase"] = endpoint.url
+    if endpoint.key_variable:
+        model["apiKey"] = f"${{{{ secrets.{endpoint.key_variable} }}}}"
+    model["roles"] = ["chat", "edit", "apply"]
+    if endpoint.context:
+        model["defaultCompletionOptions"] = {"contextLength": endpoint.context}
+    config = {"name": _PROVIDER, "version": "0.0.1", "schema": "v1", "models": [model]}
+    return yaml.safe_dump(config, sort_keys=False, width=1000, allow_unicode=True).rstrip()
+
+
+def _format_open_webui(endpoint: Endpoint) -> str:
+    """Return the command that runs Open WebUI in the network of this machine, where the server listens."""
+    key = f'OPENAI_API_KEY="${endpoint.key_variable}" ' if endpoint.key_variable else ""
+    words = ["-d --network host --name open-webui -v open-webui:/app/backend/data", "-e PORT=3000"]
+    words += [f"-e {shlex.quote(f'OPENAI_API_BASE_URL={endpoint.url}')}", *(["-e OPENAI_API_KEY"] if key else [])]
+    return f"{key}docker run {_over_lines([*words, 'ghcr.io/open-webui/open-webui:main'])}"
+
+
+def _format_curl(endpoint: Endpoint) -> str:
+    """Return a curl that streams an answer."""
+    body = {"model": endpoint.model, "messages": [{"role": "user", "content": _HELLO}], "stream": True}
+    words = [f"-N {shlex.quote(f'{endpoint.url}/chat/completions')}", "-H 'Content-Type: application/json'"]
+    words += [f'-H "Authorization: Bearer ${endpoint.key_variable}"'] if endpoint.key_variable else []
+    return f"curl {_over_lines([*words, f'-d {shlex.quote(json.dumps(body, ensure_ascii=False))}'])}"
+
+
+def _format_python(endpoint: Endpoint) -> str:
+    """Return a program that streams an answer with OpenAI's library."""
+    key = f'os.environ["{endpoint.key_variable}"]' if endpoint.key_variable else '"none"'
+    lines = ["import os", ""] if endpoint.key_variable else []
+    lines += [
+        "from openai import OpenAI",
+        "",
+        f"client = OpenAI(base_url={_quote(endpoint.url)}, api_key={key})",
+        f'messages = [{{"role": "user", "content": "{_HELLO}"}}]',
+        f"stream = client.chat.completions.create(model={_quote(endpoint.model)}, messages=messages, stream=True)",
+        "for chunk in stream:",
+        "    for choice in chunk.choices:",
+        '        print(choice.delta.content or "", end="", flush=True)',
+        "print()",
+    ]
+    return "\n".join(lines)
+
+
+def _over_lines(parts: list[str]) -> str:
+    return " \\\n  ".join(parts)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)  # of a text that can be a name, that is Python as well
+
+
+_FORMS: dict[ClientProgram, Callable[[Endpoint], str]] = {
+    ClientProgram.OPENCODE: _format_opencode,
+    ClientProgram.CONTINUE: _format_continue,
+    ClientProgram.OPEN_WEBUI: _format_open_webui,
+    ClientProgram.CURL: _format_curl,
+    ClientProgram.PYTHON: _format_python,
+}
+# Where each form goes.
+PLACES = {
+    ClientProgram.OPENCODE: "opencode.json of a project, or ~/.config/opencode/opencode.json",
+    ClientProgram.CONTINUE: "~/.continue/config.yaml",
+    ClientProgram.OPEN_WEBUI: "a shell; then http://127.0.0.1:3000 in a browser",
+    ClientProgram.CURL: "a shell",
+    ClientProgram.PYTHON: "a file; pip install openai",
+}

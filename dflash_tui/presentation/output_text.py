@@ -1,0 +1,79 @@
+"""The sentences of an output check: whether two arms answer alike, and the two answers that differ soonest."""
+
+from __future__ import annotations
+
+from dflash_tui.common.formatting import format_percent, pluralize
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.experiments.analysis.report import ExactMatch, FirstDifference, OutputComparison, OutputVerdict
+
+_HEADLINES = {
+    OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
+    OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
+    OutputVerdict.UNKNOWN: "answers: not known whether alike",
+}
+_NAME = 16
+
+
+def format_output_headline(outputs: OutputComparison) -> str:
+    """Return the verdict on the answers in one sentence."""
+    return f"{_HEADLINES[outputs.verdict]}{f': {outputs.why}' if outputs.why else ''}"
+
+
+def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
+    """Return the figures behind the verdict on the answers, a sentence each; `a` and `b` are the names of the arms."""
+    if not outputs.prompts:
+        return []
+    lines = [
+        f"{b} against {a}: {format_percent(outputs.different)} of pairs of greedy answers to "
+        f"{pluralize(outputs.prompts, 'prompt')} differ{_format_within(outputs, a, b)}"
+    ]
+    if outputs.excess is not None and outputs.low is not None and outputs.high is not None:
+        lines.append(
+            f"more than between boots of one arm: {100 * outputs.excess:+.0f} percentage points "
+            f"({100 * outputs.low:+.0f} to {100 * outputs.high:+.0f}; 95 %, bootstrap over prompts, for these "
+            f"{sum(outputs.boots)} boots)"
+        )
+    if outputs.position is not None:
+        other = outputs.position_within
+        within = "" if other is None else f", between boots of one arm {other:.0f}"
+        lines.append(f"first {outputs.unit} that differs, median: {outputs.position:.0f}{within}")
+    return [*lines, *([_format_exact_match(outputs.exact, a, b)] if outputs.exact else [])]
+
+
+def _format_exact_match(exact: ExactMatch, a: str, b: str) -> str:
+    ours, theirs = (format_percent(share, 1) for share in exact.shares)
+    points = (
+        f"{100 * exact.difference:+.1f} percentage points ({100 * exact.low:+.1f} to {100 * exact.high:+.1f}; 95 %)"
+    )
+    return f"exact match, {pluralize(exact.prompts, 'prompt')}: {a} {ours}, {b} {theirs}; {b} − {a}: {points}"
+
+
+def _format_within(outputs: OutputComparison, a: str, b: str) -> str:
+    if len(outputs.within) != 2:
+        return ""
+    ours, theirs = map(format_percent, outputs.within)
+    return f"; two boots of {a}: {ours}, of {b}: {theirs}"
+
+
+def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
+    """Return the two answers that differ soonest, as lines to stand below each other; none where arms are alike."""
+    if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
+        return []
+    width = max(len("both"), *(min(_NAME, len(name)) for name in (a, b)))
+    rows = (("both", first.common), (a, first.a), (b, first.b))
+    excerpts = [
+        f"{clean_line(name)[:_NAME]:<{width}}  {_in_one_line(text)}" for name, text in rows if text or name != "both"
+    ]
+    return [_name_place(outputs, first), *excerpts]
+
+
+def _in_one_line(text: str) -> str:
+    return clean_line(text.replace("\n", "⏎")) or "(ends)"
+
+
+def _name_place(outputs: OutputComparison, first: FirstDifference) -> str:
+    """Return where the two answers that differ soonest are: the prompt, the boots and the place."""
+    streams = f" ×{first.streams}" if first.streams != 1 else ""
+    boots = " and ".join(str(number + 1) for number in first.boots)
+    where = f"{clean_line(first.kind)}{streams}, round {first.round + 1}, boots {boots}"
+    return clean_line(f"soonest: {where}, from {outputs.unit} {first.position} on")

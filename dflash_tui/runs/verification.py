@@ -1,0 +1,96 @@
+"""The last functional check of each recipe on this machine, as a file of ours keeps it."""
+
+import time
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.event_json import YEAR_2100
+
+_LARGEST = 1 << 16
+
+
+class CheckResult(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class FunctionalCheck(msgspec.Struct, frozen=True):
+    """One check of a served pair, and what was seen."""
+
+    name: str
+    result: CheckResult
+    detail: str
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What a recipe was seen to do on this machine."""
+
+    recipe: str
+    at: float
+    """When, in seconds since the epoch."""
+    vllm: str
+    """The release that served it."""
+    hardware: str
+    """The class of the GPUs."""
+    run: str
+    """The run that was checked."""
+    checks: tuple[FunctionalCheck, ...] = ()
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(check.name for check in self.checks if check.result is CheckResult.FAILED)
+
+
+register_type(Verification)
+_decoder: msgspec.json.Decoder[Verification] = msgspec.json.Decoder(Verification)
+
+
+def format_badge(verification: Verification) -> str:
+    """Return when, and with which release, all that was checked was right."""
+    return f"verified here {_format_day(verification)}, {verification.vllm}"
+
+
+def format_short_badge(verification: Verification, vllm: str) -> str:
+    """Return the same for a column beside a release: its own is named only where it is another."""
+    other = "" if verification.vllm == vllm else f", {verification.vllm}"
+    return f"here {_format_day(verification)}{other}"
+
+
+def _format_day(verification: Verification) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(verification.at))
+
+
+def record_verification(verification: Verification) -> None:
+    """Keep a check in place of the one before."""
+    folder = paths.verifications_folder()
+    private_files.ensure_private_folder(folder)
+    private_files.replace_private_file(folder / f"{verification.recipe}.json", msgspec.json.encode(verification))
+
+
+def list_verifications() -> dict[str, Verification]:
+    """Return the last check of each recipe by its name; what cannot be read is left out: it is made again."""
+    try:
+        files = [path for path in paths.verifications_folder().iterdir() if path.suffix == ".json"]
+    except OSError:
+        return {}
+    read = [(path.name, record) for path in files for record in _read(path.name)]
+    return {
+        record.recipe: record for name, record in read if f"{record.recipe}.json" == name and 0 <= record.at < YEAR_2100
+    }
+
+
+def _read(name: str) -> Iterable[Verification]:
+    path = paths.verifications_folder() / name
+    try:
+        if not private_files.explain_untrusted_record(path, paths.state_folder()):
+            yield untrusted_json.decode_untrusted(private_files.read_file(path, _LARGEST), _decoder, one_line=True)
+    except (OSError, msgspec.MsgspecError):
+        return

@@ -1,0 +1,117 @@
+"""A drafter for a model: those that the catalogue and the hub's model tree know, of which one makes a recipe."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.planning.derivation import catalogue as catalogues
+from dflash_tui.planning.methods import Method
+from dflash_tui.presentation.recipe import catalogue_text
+from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
+
+
+class DrafterChoice(NamedTuple):
+    """A model and what drafts for it: a repository, or where it needs none a method."""
+
+    target: str
+    drafter: str = ""
+    method: Method | None = None
+
+
+class DrafterDialog(Dialog[DrafterChoice]):
+    """Asks for a model and lists its drafters; ends with the one that was chosen, or None."""
+
+    HEADING: ClassVar = "find a drafter"
+    BINDINGS: ClassVar = [
+        Binding("enter", "choose", "look", key_display="⏎", priority=True, tooltip="Look for drafters, or take one"),
+        Binding("slash", "type", "another model", key_display="/", tooltip="Another model"),
+        Binding("escape", "dismiss", "close", key_display="esc"),
+    ]
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self.model = model
+        self.choices: list[DrafterChoice] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content("Which model? What the catalogue and the hub know to draft for it becomes a recipe."))
+            yield Input(self.model, id="option", placeholder="its repository: OWNER/NAME")
+            yield MarkedList(id="runs", markup=False)
+            yield Static(id="change", markup=False)
+
+    @once_composed
+    def on_mount(self) -> None:
+        self.query_one(OptionList).display = False
+        self.query_one(Input).focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return action != "type" or bool(self.query(Input) and not self.query_one(Input).has_focus)
+
+    def action_type(self) -> None:
+        """Type another model."""
+        self.query_one(Input).focus()
+        self.refresh_bindings()
+
+    def action_choose(self) -> None:
+        """Look for drafters of what was typed, or take the highlighted one."""
+        place = self.query_one(OptionList).highlighted
+        if self.query_one(Input).has_focus:
+            if model := self.query_one(Input).value.strip():
+                self.look_up(model)
+        elif place is not None:
+            self.dismiss(self.choices[place])
+
+    @on(Input.Changed)
+    def _on_typed(self, message: Input.Changed) -> None:
+        message.stop()
+
+    @work(exclusive=True, group="drafters")
+    async def look_up(self, model: str) -> None:
+        """List the drafters of the catalogue at once, then those of the hub."""
+        from dflash_tui.engines.hub import model_tree
+        from dflash_tui.engines.hub.client import HubAccessError
+
+        table, self.choices = self.query_one(OptionList), []
+        table.clear_options()
+        table.display = False
+        pairs = catalogues.find_pairs(catalogues.load_catalogue(), model)
+        for pair in pairs:
+            if pair.method is not Method.NONE:
+                choice = DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method)
+                self._add(choice, pair.drafter or pair.method.value, catalogue_text.describe_drafter(pair))
+        self._say(f"asking the hub about {clean_line(model)} …")
+        try:
+            drafters = await model_tree.find_tree_drafters(model)
+        except HubAccessError as error:
+            self._say(f"the hub's model tree was not read: {error}")
+        else:
+            for drafter in drafters:
+                if drafter.repo not in {choice.drafter for choice in self.choices}:
+                    self._add(
+                        DrafterChoice(model, drafter.repo), drafter.repo, catalogue_text.describe_tree_drafter(drafter)
+                    )
+            self._say("" if self.choices else "nothing is known to draft for it; n-grams need no drafter (m)")
+
+    def _add(self, choice: DrafterChoice, name: str, facts: str) -> None:
+        table = self.query_one(OptionList)
+        self.choices.append(choice)
+        table.add_option(Option(Content.assemble((clean_line(name), "bold"), (f"\n  {clean_line(facts)}", MUTED_ROW))))
+        if len(self.choices) == 1:
+            table.display, table.highlighted = True, 0
+            table.focus()
+            self.refresh_bindings()
+
+    def _say(self, text: str) -> None:
+        self.query_one("#change", Static).update(Content(text))

@@ -1,0 +1,37 @@
+"""What the panel prints when it is left: what keeps running, and how to come back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_tui.common.formatting import describe_attach_and_stop, format_host_and_port
+from dflash_tui.experiments import store
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.presentation import experiment_text
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
+
+
+def build_farewell() -> str:
+    """Return what to print of the servers and the A/Bs that go on now; empty where nothing does."""
+    folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
+    driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
+    return format_farewell(registry.list_living_runs(), driven)
+
+
+def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
+    """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
+    measured = {progress.current.run for progress in driven if progress.current}
+    paragraphs = [
+        f"{run.plan.recipe} keeps running on {format_host_and_port(run.plan.host, run.plan.port)}\n"
+        f"{describe_attach_and_stop(run.id)}\n  use:   {format_endpoint(Endpoint.from_run(run))}"
+        for run in runs
+        if run.id not in measured
+    ]
+    paragraphs += [
+        f"the {'tune' if progress.design.tuning else 'A/B'} of {progress.design.recipe} continues in the background\n"
+        + experiment_text.describe_experiment_commands(progress.design)
+        for progress in driven
+    ]
+    return "\n".join(paragraphs)

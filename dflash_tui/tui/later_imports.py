@@ -1,0 +1,39 @@
+"""What the first paint of the panel is spared: modules of other screens, imported while nobody waits for them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from importlib import import_module
+
+# Each is imported where it opens something, too; this way a key press waits for none, and none is read from an
+# installation that was upgraded meanwhile.
+_LATER = (
+    "monitoring.observer",
+    "tui.dialogs.doctor",
+    "tui.dialogs.drafters",
+    "tui.dialogs.experiments",
+    "tui.dialogs.new_experiment",
+    "tui.dialogs.new_tune",
+    "tui.dialogs.options",
+    "tui.dialogs.patches",
+    "tui.dialogs.peers",
+    "tui.dialogs.remedies",
+    "tui.dialogs.runs",
+    "tui.dialogs.trust",
+    "tui.farewell",
+    "tui.palette",
+    "tui.screens.experiment",
+    "tui.screens.replay",
+    "tui.screens.run",
+    "tui.screens.verdict",
+)
+
+
+def import_later(is_cancelled: Callable[[], bool]) -> None:
+    """Import the modules one by one, until `is_cancelled`; what they hold is never collected."""
+    for name in _LATER:
+        if is_cancelled():
+            return
+        import_module(f"dflash_tui.{name}")
+    gc.freeze()

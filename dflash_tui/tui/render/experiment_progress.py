@@ -1,0 +1,225 @@
+"""A running experiment as Textual content: how much is left, what is measured now, the speeds until now. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual.content import Content
+
+from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate, truncate_middle
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments.estimate import BootEstimate
+from dflash_tui.experiments.progress import Progress, estimate_left
+from dflash_tui.presentation.experiment_tables import arm_letter, arm_mark, median_speed, name_arm
+from dflash_tui.run_state.eta import RecordedStart
+from dflash_tui.tui.render.experiment import arm_color
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.widgets.chart import ChartLine
+
+_KIND = 12
+_FIGURES = 22  # cells behind a bar
+_ROOMY = 100
+_LEAST_SPAN = 60.0
+# Under these names a boot shows requests that do not count.
+UNCOUNTED = frozenset({"cold", "warm-up"})
+_STAGES = {"starting": "starting", "cold": "warming up, not counted", "warm-up": "warming up, not counted"}
+
+
+class Outlook(NamedTuple):
+    """What is known of an experiment before its first boot is over."""
+
+    boots: BootEstimate
+    """How long its boots take."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of prompts that it measures, none when it measures starts or its suite is gone."""
+    starts: tuple[tuple[RecordedStart, ...], ...] = ()
+    """The earlier starts on this machine of what each arm launches."""
+
+
+class MeasuredSpeed(NamedTuple):
+    """A request that counts, and the arm that answered it."""
+
+    arm: int
+    request: RequestDone
+
+
+def list_speeds(progress: Progress, current: Sequence[RequestDone]) -> list[MeasuredSpeed]:
+    """Return the requests that count, of boots that are over and those of the `current` one."""
+    over = [MeasuredSpeed(boot.arm, done) for boot in progress.boots for done in boot.requests]
+    here = [MeasuredSpeed(progress.current.arm, done) for done in current] if progress.current else []
+    return [speed for speed in (*over, *here) if not speed.request.error and speed.request.decode_tok_s is not None]
+
+
+def describe_stage(progress: Progress) -> str:
+    """Return what the current boot does now; empty between two boots."""
+    current = progress.current
+    if current is None:
+        return ""
+    if current.stage != "round":
+        return _STAGES.get(current.stage, current.stage)
+    if not progress.due:
+        return f"measuring, {pluralize(current.requests, 'request')} answered"
+    if current.requests >= progress.due:
+        return f"all {pluralize(progress.due, 'request')} answered"
+    return f"measuring, request {current.requests + 1} of {progress.due}"
+
+
+def list_boot_stages(progress: Progress) -> str:
+    """Return what each boot does, for who waits for the next one."""
+    design = progress.design
+    start = "launches a server of its own and waits until it is ready"
+    if design.measures_start:
+        return f"each boot {start}, and stops it"
+    counted = f"{pluralize(progress.due, 'request')} that count" if progress.due else "the requests that count"
+    return f"each boot {start}, sends one request alone, a warm-up and {counted}, and stops it"
+
+
+def render_left(progress: Progress, outlook: Outlook | None, now: float, width: int) -> Content:
+    """Return how far an experiment is, when it will be over, or how it goes on."""
+    if progress.status == "finished":
+        return _join_left(1.0, ["all boots are over"], width)
+    if progress.status != "running":
+        why = f": {clean_line(progress.halted)}" if progress.halted else ": the driver exited without logging an error"
+        return _join_left(None, [f"{progress.status}{why}; r resumes it"], width)
+    left, source, whole = _find_left(progress, outlook, now)
+    under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
+    spent = progress.spent + under_way
+    share = len(progress.boots) / max(1, len(progress.design.order))
+    if left is None:
+        parts = ["no estimate until the first boot is over"]
+    elif whole:
+        share = spent / (spent + left) if spent + left else 0.0
+        parts = [f"about {format_duration(left)} left", f" ({source})"]
+    else:
+        parts = [f"at least {format_duration(left)} left", ", the answers not counted", f" ({source})"]
+    return _join_left(share, [*parts, "; q leaves it running"], width)
+
+
+def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, bool]:
+    """Return the seconds that are left, by what that is known, and whether the answers are counted in."""
+    measured = [boot for boot in progress.boots if boot.took is not None and not boot.error]
+    expected = outlook.boots if outlook else None
+    unseen = set(progress.design.order) - {boot.arm for boot in measured}
+    from_here = f"estimate from {pluralize(len(measured), 'boot')}"
+    if expected is None or not unseen or (measured and not expected.whole):
+        return estimate_left(progress, now), from_here, True
+    if not expected.source:
+        return estimate_left(progress, now), from_here, True
+    before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]
+    left = estimate_left(progress, now, before)
+    source = f"{from_here}, and {expected.source}" if measured else f"estimate {expected.source}"
+    return left, source, expected.whole
+
+
+def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content:
+    """Return a bar and the first part, with those of the others that fit beside it whole."""
+    cells = 20 if width >= _ROOMY else 8
+    drawn = "" if share is None else f"{draw_bar(share, cells).ljust(cells, '░')} {share * 100:.0f} %  "
+    room, text = max(0, width - 2 - len(drawn)), parts[0]
+    for part in parts[1:]:
+        text += part if len(text) + len(part) <= room else ""
+    return Content.assemble(("→ ", "$primary"), (drawn, "$series-a"), (truncate(text, room), "bold"))
+
+
+def render_budget(progress: Progress, parts: Sequence[str], now: float, width: int) -> Content:
+    """Return how much of a tune's budget is spent, as a bar before those of `parts` that fit."""
+    budget = progress.design.tuning.budget if progress.design.tuning else 0.0
+    under_way = max(0.0, now - progress.current.began) if progress.current and progress.driven else 0.0
+    spent = 1.0 if progress.finished else min(1.0, (progress.spent + under_way) / budget) if budget else None
+    return _join_left(spent, parts, width)
+
+
+def render_prompts(
+    progress: Progress, speeds: Sequence[MeasuredSpeed], kinds: Sequence[str], width: int, rows: int
+) -> Content:
+    """Return the median tok/s of each kind of prompt and each arm until now, as bars on one scale.
+
+    Args:
+        progress: how far it is.
+        speeds: the requests that count.
+        kinds: the kinds of prompts that are going to be measured, those of `speeds` besides.
+        width: of the lines.
+        rows: how many lines at most.
+    """
+    by_kind: dict[str, dict[int, list[float]]] = {kind: {} for kind in kinds}
+    for arm, done in speeds:
+        kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
+        by_kind.setdefault(kind, {}).setdefault(arm, []).append(done.decode_tok_s or 0.0)
+    named = {kind: arms for kind, arms in by_kind.items() if arms or not speeds or kind in _list_due(by_kind, kinds)}
+    arms = range(len(progress.design.arms))
+    most = max(
+        (statistics.median(values) for speeds_by_arm in named.values() for values in speeds_by_arm.values()),
+        default=0.0,
+    )
+    lines = [
+        _render_speed(kind if not place else "", arm, speeds_by_arm.get(arm, ()), most, width)
+        for kind, speeds_by_arm in named.items()
+        for place, arm in enumerate(arms)
+    ]
+    if len(lines) > rows:
+        kind_count = max(1, (rows - 1) // max(1, len(arms)))
+        hidden_count = len(named) - kind_count
+        lines = [
+            *lines[: kind_count * len(arms)],
+            Content.assemble((f"… and {pluralize(hidden_count, 'kind')} of prompts", MUTED)),
+        ]
+    return Content("\n").join(lines[:rows])
+
+
+def _list_due(by_kind: dict[str, dict[int, list[float]]], kinds: Sequence[str]) -> list[str]:
+    """Return the kinds that are still to be measured; those that were asked at other numbers of streams are not."""
+    measured_kinds = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
+    return [kind for kind in kinds if kind not in measured_kinds]
+
+
+def _render_speed(kind: str, arm: int, values: Sequence[float], most: float, width: int) -> Content:
+    room = max(0, width - _KIND - 5 - _FIGURES)
+    median = statistics.median(values) if values else None
+    bar = draw_bar(median / most, room) if median and most else ""
+    figure, count = format_number(median, 1), pluralize(len(values), "request") if values else ""
+    return Content.assemble(
+        (f"{truncate_middle(clean_line(kind), _KIND - 1):<{_KIND}}", "bold"),
+        (f"{arm_mark(arm)} {arm_letter(arm)} ", arm_color(arm)),
+        (f"{bar:<{room}}", arm_color(arm)),
+        (f"{figure:>8}", "$foreground" if values else MUTED),
+        (f" {count:<12}", MUTED),
+    )
+
+
+def build_speed_lines(
+    progress: Progress, speeds: Sequence[MeasuredSpeed], now: float, columns: int
+) -> tuple[list[ChartLine], float]:
+    """Return the tok/s of the requests over the time that they took, a line for each arm, and the seconds covered."""
+    began = [boot.began for boot in progress.boots if boot.began]
+    began += [progress.current.began] if progress.current else []
+    end = now if progress.driven else max((speed.request.at for speed in speeds), default=now)
+    span = max(_LEAST_SPAN, end - min(began, default=end))
+    lines = []
+    for arm in range(len(progress.design.arms)):
+        values = [math.nan] * columns
+        for _, done in (speed for speed in speeds if speed.arm == arm):
+            first, last = (int((at - end + span) / span * columns) for at in (done.at - (done.total or 0.0), done.at))
+            for place in range(max(0, first), min(columns - 1, last) + 1):
+                values[place] = done.decode_tok_s or 0.0
+        lines.append(ChartLine(values, arm_color(arm).lstrip("$"), name_arm(progress.design, arm, 16)))
+    return lines, span
+
+
+def build_search_lines(progress: Progress) -> tuple[list[ChartLine], list[str]]:
+    """Return the median tok/s of each boot of a tune and the best until then, and the numbers of the boots."""
+    speeds = [
+        (boot.number + 1, math.nan if (speed := median_speed(boot)) is None else speed) for boot in progress.boots
+    ]
+    best, highest = [], math.nan
+    for _, speed in speeds:
+        highest = speed if math.isnan(highest) else highest if math.isnan(speed) else max(highest, speed)
+        best.append(highest)
+    lines = [
+        ChartLine([speed for _, speed in speeds], "series-a", "this boot"),
+        ChartLine(best, "series-dim", "fastest boot so far"),
+    ]
+    return lines, [str(number) for number, _ in speeds]

@@ -1,0 +1,86 @@
+"""The hosts of a server over several, a row for each: state, memory, GPUs, and its end of the link. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from dflash_tui.common.formatting import UNKNOWN, format_gib, format_percent, truncate_middle
+from dflash_tui.events import RankSampled, RankState
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.readings import GpuLoad
+from dflash_tui.run_state.counters import MAX_GAP
+from dflash_tui.run_state.state import RunState
+from dflash_tui.tui.widgets.basic import MUTED
+
+_HERE = "this machine"
+_HOST, _STATE = 20, 10
+_MARKS = {
+    RankState.RUNNING: ("●", "$success"),
+    RankState.SUSPENDED: ("!", "bold $warning"),
+    RankState.LOST: ("!", "bold $warning"),
+    RankState.ENDED: ("✗", "bold $error"),
+    RankState.STOPPED: ("■", "$foreground"),
+    RankState.LEFT: ("!", "bold $warning"),
+}
+_FAILED = ("✗", "bold $error")
+_NEAR_MARKS = {
+    "warm": ("●", "$success"),
+    "healthy": ("●", "$primary"),
+    "up": ("●", "$primary"),
+    "stopped": ("■", "$foreground"),
+} | dict.fromkeys(("unhealthy", "failed", "lost"), _FAILED)
+
+
+def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
+    """Return a row for each host of a server, the one of rank 0 first."""
+    rows = [_render_near(cluster.hosts[0], state, now)]
+    for rank, host in enumerate(cluster.hosts[1:], 1):
+        rows.append(_render_far(rank, host, state.ranks.get(rank)))
+    return Content("\n").join(rows)
+
+
+def _render_near(host: ClusterHost, state: RunState, now: float) -> Content:
+    memory, gpus = state.memory.latest(now, MAX_GAP), state.gpus.latest(now, MAX_GAP)
+    word = state.status
+    facts = [format_gib(memory.used) if memory else UNKNOWN]
+    if memory and memory.available is not None:
+        facts.append(f"{format_gib(memory.available)} free")
+    facts += _describe_gpus(gpus.gpus if gpus else ())
+    return _row(0, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, [*facts, *_describe_link(host)])
+
+
+def _render_far(rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
+    if sample is None:
+        return _row(rank, host.host, ("·", MUTED), UNKNOWN, _describe_link(host))
+    is_known = sample.available is not None
+    facts = [format_gib(sample.resident) if is_known else UNKNOWN]
+    facts += [f"{format_gib(sample.available)} free"] if is_known else []
+    facts += _describe_gpus(sample.gpus)
+    facts = [sample.why] if sample.why else facts
+    return _row(rank, host.host, _MARKS[sample.state], sample.state.value, [*facts, *_describe_link(host)])
+
+
+def _row(rank: int, host: str, mark: tuple[str, str], word: str, facts: Sequence[str]) -> Content:
+    name = truncate_middle(host, _HOST - 1)
+    return Content.assemble(
+        (f"rank {rank} ", MUTED),
+        (f"{name:<{_HOST}}", "bold"),
+        (f"{mark[0]} ", mark[1]),
+        f"{word:<{_STATE}} ",
+        "  ".join(facts),
+    )
+
+
+def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:
+    return [
+        f"GPU {gpu.index} {'' if gpu.utilisation is None else format_percent(gpu.utilisation)}".rstrip()
+        + ("" if gpu.memory_used is None else f" {format_gib(gpu.memory_used)}")
+        for gpu in gpus
+    ]
+
+
+def _describe_link(host: ClusterHost) -> list[str]:
+    how = ", ".join(host.devices) or "sockets"
+    return [f"{host.interface} {host.address} {how}".strip()] if host.address else []

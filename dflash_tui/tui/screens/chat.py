@@ -1,0 +1,206 @@
+"""The screen to talk with a server: answers as they come, thinking and tool calls apart, measures under each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Input, Static
+from textual.worker import Worker
+
+from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, obey_command
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import Run
+from dflash_tui.tui.composition import once_composed, while_open
+from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall
+from dflash_tui.tui.widgets.key_line import KeyLine
+
+# Seconds between two drawings of an answer, and how much of it is drawn: its end.
+_INTERVAL = 0.1
+_DRAWN = 20_000
+# Older parts of the conversation are not drawn any more.
+_MOST_PARTS = 120
+
+
+class ChatScreen(Screen[None]):
+    """Shows the conversation with one run; another run begins another."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
+        Binding("ctrl+c", "stop", "Stop", show=False, priority=True, tooltip="Stop the answer"),
+        Binding("ctrl+l", "clear", "Clear", tooltip="Clear the conversation"),
+        Binding("pageup", "page(-1)", "Scroll", key_display="pgup pgdn", tooltip="Scroll"),
+        Binding("pagedown", "page(1)", "Scroll", show=False),
+        Binding("ctrl+q", "app.leave", "Quit", tooltip="Quit the panel; the server keeps running"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conversation: Conversation | None = None
+        self._answering: Worker[None] | None = None
+        self._pieces = {part: list[str]() for part in Part}
+        self._drawn: dict[Part, Static] = {}
+        self._changed = False
+
+    def compose(self) -> ComposeResult:
+        yield Display(id="status")
+        yield VerticalScroll(id="talk", can_focus=False)
+        yield Input(id="say", placeholder="say something; /help lists commands")
+        yield TooSmall()
+        yield KeyLine()
+
+    @once_composed
+    def on_mount(self) -> None:
+        self.set_interval(_INTERVAL, self.draw)
+        self.query_one("#say").focus()
+        self._show_status()
+
+    def begin(self, run: Run) -> None:
+        """Talk with the server of `run`: go on with it, or begin anew with another one."""
+        if self.conversation and self.conversation.run.id == run.id:
+            return
+        self.action_stop()
+        self.conversation = Conversation(run)
+        if self.is_mounted:
+            self.query_one("#talk").remove_children()
+            self._show_status()
+
+    def _show_status(self) -> None:
+        talk = self.conversation
+        if talk is None:
+            return
+        settings = [f"temperature {talk.temperature:g}"] if talk.temperature is not None else []
+        settings += ["system text"] if talk.system else []
+        self.query_one("#status", Display).show(
+            Content.assemble(
+                ("● ", "$primary"), ("CHAT", "bold"), f"  {talk.run.plan.recipe}",
+                (f"  {format_endpoint(Endpoint.from_run(talk.run))}", "$foreground"),
+                (f"  {' · '.join(settings)}" if settings else "", "$accent"),
+            )
+        )  # fmt: skip
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer is under way."""
+        return self._answering is not None and self._answering.is_running
+
+    @on(Input.Submitted, "#say")
+    def _on_line(self, message: Input.Submitted) -> None:
+        line, talk = message.value.rstrip(), self.conversation
+        if talk is None or not line.strip():
+            return
+        if self.answering:
+            self.notify("an answer is under way; esc stops it", severity="warning")
+            return
+        message.input.clear()
+        if line.startswith("/"):
+            self._obey(talk, line)
+        elif not server_process.is_alive(talk.run):
+            self._add(f"✗ {talk.run.id} has ended", "$error")
+        else:
+            self._add(Content.assemble(("› ", "bold $primary"), (line.strip(), "bold")))
+            self._answering = self.answer(talk, line.strip())
+
+    def _obey(self, talk: Conversation, line: str) -> None:
+        reply = obey_command(talk, line)
+        if reply is None:
+            self.call_later(self.action_stop_or_leave)
+            return
+        if not talk.messages:
+            self.query_one("#talk").remove_children()
+        self._add(reply, MUTED)
+        self._show_status()
+
+    @work(exclusive=True, group="chat")
+    async def answer(self, talk: Conversation, text: str) -> None:
+        """Send a line, and show the answer as it comes."""
+        for pieces in self._pieces.values():
+            pieces.clear()
+        self._drawn = {}
+        self._add("◐ answering; esc stops", MUTED, "waiting")
+        try:
+            turn = await talk.ask(text, self._take)
+        except asyncio.CancelledError:
+            if talk is self.conversation:
+                self._end("· stopped", MUTED)
+            raise
+        self._show_calls(turn)
+        error = turn.request.error
+        self._end(f"✗ {error}" if error else f"· {format_turn(turn)}", "$error" if error else MUTED)
+
+    def _take(self, part: Part, text: str) -> None:
+        self._pieces[part].append(text)
+        self._changed = True
+
+    @while_open
+    def draw(self) -> None:
+        """Draw what came of the answer since the last time."""
+        if not self._changed:
+            return
+        self._changed = False
+        for part, pieces in self._pieces.items():
+            if not pieces:
+                continue
+            if part not in self._drawn:
+                self._drawn[part] = self._add("", MUTED if part is Part.THINKING else "")
+            text = "".join(pieces)
+            text = text if len(text) <= _DRAWN else f"…{text[-_DRAWN:]}"
+            thinking = part is Part.THINKING
+            self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if thinking else Content(text))
+        self._scroll()
+
+    def _show_calls(self, turn: Turn) -> None:
+        self.draw()
+        for call in turn.tool_calls:
+            self._add(Content.assemble(("tool call: ", "bold $accent"), format_tool_call(call)))
+
+    def _end(self, text: str, style: str) -> None:
+        self.draw()
+        self.query_one("#talk").query(".waiting").remove()
+        self._add(text, style, "measures")
+
+    def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:
+        """Add a part to the conversation, before the line that says that an answer is under way."""
+        talk = self.query_one("#talk", VerticalScroll)
+        content = text if isinstance(text, Content) else Content.assemble((text, style))
+        part, waiting = Static(content, markup=False, classes=classes), talk.query(".waiting")
+        talk.mount(part, before=waiting.first() if waiting and classes != "measures" else None)
+        for old in list(talk.children)[:-_MOST_PARTS]:
+            old.remove()
+        self._scroll()
+        return part
+
+    def _scroll(self) -> None:
+        """Follow the end, unless somebody has scrolled away from it."""
+        talk = self.query_one("#talk", VerticalScroll)
+        if talk.is_vertical_scroll_end:
+            self.call_after_refresh(talk.scroll_end, animate=False)
+
+    def action_page(self, step: int) -> None:
+        talk = self.query_one("#talk", VerticalScroll)
+        if step < 0:
+            talk.scroll_page_up()
+        else:
+            talk.scroll_page_down()
+
+    def action_stop(self) -> None:
+        if self._answering and self.answering:
+            self._answering.cancel()
+
+    async def action_stop_or_leave(self) -> None:
+        if self.answering:
+            self.action_stop()
+        else:
+            await self.run_action("app.leave_chat")
+
+    def action_clear(self) -> None:
+        if self.conversation and not self.answering:
+            self._obey(self.conversation, "/clear")

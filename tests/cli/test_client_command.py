@@ -1,0 +1,88 @@
+"""`client`: what it prints where, and that the printed wiring reaches a server."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli.main import main
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint
+from dflash_tui.runs import lifecycle
+from tests.support.fake_runs import free_port, made, wait_for_answer
+
+KEY = "a-key-of-the-test-4711"
+
+
+@pytest.fixture
+def serving(launch):
+    """A run of the stand-in that answers."""
+    run = launch()
+    wait_for_answer(run.url)
+    return run
+
+
+def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
+    """`client --for opencode > opencode.json` is a file that opencode reads."""
+    assert main(["client", "--for", "opencode"]) == 0
+    shown = capfd.readouterr()
+    assert json.loads(shown.out)["model"] == f"dflash-tui/{serving.plan.served_name}"
+    assert "opencode.json" in shown.err
+    assert main(["client", serving.id, "--json", "--for", "curl"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["run"], told["url"], told["key_variable"]) == (serving.id, f"{serving.url}/v1", "")
+    assert told["wiring"].startswith("curl ")
+    assert main(["client"]) == 0
+    assert f"{serving.url}/v1" in capfd.readouterr().out
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    """A run of the stand-in that other machines could reach, and that asks for a key."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    run = lifecycle.launch_server(replace(made(free_port(18_300)), host="0.0.0.0"), engine="fake")
+    wait_for_answer(run.url)
+    yield run
+    asyncio.run(lifecycle.stop_server(run, grace=0.1))
+
+
+@pytest.mark.parametrize("program", ["python", "curl"])
+def test_the_printed_wiring_streams_an_answer(program, asking, capfd):
+    """OpenAI's own library and curl, with the key from the variable that the wiring names."""
+    assert main(["client", "--for", program]) == 0
+    wiring = capfd.readouterr().out
+    assert KEY not in wiring
+    words = [sys.executable, "-c", wiring] if program == "python" else ["sh", "-c", wiring]
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    if program == "python":
+        assert done.stdout.endswith("speculative.\n"), done.stderr
+    else:
+        assert done.stdout.count("data: ") > 3, done.stderr
+
+
+def test_a_run_that_has_ended_is_said(serving, capfd):
+    asyncio.run(lifecycle.stop_server(serving, grace=0.1))
+    assert main(["client"]) == 0
+    assert serving.id in capfd.readouterr().err
+
+
+def test_ps_has_the_endpoint(serving, capfd):
+    """With -v in the table, and in JSON always."""
+    assert main(["ps", "-v"]) == 0
+    endpoint = Endpoint.from_run(serving)
+    assert endpoint.url == f"{serving.url}/v1"
+    assert format_endpoint(endpoint) in capfd.readouterr().out
+    assert main(["ps", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["url"], told["model"], told["key_variable"]) == (endpoint.url, endpoint.model, "")
+
+
+def test_the_parser_takes_every_program():
+    """It names them itself, since it imports nothing."""
+    for program in ClientProgram:
+        assert build_parser().parse_args(["client", "--for", program]).program == program

@@ -1,0 +1,141 @@
+"""`--target` and `--drafter` in place of a recipe, from folders and from a hub."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.cli import main
+from dflash_tui.common import paths
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import recipe_loader
+from tests.support import hub_server
+from tests.support.hub_server import Hub
+
+TARGET = {"architectures": ["Qwen3_5ForConditionalGeneration"], "mtp_num_hidden_layers": 1, "model_type": "qwen3_5",
+          "text_config": {"hidden_size": 5120, "num_hidden_layers": 64, "vocab_size": 248320}}  # fmt: skip
+DRAFTER = {"architectures": ["DFlash2DraftModel"], "block_size": 8, "hidden_size": 5120, "num_hidden_layers": 5,
+           "dflash_config": {"mask_token_id": 4, "target_layer_ids": [1, 60]}}  # fmt: skip
+
+
+def model(folder: Path, config: object) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(bytes(2_000_000))
+    return str(folder)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
+    """A hub of this test, and no other."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with hub_server.running() as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        yield served
+
+
+def only_recipe() -> Path:
+    [path] = paths.derived_recipes_folder().glob("*.yaml")
+    return path
+
+
+def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["plan", *words, "--gpu", "h100"]) == 0
+    out, err = capsys.readouterr()
+    assert '"num_speculative_tokens": 7' in out
+    assert ">= 0.28.0" in err
+    recipe = recipe_loader.load_recipe(only_recipe())
+    assert (recipe.oldest_vllm, recipe.target.size_gb, recipe.method) == ("0.28.0", 0.002, Method.DFLASH)
+    assert recipe.drafter
+    assert recipe.drafter.max_tokens == 7
+
+
+def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path, monkeypatch):
+    """Rules are written into comments, and what they quote has one line and no secret."""
+    monkeypatch.setenv("MY_API_KEY", "planted-0123456789abcdef")
+    words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "planted-0123456789abcdef", "Y" * 1000]
+    for number, word in enumerate(words):
+        hostile = {"architectures": [word], "quantization_config": {"quant_method": word}}
+        big = model(tmp_path / f"big{number}", hostile | {"architectures": [f"A {word}"]})
+        small = model(tmp_path / f"small{number}", hostile | {"model_type": "gemma4_assistant"})
+        assert main.main(["plan", "--target", big, "--drafter", small, "--gpu", "h100"]) == 0
+    texts = [path.read_text() for path in paths.derived_recipes_folder().glob("*.yaml")]
+    assert len(texts) == len(words)
+    assert not any("\nenv" in text or "planted" in text or "YYY" in text for text in texts)
+
+
+@pytest.mark.parametrize(("method", "tokens"), [("mtp", 3), ("ngram", 5), ("none", 0)])
+def test_a_target_alone_drafts_by_itself(tmp_path, method, tokens, capsys):
+    assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--method", method, "--gpu", "h100"]) == 0
+    recipe = recipe_loader.load_recipe(only_recipe())
+    assert (recipe.method.value, recipe.num_speculative_tokens, recipe.drafter) == (method, tokens, None)
+    assert ("--speculative-config" in capsys.readouterr().out) is (method != "none")
+
+
+def test_a_recipe_of_ones_own_is_begun_from_two_models(tmp_path, capsys):
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["recipes", "new", "mine", *words]) == 0
+    assert main.main(["recipes", "check", "mine"]) == 0
+    assert main.main(["plan", "mine", "--gpu", "h200"]) == 0
+    assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
+    assert capsys.readouterr().err
+
+
+def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
+    hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": bytes(3_000_000)}}
+    assert main.main(["plan", "--target", "owner/big", "--gpu", "h100"]) == 0
+    assert recipe_loader.load_recipe(only_recipe()).target.size_gb == 0.003
+    assert not hub.sent("model.safetensors")
+    assert '"mtp"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("files", "refusal", "word"),
+    [
+        ({"model.gguf": b"GGUF"}, "", "GGUF"),
+        ({"config.json": b"[1]", "model.safetensors": b"x"}, "", "JSON object"),
+        ({"config.json": b"{}", "model.safetensors": b"x"}, "anonymous", "token"),
+        ({}, "missing", "spelling"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_words(hub, files, refusal, word, capsys):
+    hub.repos, hub.refusal = {"owner/big": files}, refusal
+    assert main.main(["plan", "--target", "owner/big", "--gpu", "h100"]) in {1, 2}
+    assert word in capsys.readouterr().err
+    assert not list(paths.derived_recipes_folder().glob("*"))
+
+
+@pytest.mark.parametrize("words", [[], ["demo-cpu", "--target", "a/b"], ["demo-cpu", "--drafter", "a/b"]])
+def test_a_recipe_or_a_target_is_named(words, capsys):
+    assert main.main(["plan", *words]) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_target_alone_lists_the_drafters_of_the_hubs_model_tree(hub, capsys):
+    """A target without a head of its own: the one that the tree has is offered."""
+    hub.repos = {
+        "owner/big": {
+            "config.json": json.dumps(TARGET | {"mtp_num_hidden_layers": 0}).encode(),
+            "model.safetensors": b"w",
+        },
+        "z/big-DFlash2": {"config.json": json.dumps(DRAFTER).encode(), "model.safetensors": b"w"},
+    }
+    hub.tags = {"z/big-DFlash2": ["base_model:owner/big"]}
+    assert main.main(["plan", "--target", "owner/big", "--gpu", "h100"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("--drafter z/big-DFlash2") == 2
+    assert "0.28.0" in error
+    assert main.main(["plan", "--target", "owner/big", "--drafter", "z/big-DFlash2", "--gpu", "h100"]) == 0
+    assert not hub.sent("model.safetensors")
+
+
+def test_a_method_of_its_own_asks_no_model_tree(hub):
+    hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": b"w"}}
+    assert main.main(["plan", "--target", "owner/big", "--method", "none", "--gpu", "h100"]) == 0
+    assert "api/models" not in {asked.path for asked in hub.asked}
+    assert main.main(["plan", "--target", "owner/big", "--method", "mtp", "--gpu", "h100"]) == 0
+    assert "api/models" in {asked.path for asked in hub.asked}

@@ -1,0 +1,44 @@
+"""`logs -n` and `stop --all`."""
+
+import os
+
+import pytest
+
+from dflash_tui.cli.commands.server import server_log
+from dflash_tui.cli.main import main
+from dflash_tui.runs import server_process
+from tests.server.faults.test_file_faults import ended
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize("block", [1, 3, 1 << 16])
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_logs_prints_the_last_lines(monkeypatch, capsys, block, end, count):
+    """Whether or not the last line is whole, and wherever a block begins."""
+    monkeypatch.setattr(server_log, "_BLOCK", block)
+    run = ended(f"one\n\nthree{end}".encode())
+    assert main(["logs", run.id, "-n", str(count)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["one", "", "three"][-count:]
+
+
+@pytest.mark.usefixtures("folders")
+def test_a_log_that_is_a_fifo_is_not_waited_for_and_said(capsys):
+    run = ended(b"one\n")
+    run.log.unlink()
+    os.mkfifo(run.log)
+    assert main(["logs", run.id]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    wanted = ("a FIFO, not a file", f"ls -l {run.log}", "free space")
+    assert [words in told.err for words in wanted] == [True, True, False]
+
+
+def test_stop_all_ends_every_server(launch, capsys):
+    runs = [launch(), launch()]
+    assert main(["stop"]) == 2
+    assert [server_process.is_alive(run) for run in runs] == [True, True]
+    assert main(["stop", "--all", runs[0].id]) == 2
+    assert main(["stop", "--all"]) == 0
+    assert [server_process.list_processes(run) for run in runs] == [[], []]
+    assert main(["stop", "--all"]) == 0  # none is left, which is what was asked for

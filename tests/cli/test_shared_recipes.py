@@ -1,0 +1,178 @@
+"""`recipes add`, `import` and `update`: what others wrote is checked and said, bounded, and never run unseen."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+
+from dflash_tui.cli import main
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.launch import named_file
+from dflash_tui.planning.derivation import catalogue
+from dflash_tui.planning.recipes import recipe_loader
+from tests.support.json_lines import check_lines
+from tests.unit.planning.recipes.test_recipe import FULL
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture
+def web(monkeypatch) -> Callable[[Answer], list[httpx.Request]]:
+    """Answer requests in the place of other machines, and return them."""
+
+    def serve(answer: Answer) -> list[httpx.Request]:
+        seen: list[httpx.Request] = []
+
+        def keep(request: httpx.Request) -> httpx.Response:
+            seen.append(request)
+            return answer(request)
+
+        monkeypatch.setattr(named_file, "_TRANSPORT", httpx.MockTransport(keep))
+        return seen
+
+    return serve
+
+
+def sent(data: str | bytes) -> httpx.Response:
+    """Return an answer whose body comes over a connection."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield data.encode() if isinstance(data, str) else data
+
+    return httpx.Response(200, content=body())
+
+
+def own_recipes() -> set[str]:
+    return {path.name for path in paths.user_recipes_folder().glob("*")}
+
+
+def test_a_recipe_of_others_is_checked_and_its_powers_are_said(tmp_path, capsys):
+    source = tmp_path / "theirs.yaml"
+    source.write_text(FULL)
+    assert main.main(["recipes", "add", str(source), "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    check_lines("recipes add", [line])
+    told = json.loads(line)
+    assert told["file"] == str(paths.user_recipes_folder() / "theirs.yaml")
+    assert {power["kind"] for power in told["powers"]} & {"code", "unknown"}
+    assert (paths.user_recipes_folder() / "theirs.yaml").read_text() == FULL
+    assert not paths.trusted_recipes_file().exists()  # nobody said yes to it
+    assert main.main(["recipes", "add", str(source)]) == 2
+    assert main.main(["recipes", "add", str(source), "--replace"]) == 0
+    assert "power" in capsys.readouterr().err
+
+
+def test_a_recipe_comes_from_an_address_without_our_secrets(web, capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghijABCDEFGHIJ")
+    to = {"/a.yaml": httpx.Response(302, headers={"Location": "https://raw.example/b.yaml", "Set-Cookie": "a=b"})}
+    seen = web(lambda request: to.get(request.url.path) or sent(FULL))
+    assert main.main(["recipes", "add", "https://example.org/a.yaml", "--name", "fetched"]) == 0
+    assert own_recipes() == {"fetched.yaml"}
+    assert [str(request.url) for request in seen] == ["https://example.org/a.yaml", "https://raw.example/b.yaml"]
+    assert not any({"authorization", "cookie"} & set(request.headers) for request in seen)
+
+
+def endless(request: httpx.Request) -> httpx.Response:
+    async def body() -> AsyncIterator[bytes]:
+        while True:
+            yield b"#" * 65536
+
+    return httpx.Response(200, content=body())
+
+
+REFUSED: dict[str, tuple[str, Answer]] = {
+    "http": ("http://example.org/x.yaml", endless),
+    "ftp": ("ftp://example.org/x.yaml", endless),
+    "file": ("file:///etc/passwd", endless),
+    "password": ("https://user:secretsecret@example.org/x.yaml", endless),
+    "no host": ("https:///x.yaml", endless),
+    "bad port": ("https://example.org:99999/x.yaml", endless),
+    "downgrade": ("https://example.org/x.yaml", lambda _: httpx.Response(302, headers={"Location": "http://e.org/x"})),
+    "circle": ("https://example.org/x.yaml", lambda _: httpx.Response(302, headers={"Location": "/x.yaml"})),
+    "endless": ("https://example.org/x.yaml", endless),
+    "missing": ("https://example.org/x.yaml", lambda _: httpx.Response(404)),
+    "a page": ("https://example.org/x.yaml", lambda _: httpx.Response(200, html="<html>")),
+    "no recipe": ("https://example.org/x.yaml", lambda _: sent("title: [")),
+    "no text": ("https://example.org/x.yaml", lambda _: sent(b"\xff\xfe")),
+    "a bad name": ("https://example.org/A%20b.yaml", lambda _: sent(FULL)),
+    "a shipped name": ("https://example.org/gemma-4-31b.yaml", lambda _: sent(FULL)),
+    "a secret": (
+        "https://example.org/x.yaml",
+        lambda _: sent(f"{FULL}\nlink: https://e.org/hf_0123456789abcdefghijABCDEFGHIJ"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("address", "answer"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("action", ["add", "update"])
+def test_what_is_no_recipe_or_catalogue_is_refused_and_leaves_nothing(action, address, answer, web, capsys):
+    web(answer)
+    assert main.main(["recipes", action, address]) in {1, 2}
+    assert capsys.readouterr().err
+    assert not own_recipes()
+    assert not catalogue.own_catalogue_file().exists()
+
+
+def test_an_added_file_is_a_file_and_bounded(tmp_path, capsys):
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (yaml_loader.SIZE_LIMIT + 1))
+    for place in (large, tmp_path, tmp_path / "missing.yaml", "/dev/zero"):
+        assert main.main(["recipes", "add", str(place)]) == 2
+    assert capsys.readouterr().err.count("cannot be read") == 4
+    assert not own_recipes()
+
+
+def test_a_command_becomes_a_recipe_and_what_is_left_out_is_said(capsys):
+    words = ["vllm", "serve", "a/Big-1B", "--host", "0.0.0.0", "--max-num-seqs", "8", "--trust-remote-code"]
+    assert main.main(["recipes", "import", "--name", "mine", "--", *words]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == str(paths.user_recipes_folder() / "mine.yaml")
+    assert "left out  --host 0.0.0.0" in err
+    assert "power     --trust-remote-code" in err
+    assert recipe_loader.find_recipe("mine").flags == {"max-num-seqs": 8, "trust-remote-code": True}
+    assert main.main(["plan", "mine", "--gpu", "h100"]) == 0
+    assert "--max-num-seqs 8" in capsys.readouterr().out
+    assert main.main(["recipes", "import", "--json", "--", f"vllm serve a/Big-1B --api-key {'x' * 20}"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    check_lines("recipes import", [line])
+    told = json.loads(line)
+    assert (told["left_out"][0]["what"], told["powers"]) == ("--api-key", [])
+    assert main.main(["recipes", "import", "--", "vllm", "serve", "gemma-4-31b", "--name", "x"]) == 0
+    assert main.main(["recipes", "import", "--", "ls"]) == 2
+
+
+def test_a_file_becomes_a_recipe_and_a_flag_that_its_release_does_not_have_is_said(tmp_path, capsys):
+    script = tmp_path / "run.sh"
+    script.write_text("cd /models\nvllm serve a/Big-1B --max-modl-len 8 --max-num-seqs abc\n")
+    assert main.main(["recipes", "import", "--json", "--name", "mine", str(script)]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    check_lines("recipes import", [line])
+    told = json.loads(line)
+    assert [each["what"] for each in told["left_out"]] == ["cd /models"]
+    assert len(told["mistakes"]) == 2
+    assert main.main(["recipes", "import", "--replace", "--name", "mine", str(script)]) == 0
+    assert capsys.readouterr().err.count("wrong  ") == 2
+    assert main.main(["recipes", "check", "mine"]) == 2
+    assert main.main(["plan", "mine", "--gpu", "h100"]) == 0  # it is shown, and would not start
+    assert capsys.readouterr().err.count("max-model-len") == 1
+    assert main.main(["recipes", "import", str(tmp_path / "missing.sh")]) == 2
+    script.write_bytes(b"\xff\xfe")
+    assert main.main(["recipes", "import", str(script)]) == 2
+
+
+def test_a_newer_catalogue_takes_the_place_of_the_shipped_one(tmp_path, capsys):
+    shipped = json.loads(catalogue.SHIPPED.read_bytes())
+    newer = tmp_path / "newer.json"
+    first, second, *others = shipped["pairs"]
+    added = first | {"id": "qwen3.8-27b/new"}
+    newer.write_text(json.dumps(shipped | {"written": "2027-02-01", "pairs": [second | {"tokens": 5}, *others, added]}))
+    assert main.main(["recipes", "update", str(newer), "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    check_lines("recipes update", [line])
+    told = json.loads(line)
+    assert (told["added"], told["changed"], told["removed"]) == (["qwen3.8-27b/new"], [second["id"]], [first["id"]])
+    assert main.main(["recipes", "catalogue", "qwen3.8-27b/new"]) == 0
+    assert "2027-02-01" in capsys.readouterr().out
+    assert main.main(["recipes", "update", str(catalogue.SHIPPED)]) == 2  # which is older
+    assert str(catalogue.own_catalogue_file()) in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""`ab --vary stock,ours`: what the bare published command is, what is ours, and how the report says it."""
+
+import shlex
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.design import Design
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.start_measures import MEASURES
+from dflash_tui.presentation import experiment_markdown, experiment_text, stock_text
+from tests.support.boot_factories import boot, boots, request
+from tests.support.command_line import experiment
+
+SPLIT = "patches.triton-split-verify=true"
+
+
+def designed(*words: str) -> Design:
+    return experiment(*words, "--vary", "stock,ours")[0]
+
+
+def test_stock_has_nothing_that_the_launch_names_as_ours():
+    """Neither mode, drafts, patch, variable nor speed flags; what is served is the same in both arms."""
+    design = designed(
+        "gemma-4-26b-a4b", "--gpu", "h200", "--vllm", "0.33.0", "--mode", "graphs", "--num-speculative-tokens", "7",
+        "--set", SPLIT, "--set", "max-num-seqs=4", "--set", "env.VLLM_X=1", "--set", "load-format=dummy",
+        "--set", "speculation.attention_backend=null", "--set", "max-model-len=65536", "--set", "target.model=/w",
+    )  # fmt: skip
+    bare, ours = (arm.plan for arm in design.arms)
+    published = experiment("gemma-4-26b-a4b", "--gpu", "h200", "--vary", "mode=compile,eager")[0].arms[0].plan
+    assert [arm.name for arm in design.arms] == ["stock", "ours"]
+    assert (bare.mode, bare.num_speculative_tokens, bare.patches) == (Mode.COMPILE, 15, ())
+    assert (ours.mode, ours.num_speculative_tokens, ours.patches) == (Mode.GRAPHS, 7, ("triton-split-verify",))
+    assert {*bare.argv} - {*published.argv} == {"/w", "--load-format", "dummy", "--max-model-len", "65536"}
+    assert bare.env == {}
+    assert bare.vllm == ours.vllm
+    assert {"--max-num-seqs", "--load-format", "65536", "/w"} <= {*ours.argv}
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "patches", "suite"),
+    [
+        (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
+        (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "compile"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
+        (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
+        (("gemma-4-26b-a4b", "--gpu", "h100"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "field"),
+        (("gemma-4-31b", "--gpu", "gb10"), (Mode.EAGER, Mode.GRAPHS), ((), ()), "field"),
+        (
+            ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),
+            (Mode.EAGER, Mode.GRAPHS),
+            (("triton-non-causal", "dflash-draft-flash-attn"),) * 2,
+            "field",
+        ),
+        (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel",)), "quick"),
+        (("demo-cpu", "--mode", "compile"), (Mode.EAGER, Mode.COMPILE), ((), ("cpu-expand-kernel",)), "quick"),
+    ],
+)
+def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
+    """Graphs mode where it can be had; patches stay in stock where the release does not run the pair without them."""
+    design = designed(*words)
+    assert tuple(arm.plan.mode for arm in design.arms) == mode
+    for arm, known in zip(design.arms, patches, strict=True):  # a release may need more of them by now
+        assert {*known} <= {*arm.plan.patches}
+        assert bool(known) is bool(arm.plan.patches)
+    assert (design.suite, design.temperature, design.order) == (suite, 0.0, (0, 1, 1, 0))
+
+
+def test_stock_starts_as_vllm_alone_does():
+    """Without the measures for a shorter start that a launch takes unasked, and those that were asked for."""
+    bare, ours = (
+        arm.plan for arm in designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "start.fastsafetensors=true").arms
+    )
+    assert {"fork", "startup-plan", "warm-up", "fastsafetensors"} <= {*ours.start}
+    assert {*bare.start} <= {name for name, measure in MEASURES.items() if measure.is_fixed}
+    assert not {name for measure in MEASURES.values() for name in measure.env} & {*bare.env}
+    assert "fastsafetensors" not in bare.argv
+
+
+def test_a_measure_that_changes_no_flag_makes_another_launch():
+    """Inspections beforehand and a warm-up are neither in the command nor in the environment."""
+    design, _ = experiment("demo-cpu", "--vary", "start.warm-up=on,off")
+    assert ["warm-up" in arm.plan.start for arm in design.arms] == [True, False]
+
+
+def test_gains_that_grow_with_the_context_are_a_gain():
+    """Contexts are levels: that the longest gains most is no doubt about the mean."""
+    design = designed("gemma-4-26b-a4b", "--gpu", "h200")
+    gains = {"2k": 1.05, "8k": 1.29, "16k": 1.49, "32k": 1.91}
+    measured = [
+        boot(design, number, [request(kind, 10.0 * (gain if arm else 1.0)) for kind, gain in gains.items()])
+        for number, arm in enumerate(design.order)
+    ]
+    (found,) = verdict.judge_arms(design, measured)
+    assert (design.levels, found.word, len(found.prompts)) == (True, Verdict.FASTER, 4)
+    assert found.ratio
+    assert found.ratio.ratio == pytest.approx(1.40, abs=0.01)
+    assert verdict.judge_arms(replace(design, levels=False), measured)[0].word is Verdict.NO_DIFFERENCE
+
+
+def test_another_method_is_ours():
+    """With the drafter that was named for it; stock drafts as the recipe does."""
+    words = ("gemma-4-26b-a4b", "--gpu", "h200", "--method", "eagle3", "--set", "drafter.model=/e", "--set", "n=3")
+    design = designed(*words)
+    assert [arm.plan.method.value for arm in design.arms] == ["dflash", "eagle3"]
+    assert [arm.plan.drafter for arm in design.arms] == ["z-lab/gemma-4-26B-A4B-it-DFlash", "/e"]
+    assert "method eagle3, 3 drafted tokens" in stock_text.list_stock_rows(design)[1]
+
+
+def test_its_command_leads_to_the_same_design():
+    """Both arms are planned anew from what was asked for."""
+    design = designed("demo-cpu", "--mode", "compile", "--set", "max-model-len=2048", "--boots", "3")
+    again, _ = experiment(*shlex.split(design.command)[2:])
+    assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
+
+
+def test_nothing_that_is_ours_is_said_before_anything_begins():
+    """Where the launch is the bare command itself."""
+    off = ("patches.cpu-expand-kernel", "start.cache-root", "start.modelinfos", "start.warm-up")
+    words = [word for name in off for word in ("--set", f"{name}=false")]
+    with pytest.raises(UsageError, match="same launch") as caught:
+        designed("demo-cpu", *words)
+    assert "--mode" in caught.value.hint
+
+
+def test_the_report_says_what_stock_is(snapshot):
+    """Its command, what ours has beyond it, and both arms after each context."""
+    design = replace(designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "max-model-len=65536"), id="", made_at=0.0)
+    assert stock_text.list_stock_rows(design) == snapshot
+    report = verdict.build_report(design, boots(design, [10.0, 13.0, 13.1, 10.1]))
+    markdown, text = experiment_markdown.render_experiment(report), experiment_text.format_report(report)
+    for rendered in (markdown, text):
+        assert "vllm serve google/gemma-4-26B-A4B-it" in rendered
+        assert "FULL_DECODE_ONLY" in rendered
+        assert "LongCode" in rendered
+    assert report.comparisons[0].word is Verdict.FASTER
+    assert stock_text.list_stock_rows(replace(design, vary="mode")) == []

@@ -1,0 +1,89 @@
+"""`tune`: its options arrive in the design, its command line begins it once more, and wrong words are refused."""
+
+import shlex
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli.commands.measurement.tune import find_tune, read_tune_request
+from dflash_tui.cli.main import main
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments import store
+from dflash_tui.experiments.design import Design
+from dflash_tui.experiments.tuning import tune_builder
+from tests.support.experiment_factories import a_design, written
+from tests.support.tune_simulation import a_tune
+
+
+def design_of(*words: str) -> Design:
+    args = build_parser().parse_args(["tune", *words])
+    return tune_builder.build_tune(read_tune_request(args)).design
+
+
+@pytest.mark.parametrize(("time", "seconds"), [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)])
+def test_a_budget_has_a_unit(time, seconds):
+    design = design_of("demo-cpu", "--budget", time)
+    assert design.tuning
+    assert design.tuning.budget == seconds
+
+
+@pytest.mark.parametrize("time", ["30", "m", "", "0m", "-5m", "1e9h", "nanm", "30 minutes"])
+def test_a_budget_that_is_none_is_refused(time, capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["tune", "demo-cpu", f"--budget={time}"])
+    assert "--budget" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo-cpu",),
+        ("demo-cpu", "--budget", "1h", "--vary", "n=7,3", "--vary", "env.X='a,b',c", "--name", "mine", "--seed", "3"),
+        (
+            "demo-cpu",
+            "--mode",
+            "compile",
+            "--set",
+            "max-model-len=2048",
+            "--temperature",
+            "0.7",
+            "--concurrency",
+            "1,2",
+        ),
+    ],
+)
+def test_the_command_of_a_tune_leads_to_the_same_tune(words):
+    """Whatever the defaults will be by then: all that is tried is named."""
+    once = design_of(*words)
+    again = design_of(*shlex.split(once.command)[2:])
+    assert once.tuning
+    assert again.tuning
+    plain = {"id": "", "made_at": 0.0, "arms": ()}
+    assert replace(again, **plain, tuning=replace(again.tuning, left_out={})) == replace(
+        once, **plain, tuning=replace(once.tuning, left_out={})
+    )
+
+
+def test_options_arrive_in_the_design():
+    design = design_of("demo-cpu", "--vary", "n=7,3", "--name", "mine", "--rounds", "3", "--concurrency", "1,4")
+    assert design.tuning
+    assert (design.tuning.axes, design.tuning.save_as) == (("n=7,3",), "mine")
+    assert (design.rounds, design.concurrency, design.own_cache, design.order) == (3, (1, 4), False, (0,))
+
+
+def test_a_tune_is_found_among_experiments(tmp_path, monkeypatch):
+    """Without a name it is the newest tune, whatever A/Bs there are; an A/B is none."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(UsageError):
+        find_tune(None)
+    old, new = (replace(a_tune(600.0, ("n=1",)), id=f"2026112{day}-toy", made_at=float(day)) for day in (1, 2))
+    ab = a_design(id="20261123-ab", made_at=9.0)
+    for each in (old, new, ab):
+        written(each, [])
+    assert find_tune(None).id == new.id
+    assert find_tune(old.id).id == old.id
+    with pytest.raises(UsageError):
+        find_tune(ab.id)
+    assert main(["tune", "keep"]) == 2
+    assert store.find_experiment().id == ab.id

@@ -1,0 +1,105 @@
+"""`verify-output`: what it asks for, what it prints, and what its exit code says."""
+
+import shlex
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli.commands.measurement.verify_output import read_output_request
+from dflash_tui.cli.experiment_lines import raise_unless_alike
+from dflash_tui.cli.main import main
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common.errors import DflashError, OutputDiffers, UsageError
+from dflash_tui.experiments import builder, store
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import (
+    ExperimentReport,
+    FirstDifference,
+    OutputComparison,
+    OutputVerdict,
+)
+from dflash_tui.experiments.design import Design, ExperimentFinished
+from dflash_tui.presentation import experiment_markdown, experiment_text
+from tests.support.experiment_factories import a_design, a_plan, boots, told, written
+
+FIRST = FirstDifference("Code", 1, 2, (0, 1), 17, "def ", "merge(a)\n", "sort(\x1b[31ma)")
+
+
+def designed(*words: str) -> Design:
+    asked = read_output_request(build_parser().parse_args(["verify-output", "demo-cpu", *words]))
+    return builder.build_experiment(asked)[0]
+
+
+def reported(outputs: OutputComparison | None) -> ExperimentReport:
+    of = a_design({"off": a_plan(tokens=0), "on": a_plan()}, vary="spec", checks_output=True)
+    report = verdict.build_report(of, boots(of, (10.0, 10.0)))
+    return replace(report, comparisons=(replace(report.comparisons[0], outputs=outputs),))
+
+
+def test_it_boots_twice_without_and_twice_with_speculation():
+    """Greedy, with the tokens named, and as many rounds as the prompts take."""
+    design = designed("--prompts", "12")
+    assert [(arm.name, arm.plan.num_speculative_tokens) for arm in design.arms] == [("off", 0), ("on", 7)]
+    assert (design.order, design.temperature, design.rounds, design.suite) == ((0, 1, 1, 0), 0.0, 3, "quick")
+    assert (design.checks_output, design.keep_answers, design.scale) == (True, True, 0.25)
+
+
+def test_it_drafts_as_much_as_the_launch_names():
+    """Of a launch with four drafted tokens it is asked whether four change anything."""
+    for words in (("--num-speculative-tokens", "4"), ("--set", "n=4")):
+        assert [arm.plan.num_speculative_tokens for arm in designed(*words).arms] == [0, 4]
+    with pytest.raises(UsageError, match="same launch"):
+        designed("--num-speculative-tokens", "0")
+
+
+def test_its_command_leads_to_the_same_design():
+    """With nothing left to a default."""
+    design = designed("--seed", "3", "--set", "max-model-len=2048", "--port", "8123")
+    program, command, recipe, *words = shlex.split(design.command)
+    assert (program, command, recipe) == ("dflash-tui", "verify-output", "demo-cpu")
+    assert replace(designed(*words), id="", made_at=0.0) == replace(design, id="", made_at=0.0)
+
+
+def test_one_boot_of_each_is_refused():
+    """It would end as unknown after minutes."""
+    with pytest.raises(UsageError, match="takes two boots"):
+        designed("--boots", "1")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error"),
+    [
+        (OutputComparison(OutputVerdict.ALIKE, prompts=20), None),
+        (OutputComparison(OutputVerdict.DIFFERENT, prompts=20), OutputDiffers),
+        (OutputComparison(OutputVerdict.UNKNOWN, "synthetic acceptance: such answers say nothing"), DflashError),
+        (None, DflashError),
+    ],
+)
+def test_the_exit_code_is_the_verdict(outputs, error):
+    """0 for alike, 7 for different; what is not known is neither."""
+    if error is None:
+        raise_unless_alike(reported(outputs))
+        return
+    with pytest.raises(error) as caught:
+        raise_unless_alike(reported(outputs))
+    assert caught.value.exit_code == (7 if error is OutputDiffers else 1)
+
+
+def test_only_the_answers_are_spoken_of(capsys, snapshot):
+    """The verdict, its figures and the two answers that differ soonest, without what a terminal would act on."""
+    outputs = OutputComparison(
+        OutputVerdict.DIFFERENT, prompts=20, boots=(2, 2), different=0.35, within=(0.0, 0.05), excess=0.33, low=0.13,
+        high=0.55, unit="token", position=17.0, position_within=140.0, first=FIRST,
+    )  # fmt: skip
+    report = reported(outputs)
+    written(report.design, told(report.design, report.boots), report)
+    assert experiment_text.format_output_check(report) == snapshot
+    markdown = experiment_markdown.render_experiment(report)
+    assert "merge(a)" in markdown
+    assert "\x1b" not in markdown
+    store.append_event(store.experiment_folder(report.design.id), ExperimentFinished(0.0))
+    assert main(["report", report.design.id]) == 0
+    assert "from token 17 on" in capsys.readouterr().out
+    assert main(["ab", "attach", report.design.id]) == OutputDiffers.exit_code
+    said = capsys.readouterr().out
+    assert ("from token 17 on" in said, "tok/s" in said) == (True, False)

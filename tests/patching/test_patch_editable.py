@@ -1,0 +1,195 @@
+"""An editable install of vLLM: its files are patched in its source tree, which is judged by what it holds."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import requests
+import uv
+
+from dflash_tui.common.errors import PatchError, UsageError
+from dflash_tui.engines import editable_install, inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import patcher, status
+from dflash_tui.engines.patching.status import PatchState
+from dflash_tui.launch.planner import plan_launch
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.request import LaunchRequest
+from tests.patching.conftest import build
+from tests.support import wheels
+
+PATCH = "qwen3-next-eagle3"
+FILE = "model_executor/models/qwen3_next.py"
+TEXTS = {FILE: "", "__init__.py": "", "v1/spec_decode/dflash.py": ""}
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "vllm"
+version = "{version}"
+[tool.setuptools]
+packages = ["vllm"]
+"""
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def texts() -> Mapping[str, Mapping[str, str]]:
+    """The files of a release that needs the patch, and of the first that has it by itself."""
+    wanted = {*TEXTS, *patch_file.load_patch(PATCH).paths}
+    try:
+        return {version: {path: text or "" for path, text in wheels.read("vllm", version, wanted).items()}
+                for version in ("0.23.0", "0.24.0")}  # fmt: skip
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+
+
+def checkout(folder: Path, texts: Mapping[str, str], version: str = "0.23.0") -> Path:
+    """Make a source tree of vLLM that says that it is this version."""
+    for path, text in texts.items():
+        (folder / "vllm" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "vllm" / path).write_text(text)
+    (folder / "pyproject.toml").write_text(PROJECT.format(version=version))
+    return folder
+
+
+def noted(folder: Path, source: Path, version: str) -> Engine:
+    """An environment with what an installer leaves of an editable install, by a path file."""
+    engine = build(folder, {}, "vllm", version)
+    site = engine.site_packages
+    [info] = site.glob("vllm-*.dist-info")
+    (site / "__editable__.vllm.pth").write_text(f"{source}\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
+    return engine
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("settings", [[], ["editable_mode=compat"]], ids=["finder", "path-file"])
+def test_a_source_tree_is_patched_and_restored(settings, texts, tmp_path, real_python):
+    """By uv and setuptools: where Python finds it, in either form, and byte for byte back again."""
+    source = checkout(tmp_path / "with space", texts["0.23.0"])
+    install = ["pip", "install", "-q", "--python", str(real_python), "--no-deps", "-e", str(source)]
+    install += [word for setting in settings for word in ("--config-settings", setting)]
+    subprocess.run([uv.find_uv_bin(), *install], check=True, cwd=tmp_path)
+    (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
+    before, inside = tree(source), tree(real_python)
+    engine = inventory.adopt_engine(real_python, patch=True)
+    assert (engine.vllm_package, engine.source_tree) == (source / "vllm", source)
+    patch = patch_file.load_patch(PATCH)
+    found = status.find_patch_status(patch, engine)
+    assert found.state is PatchState.NEEDED
+    assert "editable" in found.why
+    assert patcher.apply_patches([patch], engine).names == (PATCH,)
+    assert {path for path, data in tree(source).items() if data != before.get(path)} == {f"vllm/{FILE}"}
+    assert status.find_patch_status(patch, engine).state is PatchState.APPLIED
+    assert all(check.ok for check in status.verify_files(engine, {FILE}))
+    assert patcher.revert_patches(engine).names == (PATCH,)
+    assert (tree(source), tree(real_python)) == (before, inside)
+
+
+def plan_patches(engine: Engine) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the patches of a plan on this engine, and why not the others."""
+    request = LaunchRequest(recipe="qwen3-coder-next", gpu="gb10", engine=engine.folder)
+    plan = plan_launch(request, GpuProbe()).plan
+    return plan.patches, plan.skipped_patches
+
+
+@pytest.mark.index
+@pytest.mark.parametrize(
+    ("says", "holds", "state"),
+    [
+        ("0.23.0", "0.23.0", PatchState.NEEDED),
+        ("0.23.0", "0.24.0", PatchState.UPSTREAM),
+        ("0.24.0", "0.23.0", PatchState.NEEDED),
+        ("0.24.0", "0.24.0", PatchState.UPSTREAM),
+        ("0.23.1.dev7", "0.24.0", PatchState.UPSTREAM),
+        ("0.23.1.dev7", "0.23.0", PatchState.NEEDED),
+    ],
+)
+def test_a_source_tree_is_judged_by_what_it_holds(says, holds, state, texts, tmp_path, monkeypatch):  # noqa: PLR0917
+    """Not by its version, which stays when somebody checks out another branch: by status and plan."""
+    source = checkout(tmp_path / "source", texts[holds], says)
+    engine = noted(tmp_path / "engine", source, says)
+    assert status.find_patch_status(patch_file.load_patch(PATCH), engine).state is state
+    monkeypatch.setattr(inventory, "find_engine_by_name", lambda _name: engine)
+    patches, skipped = plan_patches(engine)
+    assert (PATCH in patches, PATCH in skipped) == (state is PatchState.NEEDED, state is PatchState.UPSTREAM)
+
+
+@pytest.mark.index
+def test_a_source_tree_that_fits_nothing_is_left_alone(texts, tmp_path):
+    """With what to do: nobody reinstalls somebody's checkout."""
+    text = texts["0.23.0"][FILE].replace("    IsHybrid,\n", "    # a hybrid\n    IsHybrid,\n")
+    source = checkout(tmp_path / "source", texts["0.23.0"] | {FILE: text})
+    engine = noted(tmp_path / "engine", source, "0.23.0")
+    with pytest.raises(PatchError) as caught:
+        patcher.apply_patches([patch_file.load_patch(PATCH)], engine)
+    assert str(source) in caught.value.hint
+    assert f"--set patches.{PATCH}=false" in caught.value.hint
+    assert (source / "vllm" / FILE).read_text() == text
+
+
+def test_a_link_out_of_the_source_tree_is_refused(tmp_path):
+    """As one out of an environment is."""
+    source = checkout(tmp_path / "source", TEXTS)
+    (tmp_path / "elsewhere.py").write_text("")
+    (source / "vllm" / FILE).unlink()
+    (source / "vllm" / FILE).symlink_to(tmp_path / "elsewhere.py")
+    engine = noted(tmp_path / "engine", source, "0.23.0")
+    found = status.find_patch_status(patch_file.load_patch(PATCH), engine)
+    assert "leads out of" in f"{found.why}{found.drift}"
+
+
+def test_a_package_on_a_path_file_alone_is_read_and_not_patched(tmp_path, real_python):
+    """No installer says that it is installed: it is somebody's, and may be of no installation at all."""
+    source = checkout(tmp_path / "source", TEXTS)
+    site = next(real_python.glob("lib/python3.*/site-packages"))
+    (site / "mine.pth").write_text(f"# mine\n\n{source}\n")
+    info = site / "vllm-0.23.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0\n")
+    (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
+    assert editable_install.find_package(site) == source / "vllm"
+    assert editable_install.find_source_tree(site) is None
+    with pytest.raises(UsageError):
+        inventory.adopt_engine(real_python, patch=True)
+    assert inventory.adopt_engine(real_python, patch=False).vllm_package == source / "vllm"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"vllm-0.23.0.dist-info/direct_url.json": "{"},
+        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "https://x/y", "dir_info": {"editable": true}}'},
+        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "file:///nowhere", "dir_info": {"editable": true}}'},
+        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "file:///tmp"}'},
+        {"__editable___vllm_finder.py": "MAPPING = {'vllm': os.getcwd()}\n"},
+        {"__editable___vllm_finder.py": "MAPPING = {'other': '/tmp'}\n"},
+        {"a.pth": "import os; os.abort()\n/nowhere\n\0\n"},
+        {},
+    ],
+)
+def test_what_leads_nowhere_is_no_source_tree(files, tmp_path):
+    """Damaged, remote, gone, or about something else; nothing is run."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert editable_install.find_package(tmp_path) == tmp_path / "vllm"
+    assert editable_install.find_source_tree(tmp_path) is None
+
+
+def test_a_package_in_the_environment_comes_first(tmp_path):
+    """As Python finds it: a wheel that was installed over an editable install that left its files."""
+    source = checkout(tmp_path / "source", TEXTS)
+    engine = noted(tmp_path / "engine", source, "0.23.0")
+    package = engine.site_packages / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert (engine.vllm_package, engine.source_tree) == (package, None)

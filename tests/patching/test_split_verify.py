@@ -1,0 +1,116 @@
+"""What the patches of split verification compute: the release's own kernel in Triton's interpreter, against float64."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uv
+from msgspec.structs import replace
+
+from dflash_tui.engines.patching import text_edits
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from tests import ROOT
+from tests.patching.arms import ATTENTION, TRIED
+from tests.support import wheels
+
+pytestmark = [pytest.mark.long, pytest.mark.index]  # no server: needs no turn among the tests that have one
+TRITON = "triton==3.6.0"
+KERNEL = "v1/attention/ops/triton_unified_attention.py"
+SMALL = {"heads": 2, "kv_heads": 1}
+# A row without a key in its last segment, and all scores so low that the other segments' sums vanish beside a zero.
+FAR = [{"tokens": [16], "contexts": [context], "shift": -200.0, **SMALL} for context in (33, 65, 130)]
+CASES: list[dict[str, Any]] = [
+    *({"tokens": [q], "contexts": [101], **SMALL} for q in (1, 2, 8, 9, 16)),
+    *({"tokens": [q], "contexts": [q], **SMALL} for q in (2, 9, 16)),
+    *({"tokens": [q], "contexts": [context], **SMALL} for q in (2, 9, 16) for context in (37, 130)),
+    {"tokens": [8], "contexts": [130], **SMALL},
+    {"tokens": [16, 1, 5, 9], "contexts": [101, 37, 64, 130], **SMALL},
+    {"tokens": [16, 9], "contexts": [130, 37], "window": 24, **SMALL},
+    *({"tokens": [16], "contexts": [101], "window": window, **SMALL} for window in (1, 7, 64)),
+    {"tokens": [16], "contexts": [101], "softcap": 30.0, **SMALL},
+    {"tokens": [16], "contexts": [101], "sinks": True, **SMALL},
+    {"tokens": [16], "contexts": [101], "sinks": True, "window": 24, **SMALL},
+    {"tokens": [16], "contexts": [101], "head_size": 24, **SMALL},
+    *({"tokens": [q], "contexts": [101], "fp8": True, **SMALL} for q in (9, 16)),
+    {"tokens": [9], "contexts": [101], "fp8": True, "window": 24, **SMALL},
+    {"tokens": [16, 16], "contexts": [101, 48], "causal": False, **SMALL},
+    {"tokens": [16], "contexts": [101], "segments": 64, **SMALL},
+    {"tokens": [16], "contexts": [101], "padding": 32, **SMALL},
+    *FAR,
+]
+TOO_MANY: list[dict[str, Any]] = [
+    {"tokens": [17], "contexts": [101], **SMALL},
+    {"tokens": [16] * 3, "contexts": [101] * 3, "heads": 8, "kv_heads": 1},
+    {"tokens": [16], "contexts": [101], "scratch": 15, **SMALL},
+]
+EDITIONS = [(name, version) for name in sorted(TRIED) if "split-verify" in name for version in TRIED[name].releases]
+
+
+@pytest.fixture(scope="module")
+def interpreted(demo_engine, tmp_path_factory):
+    """Return what runs cases on the sources of a release: the engine's torch, and Triton beside it."""
+    site = tmp_path_factory.mktemp("triton")
+    install = ["pip", "install", "-q", "--python", str(demo_engine.python), "--target", str(site), "--no-deps", TRITON]
+    subprocess.run([uv.find_uv_bin(), *install], check=True, cwd=site)
+
+    def run(version: str, patch: Patch | None, cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+        texts = wheels.read("vllm", version, {*ATTENTION, *(patch.paths if patch else ())})
+        texts |= text_edits.patch_texts([patch], texts) if patch else {}
+        for path in ATTENTION:
+            (folder / Path(path).name).write_text(texts[path] or "")
+        done = subprocess.run(
+            [str(demo_engine.python), str(ROOT / "tests" / "support" / "split_verify.py"), str(folder)],
+            input=json.dumps(cases),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def most(case: dict[str, Any]) -> float:
+    """The largest error that is one of float32: scores far from zero cost digits, as they do without the split."""
+    return 1e-4 if case.get("shift") else 5e-6 if case.get("softcap") else 2e-6
+
+
+@pytest.mark.parametrize(("name", "version"), EDITIONS)
+def test_a_split_step_answers_what_an_unsplit_one_does(interpreted, tmp_path, name, version):
+    """Up to 16 tokens, several requests, windows, sinks, softcap, FP8: split, right, within its scratch."""
+    results = interpreted(version, patch_file.load_patch(name), CASES, tmp_path)
+    assert [result["split"] for result in results] == [True] * len(CASES)
+    wrong = [(case, each) for case, each in zip(CASES, results, strict=True) if not each["error"] <= most(case)]
+    assert wrong == []
+    assert not any(result["spilled"] for result in results)
+
+
+@pytest.mark.parametrize(("name", "version"), EDITIONS[:1] + EDITIONS[-1:])
+def test_a_wider_step_is_not_split(interpreted, tmp_path, name, version):
+    """More tokens than the limit, more blocks than the GPU has room for, or too little scratch take the old way."""
+    results = interpreted(version, patch_file.load_patch(name), TOO_MANY, tmp_path)
+    assert [(result["split"], result["error"] <= 2e-6) for result in results] == [(False, True)] * len(TOO_MANY)
+    assert not any(result["spilled"] for result in results)
+
+
+def test_without_the_patch_no_step_of_speculation_is_split(interpreted, tmp_path):
+    """And the answers are the same."""
+    results = interpreted("0.26.0", None, CASES, tmp_path)
+    assert [result["split"] for result in results] == [case["tokens"] == [1] for case in CASES]
+    assert all(each["error"] <= most(case) for case, each in zip(CASES, results, strict=True))
+
+
+def test_the_mended_reduction_is_what_keeps_low_scores_right(interpreted, tmp_path):
+    """The split alone, without the edit of the reduction, is wrong there: the patch carries both."""
+    patch = patch_file.load_patch("triton-split-verify-0.24")
+    kernel = next(file for file in patch.files if file.path == KERNEL)
+    alone = replace(patch, files=tuple(
+        replace(file, edits=file.edits[:1]) if file is kernel else file for file in patch.files
+    ))  # fmt: skip
+    assert [result["error"] > 0.1 for result in interpreted("0.26.0", alone, FAR, tmp_path)] == [True] * len(FAR)

@@ -1,0 +1,130 @@
+"""Experiments whose boots are servers over two hosts, by the agent over a local transport, with stand-in engines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.experiments import runner, store
+from dflash_tui.experiments.design import Design
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import EXPERIMENT_MARK, Run
+from tests import DATA
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+AB = (sys.executable, "-m", "dflash_tui", "ab")
+QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--yes")
+BOTH = ("--peer", "local")
+
+
+@pytest.fixture
+def engine(tmp_path) -> Path:
+    """The stand-in engine with the demo's recipe for two GPUs or hosts."""
+    shipped = recipe_loader.recipe_path("demo-cpu").read_text()
+    path: Path = tmp_path / "two.yaml"
+    path.write_text(shipped.replace("flags:\n", "flags:\n  tensor-parallel-size: 2\n", 1))
+    return fake_engine.make(free_port(19_400), recipe=path)
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*AB, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def progress(design: Design) -> Progress:
+    return store.read_progress(store.experiment_folder(design.id))
+
+
+def living() -> list[Run]:
+    return [each for each in registry.list_runs() if server_process.list_processes(each)]
+
+
+def test_each_boot_is_a_server_over_both_hosts(engine):
+    """Launched and stopped as `up --peer` does it; the far rank's command and state are in the report's boots."""
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH).stderr
+    design = store.find_experiment()
+    a, b = progress(design).boots
+    assert [boot.error for boot in (a, b)] == ["", ""], said
+    assert fake_engine.launches(engine) == 2
+    assert living() == []
+    for boot in (a, b):
+        [host] = boot.hosts
+        assert (host.host, host.address, host.argv[-1]) == ("local", "127.0.0.1", "--headless")
+        assert EXPERIMENT_MARK not in host.env
+        assert boot.after
+        assert [*boot.after.hosts] == ["rank 1 on local"]
+        assert not boot.after.foreign
+    assert "--peer local" in design.command
+    assert not design.own_cache
+
+
+def begin() -> Design:
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH, "--detach")
+    return store.find_experiment(done.stdout.strip())
+
+
+def has_reached(design: Design, stage: str) -> bool:
+    if stage == "rank 1":
+        return any(each.plan.rank == 1 for each in registry.list_runs())
+    now = progress(design).current
+    return bool(now and now.stage == stage)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["rank 1", "starting", "warm-up"])
+def test_a_driver_that_is_killed_is_resumed(engine, stage):
+    """What it left on both hosts is ended first, also a rank whose rank 0 was not launched yet."""
+    design = begin()
+    folder = store.experiment_folder(design.id)
+    wait_until(lambda: has_reached(design, stage))
+    driver = store.find_driver(folder)
+    assert driver
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_until(lambda: not store.find_driver(folder))
+    assert all(each.plan.env.get(EXPERIMENT_MARK) == design.id for each in living())
+    run("resume", design.id)
+    now = progress(design)
+    assert now.finished
+    assert [(each.number, each.arm, each.attempt, each.error) for each in now.boots] == [(0, 0, 1, ""), (1, 1, 1, "")]
+    assert living() == []
+    assert runner.find_leftover_servers(design) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["rank 1", "starting", "warm-up"])
+def test_stopping_leaves_nothing_on_either_host(engine, stage):
+    design = begin()
+    wait_until(lambda: has_reached(design, stage))
+    run("stop", design.id)
+    assert living() == []
+    assert progress(design).status == "halted"
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_fails_its_boot(engine):
+    """Both attempts; the report says that no boot measured anything, and nothing is left."""
+    (engine / "rank-dies").touch()
+    (engine / "words.json").write_text(json.dumps({"tokens": {"7": ["slow=8"], "4": ["slow=8"]}, "launches": {}}))
+    run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH, code=6)
+    boots = progress(store.find_experiment()).boots
+    assert len(boots) == 2
+    assert all(boot.error for boot in boots)
+    assert living() == []
+
+
+def test_starts_are_not_measured_over_hosts(engine):
+    """Nobody empties the caches of other hosts; another --peer that is not reached is named before anything begins."""
+    assert "on other hosts" in run(fake_engine.RECIPE, "--measure", "start", *QUICK, *BOTH, code=2).stderr
+    assert store.list_experiments() == []
+    error = run(fake_engine.RECIPE, *QUICK, "--peer", "host.invalid", "--json", code=2).stdout
+    assert "host.invalid" in json.loads(error.splitlines()[-1])["what"]

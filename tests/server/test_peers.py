@@ -1,0 +1,90 @@
+"""A server over two ranks on this machine, by the agent over a local transport: launched, watched, stopped, ended."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.cli.main import main
+from dflash_tui.events import RankState
+from dflash_tui.peers import lease
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.runs.run import Run
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+OVER_TWO = [fake_engine.RECIPE, "--peer", "local"]
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    """The demo's recipe, for two GPUs or hosts."""
+    path: Path = tmp_path / "two.yaml"
+    shipped = recipe_loader.recipe_path("demo-cpu").read_text()
+    path.write_text(shipped.replace("flags:\n", "flags:\n  tensor-parallel-size: 2\n", 1))
+    return path
+
+
+def runs_by_rank() -> list[Run]:
+    return sorted(registry.list_runs(), key=lambda run: run.plan.rank)
+
+
+def all_ended(*runs: Run) -> bool:
+    return not any(server_process.is_alive(run) or server_process.list_processes(run) for run in runs)
+
+
+def test_two_ranks_are_launched_shown_and_stopped(recipe, capsys):
+    """Rank 1 first; its log is here, too; stop ends both and says so; a free port is of rank 0 alone."""
+    fake_engine.make(free_port(19_300), recipe=recipe)
+    assert main(["up", *OVER_TWO, "--wait"]) == 0, capsys.readouterr().err
+    near, far = runs_by_rank()
+    assert (near.plan.rank, far.plan.rank, far.plan.port) == (0, 1, 29501)
+    assert far.started_at < near.started_at
+    assert [(rank.rank, rank.host, rank.run) for rank in near.far_ranks] == [(1, "local", far.id)]
+    assert far.plan.argv[-1] == "--headless"
+    copy = near.folder / "rank1.log"
+    wait_until(lambda: copy.is_file() and copy.read_bytes() == far.log.read_bytes())
+    capsys.readouterr()
+    assert main(["ps"]) == 0
+    assert "rank 1 on local: running" in capsys.readouterr().out
+    assert main(["logs", near.id, "--rank", "1"]) == 0
+    assert capsys.readouterr().out == "headless rank 127.0.0.1 green\n"
+    assert main(["stop"]) == 0
+    assert "rank 1 on local: stopped" in capsys.readouterr().err
+    assert all_ended(near, far)
+    wait_until(lambda: not rank_records.is_kept(near))
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_ends_the_server_and_is_named(recipe, capsys):
+    """Rank 0 would say that it is healthy until somebody asks it."""
+    folder = fake_engine.make(free_port(19_310), recipe=recipe)
+    assert main(["up", *OVER_TWO, "--wait"]) == 0
+    near, far = runs_by_rank()
+    (folder / "rank-dies").touch()
+    wait_until(lambda: all_ended(near, far))
+    wait_until(lambda: not rank_records.is_kept(near))
+    [rank] = (rank_records.read_kept(near) or pytest.fail("nothing is kept")).ranks
+    assert (rank.state, rank.why) == (RankState.ENDED, "it exited")
+    assert b"nothing works on rank 1" in (near.folder / "rank1.log").read_bytes()
+
+
+async def test_a_lease_that_nobody_renews_ends_the_rank(launch, monkeypatch):
+    """As when the host of rank 0 is gone; a renewed one does not."""
+    run = launch("deaf")
+    lease.write_lease(run, 60.0)
+    guarding = asyncio.create_task(lease.guard_lease(run))
+    await asyncio.sleep(0)
+    lease.renew_lease(run)
+    assert server_process.is_alive(run)
+    lease._write(run, lease.Lease(60.0, lease._now() - 61))
+    await asyncio.wait_for(guarding, 60)
+    assert not server_process.list_processes(run)
+    ended = lease.read_lease(run)
+    assert ended is not None
+    assert "60 s" in ended.ended
+    lease.renew_lease(run)
+    assert lease.read_lease(run) == ended

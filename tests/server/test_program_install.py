@@ -1,0 +1,251 @@
+"""This program brought to another host, which another home folder plays: installed whole, or not at all."""
+
+import asyncio
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from dflash_tui import __version__
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.peers import agent, program_install, transport
+from dflash_tui.peers.connection import open_connection
+from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.transport import NeedsProgram
+from tests.support import escapes, tiny_wheels
+from tests.support.far_home import FarHome
+from tests.support.process_search import find_processes
+from tests.support.two_hosts import make_two_hosts
+from tests.support.waiting import PATIENCE, until, wait_until
+
+VERSION = ["dflash-tui", __version__]
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch) -> FarHome:
+    """A host without this program, whose index has an empty package for each that this program needs."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    home = FarHome(tmp_path / "far")
+    for needed in list_needed():
+        lowest = next(each.version for each in needed.specifier if each.operator == ">=")
+        tiny_wheels.write_empty_wheel(home.wheels, needed.name, lowest)
+    return home
+
+
+def list_needed() -> list[Requirement]:
+    """Return the packages that this program needs, without extras."""
+    return [each for each in map(Requirement, importlib.metadata.requires("dflash-tui") or ()) if each.marker is None]
+
+
+def install() -> str:
+    return asyncio.run(program_install.install_program("spark-b"))
+
+
+def refusal(kind: type[DflashError] = DflashError) -> DflashError:
+    with pytest.raises(kind) as error:
+        install()
+    assert error.value.hint
+    return error.value
+
+
+@pytest.mark.long
+def test_it_is_installed_and_found_and_replaced(far):
+    """By a link to a folder of its own: one that a process runs from stays until it has ended."""
+    with pytest.raises(NeedsProgram):
+        asyncio.run(connect())
+    (far.data / "program-cut").mkdir(parents=True)
+    assert install().split()[0] == str(far.data / "program")
+    first = (far.data / "program").resolve()
+    program = far.data / "program" / "bin" / "dflash-tui"
+    assert subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split() == VERSION
+    assert far.list_programs() == ["program", first.name]
+    assert not [*first.glob("*.whl"), *first.glob("*.log")]
+    assert first.stat().st_mode & 0o77 == 0
+    *ssh, words = transport.build_agent_command("spark-b")
+    asked = [*ssh, words.replace(" agent", " --version")]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split() == VERSION
+
+    running = subprocess.Popen([first / "bin" / "python", "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        install()
+        second = (far.data / "program").resolve()
+        assert far.list_programs() == ["program", *sorted([first.name, second.name])]
+    finally:
+        running.communicate()
+    install()
+    third = (far.data / "program").resolve()
+    assert far.list_programs() == ["program", third.name]
+    assert len({first, second, third}) == 3
+
+
+async def connect() -> None:
+    async with open_connection("spark-b"):
+        pass
+
+
+@pytest.mark.long
+def test_packages_that_are_missing_leave_nothing(far):
+    """And what was there before goes on to be there."""
+    next(far.wheels.glob("textual-*")).unlink()
+    assert "textual" in refusal().evidence
+    assert far.list_programs() == []
+    (far.data / "program-old").mkdir()
+    (far.data / "program").symlink_to("program-old")
+    refusal()
+    assert far.list_programs() == ["program", "program-old"]
+
+
+def told(kind: str) -> str:
+    return program_install._FAILURES[kind][0].format(host="spark-b")
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [("exit 1", "no-python"), ('case "$*" in *"import venv"*) exit 1;; esac', "no-venv")]
+)
+def test_a_python_that_will_not_do_is_named(far, first, kind):
+    far.put_python(first)
+    assert refusal().what == told(kind)
+    assert not far.data.exists()
+
+
+def test_a_folder_that_cannot_be_written(far):
+    (far.folder / ".local").touch()
+    error = refusal()
+    assert error.what == told("write")
+    assert ".local" in error.evidence
+
+
+def test_a_wheel_that_comes_in_part_is_not_installed(far):
+    far.put_ssh("head -c 300000")
+    assert refusal().what == told("cut")
+    assert not far.data.exists()
+
+
+def test_two_at_a_time_are_one(far):
+    far.data.mkdir(parents=True)
+    with (far.data / "program.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert refusal().what == told("busy")
+    assert far.list_programs() == []
+
+
+@pytest.fixture
+def silent_index(far) -> Iterator[socket.socket]:
+    """An index that takes a connection and never answers, so that an installation stays in its middle."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        far.links = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        far.put_ssh()
+        yield server
+
+
+def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index):
+    """Pip is ended there, too."""
+
+    async def leave() -> None:
+        installing = asyncio.create_task(program_install.install_program("spark-b"))
+        connection, _ = await asyncio.to_thread(silent_index.accept)
+        [pip] = find_processes("--only-binary")
+        assert len(far.list_programs()) == 1
+        installing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await installing
+        await until(lambda: not pip.is_running() and far.list_programs() == [])
+        connection.close()
+
+    asyncio.run(leave())
+
+
+@pytest.mark.long
+def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
+    code = (
+        "import asyncio; from dflash_tui.peers import program_install as p; asyncio.run(p.install_program('spark-b'))"
+    )
+    near = subprocess.Popen([sys.executable, "-c", code])
+    connection, _ = silent_index.accept()
+    assert len(far.list_programs()) == 1
+    near.kill()
+    near.wait()
+    wait_until(lambda: far.list_programs() == [])
+    connection.close()
+
+
+def test_a_far_side_that_lies_is_found_out(far):
+    """It says that it installed something, and has nothing."""
+    far.put_answer(f"echo Welcome; echo {MARK} nonsense; echo {MARK} installed /evil $(printf '\\033[2J'); sleep 60")
+    assert escapes.acting(install()) == set()
+    far.put_answer("exit 127")
+    with pytest.raises(NeedsProgram):
+        asyncio.run(connect())
+
+
+@pytest.mark.parametrize(
+    "script", ["yes", "head -c 9000000 /dev/zero; sleep 60", "yes >&2 & yes", "exit 0", "exit 127"]
+)
+def test_a_far_side_that_floods_or_says_nothing(far, script):
+    far.put_answer(script)
+    with pytest.raises(DflashError) as error:
+        install()
+    assert not isinstance(error.value, NeedsProgram)
+
+
+def test_a_host_that_is_not_reached_is_said_as_ever(far):
+    far.put_answer("echo 'ssh: Could not resolve hostname spark-b: Name or service not known' >&2; exit 255")
+    refusal(UsageError)
+
+
+def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):
+    """Neither in the variables of ssh nor in what is sent."""
+    monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
+    far.put_answer(f"env >{tmp_path}/said; cat >>{tmp_path}/said & read line; exit 255")
+    refusal()
+    assert "planted" not in (tmp_path / "said").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("word", ["$(x)", "a b", "'", ";", "", "x\n"])
+def test_a_word_that_a_shell_would_read_is_refused(word):
+    with pytest.raises(ValueError, match=re.escape(repr(word))):
+        transport.build_install_command("spark-b", "1", word)
+
+
+def test_a_program_knows_whether_it_was_installed_like_this(folders):
+    data = paths.data_folder()
+    places = [data / "program-x", data / "engines" / "program-x", data / "programs", Path(sys.prefix)]
+    assert [agent._is_own_program(place) for place in places] == [True, False, False, False]
+
+
+@pytest.mark.long
+@pytest.mark.index
+def test_a_host_that_has_nothing_is_asked_for_its_plan(tmp_path):
+    """Over a real ssh, by one command: the program is installed there, with real packages, and its agent answers."""
+    data, wheels = tmp_path / "data", tmp_path / "hosts" / "wheels"
+    (data / "dflash-tui" / "models").mkdir(parents=True)
+    words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--dest", str(wheels)]
+    got = subprocess.run([*words, *map(str, list_needed())], capture_output=True, text=True, check=False)
+    if got.returncode:
+        pytest.skip(f"no package index: {got.stderr[-200:]}")
+    with make_two_hosts(tmp_path / "hosts", data) as hosts:
+        programs = tmp_path / "hosts" / "b" / "home" / ".local" / "bin"
+        (programs / "dflash-tui").unlink()
+        (programs / "python3").symlink_to(sys.executable)
+        asked = ["dflash-tui", "plan", "demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--json"]
+        refused = hosts.run("a", *asked)
+        assert (refused.returncode, "--install-peers" in refused.stderr) == (2, True)
+        assert not (data / "dflash-tui" / "program").exists()
+        planned = hosts.run("a", *asked, "--install-peers")
+        assert planned.returncode == 0, planned.stderr
+        assert [each["address"] for each in json.loads(planned.stdout)["cluster"]["hosts"]] == [
+            "10.77.0.1",
+            "10.77.0.2",
+        ]
+        assert hosts.run("a", *asked).returncode == 0

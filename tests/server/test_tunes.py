@@ -1,0 +1,166 @@
+"""Tunes driven to their end by the product's own driver, on an engine that is a process and nothing more."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dflash_tui.common import paths
+from dflash_tui.experiments import controller, runner, store
+from dflash_tui.experiments.design import CONFIRM, Design
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.runs import registry, server_process
+from tests import DATA
+from tests.support import command_line, fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.json_lines import check_lines
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+TUNE = (sys.executable, "-m", "dflash_tui", "tune")
+QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--scale", "0.5", "--yes")
+AXES = ("--vary", "n=7,4,2", "--vary", "mode=graphs")
+# Seconds for each answer's tokens: four drafted tokens are planted as the best.
+FAST, SLOW, SLOWER = ["pace=0.02"], ["pace=0.05"], ["pace=0.1"]
+WORDS = {7: SLOW, 4: FAST, 2: SLOWER}
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port(18_600)
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*TUNE, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def begin(*words: str) -> Design:
+    done = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", *words, "--detach")
+    return store.find_experiment(done.stdout.strip())
+
+
+def progress(design: Design) -> Progress:
+    return store.read_progress(store.experiment_folder(design.id))
+
+
+@pytest.mark.long
+def test_a_planted_best_is_found_confirmed_and_kept(port):
+    """Four tokens among seven and two: the recipe launches it, the report says by how much, and what was not tried."""
+    fake_engine.make(port, WORDS)
+    done = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", "--json")
+    check_lines("tune", done.stdout.splitlines())
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [line["event"] for line in lines]
+    assert (events[0], events[-2:]) == ("experiment", ["finished", "ab report"])
+    rounds = [line for line in lines if line["event"] == "round began"]
+    assert (rounds[0]["key"], rounds[-1]["key"]) == ("n", CONFIRM)
+    now = progress(store.find_experiment())
+    tune = lines[-1]["report"]["tune"]
+    best = now.design.arms[tune["best"]]
+    assert best.plan.num_speculative_tokens == 4
+    assert tune["confirmed"]
+    assert tune["comparison"]["tok_s"]["low"] > 1.5
+    assert "CUDA graphs" in tune["left_out"]["mode=graphs"]
+    assert tune["answers"] == "unknown"
+    recipe = recipe_loader.find_recipe("fake-tuned")
+    assert str(paths.user_recipes_folder() / "fake-tuned.yaml") == tune["recipe"]
+    assert recipe.num_speculative_tokens == 4
+    assert command_line.planned("fake-tuned").plan.mode == best.plan.mode
+    assert not any(server_process.list_processes(each) for each in registry.list_runs())
+    assert "4" in run("attach").stdout
+
+
+@pytest.mark.long
+def test_a_killed_driver_is_resumed_and_the_best_so_far_can_be_kept_before(port):
+    """Boots that are over stay, what was left running is ended, and rounds go on from what happened."""
+    fake_engine.make(port, WORDS)
+    design = begin()
+    wait_until(lambda: len(progress(design).boots) >= 3 and progress(design).current is not None)
+    driver = store.find_driver(store.experiment_folder(design.id))
+    assert driver
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_until(lambda: not store.find_driver(store.experiment_folder(design.id)))
+    before = progress(design)
+    assert before.status == "interrupted"
+    kept = run("keep", "--name", "so-far").stdout.strip()
+    assert recipe_loader.find_recipe("so-far").num_speculative_tokens == 4
+    run("keep", "--name", "so-far", "--overwrite")
+    assert [path.name for path in paths.user_recipes_folder().glob("so-far*")] == [os.path.basename(kept)]  # noqa: PTH119
+    run("resume", design.id)
+    after = progress(design)
+    assert after.finished
+    assert after.boots[: len(before.boots)] == before.boots
+    assert after.rounds[: len(before.rounds)] == before.rounds
+    assert not runner.find_leftover_servers(design)
+
+
+def test_a_stopped_tune_says_what_is_best_until_then(port):
+    fake_engine.make(port, WORDS)
+    design = begin()
+    wait_until(lambda: len(progress(design).boots) >= 2)
+    run("stop")
+    assert progress(design).status == "halted"
+    told = run("attach", code=1)
+    assert "tried in" in told.stderr
+    assert f"dflash-tui tune resume {design.id}" in told.stderr
+
+
+def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
+    """The tune goes on without anybody, and can be followed again."""
+    fake_engine.make(port, {**WORDS, 2: ["sleepy"]})
+    words = [*TUNE, fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m"]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as watching:
+        wait_until(lambda: store.list_experiments() and len(progress(store.find_experiment()).boots) >= 2)
+        design = store.find_experiment()
+        watching.send_signal(signal.SIGINT)
+        _, told = watching.communicate(timeout=240)
+        assert watching.returncode == 130
+    assert "n=4" in told
+    assert f"dflash-tui tune attach {design.id}" in told
+    assert store.find_driver(store.experiment_folder(design.id))
+    run("stop", design.id)
+
+
+@pytest.mark.long
+def test_a_candidate_that_does_not_start_is_dropped_with_its_cause(port):
+    folder = fake_engine.make(port, {**WORDS, 2: ["broken"]})
+    done = run(fake_engine.RECIPE, *QUICK, "--vary", "n=7,4,2", "--budget", "10m", "--json")
+    tune = json.loads(done.stdout.splitlines()[-1])["report"]["tune"]
+    assert [*tune["dropped"]] == ["n=2"]
+    assert "nothing works today" in tune["dropped"]["n=2"]
+    assert fake_engine.launches(folder) == len(progress(store.find_experiment()).boots)
+
+
+def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
+    folder = fake_engine.make(port, {7: ["broken"]})
+    told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
+    assert "published did not start" in told
+    assert fake_engine.launches(folder) == 2
+
+
+def test_a_short_budget_says_what_it_would_need_once_a_boot_is_known(port):
+    """The first tune ends after its only boot; the second knows what a boot takes."""
+    fake_engine.make(port, WORDS)
+    run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "1s")
+    assert len(progress(store.find_experiment()).boots) == 1
+    assert "--budget" in run("attach").stdout
+    told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "1s", code=2).stderr
+    assert "--budget" in told
+    assert len(store.list_experiments()) == 1
+
+
+def test_a_second_tune_and_an_ab_are_refused_while_one_runs(port):
+    """As for an A/B: whatever disturbs the measurement is named before anything starts."""
+    fake_engine.make(port, WORDS)
+    design = begin()
+    assert design.id in run(fake_engine.RECIPE, *QUICK, *AXES, code=2).stderr
+    controller.stop_driver(design)
+    assert len(store.list_experiments()) == 1

@@ -1,0 +1,227 @@
+"""A server over several hosts in the panel: which hosts are chosen, what they answer, and how each is shown."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Input, OptionList
+
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.events import Preparing, RankSampled, RankState, Step
+from dflash_tui.launch import planner
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.peers import pairing, program_install
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
+from dflash_tui.tui.dialogs.program import ProgramDialog
+from dflash_tui.tui.dialogs.remedies import plan_relaunch
+from tests.tui.conftest import BASE, a_recipe, a_run
+from tests.tui.panel import app, feed, shows, text, wait_for, words
+
+GIB = 1 << 30
+PAIR = Cluster((ClusterHost("", "10.0.0.1", "eth0"), ClusterHost("spark-b", "10.0.0.2", "eth0", ("rocep1s0f1",))))
+
+
+def a_pair() -> Run:
+    plan = a_run().plan
+    return replace(a_run(), plan=replace(plan, cluster=PAIR), far_ranks=(FarRank(1, "spark-b", "there"),))
+
+
+def test_hosts_that_runs_had_are_offered_the_newest_first():
+    runs = [a_run(), a_pair(), replace(a_run(), far_ranks=(FarRank(1, "c", "x"),)), a_pair()]
+    assert list_used_hosts(runs) == [("spark-b",), ("c",)]
+
+
+@pytest.fixture
+def reached(monkeypatch) -> list[Sequence[str]]:
+    """Let the other hosts answer; return who was asked."""
+    asked: list[Sequence[str]] = []
+
+    @asynccontextmanager
+    async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[None]]:
+        asked.append(hosts)
+        if "nowhere" in hosts:
+            raise UsageError("nowhere cannot be reached", hint="check the cable")
+        yield []
+
+    async def plan_over_hosts(request, peers, port=None):
+        return planner.plan_launch(request, GpuProbe(), recipe=a_recipe(), cluster=PAIR)
+
+    async def survey_ranks(planned, peers):
+        ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
+        return pairing.Survey(planned._replace(plan=replace(planned.plan, ranks=ranks)), ())
+
+    monkeypatch.setattr(pairing, "open_peers", open_peers)
+    monkeypatch.setattr(pairing, "plan_over_hosts", plan_over_hosts)
+    monkeypatch.setattr(pairing, "survey_ranks", survey_ranks)
+    return asked
+
+
+async def type_host(pilot, host: str) -> None:
+    await pilot.press("h")
+    await wait_for(
+        pilot, lambda: isinstance(pilot.app.screen, PeerDialog) and pilot.app.screen.query_one(Input).has_focus
+    )
+    pilot.app.screen.query_one(Input).value = host
+    await pilot.press("enter")
+
+
+async def test_a_typed_host_is_asked_and_its_command_shown(reached):
+    """The recipe is split over both without being told; the far host says itself what it would run."""
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 60)) as pilot:
+        await wait_for(pilot, lambda: "the CPU demo" in text(panel))
+        await type_host(pilot, "spark-b")
+        await shows(pilot, "10.0.0.2 on eth0, rocep1s0f1", "nothing is wrong", "--nnodes 2", "spark-b: target: 60.0 GB")
+        plan = panel.launch_screen.choice.plan(a_recipe()).plan
+        assert plan.ranks[0].argv[-1] == "its-own-command"
+        assert plan.relaunch_request.settings == {"tensor-parallel-size": "2"}
+        await pilot.press("a")
+        await shows(pilot, "measure one machine")
+        await pilot.press("o")
+        await shows(pilot, "tensor-parallel-size", "recipe's command", "--node-rank")
+        await pilot.press("escape", "h")
+        await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog))
+        assert panel.screen.query_one(OptionList).highlighted == 1
+        await pilot.press("up", "enter")
+        await wait_for(pilot, lambda: "10.0.0.2" not in text(panel))
+        assert panel.launch_screen.choice.plan(a_recipe()).plan.cluster is None
+    assert reached == [("spark-b",)]
+
+
+async def test_a_host_that_is_not_reached_is_said_and_nothing_launched(reached):
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 60)) as pilot:
+        await wait_for(pilot, lambda: "the CPU demo" in text(panel))
+        await type_host(pilot, "-oProxyCommand=x")
+        await shows(pilot, "not a name of")
+        panel.screen.query_one(Input).value = "nowhere"
+        await pilot.press("enter")
+        await shows(pilot, "nowhere cannot be reached", "check the cable")
+        await pilot.press("enter")
+        await shows(pilot, "answer from nowhere yet")
+
+
+@pytest.fixture
+def lacking(reached, monkeypatch) -> dict[str, object]:
+    """A host without this program, until `installed` says that it has it; `end` is how an installation ends."""
+    state: dict[str, object] = {"installed": False, "end": None, "begun": 0}
+    answer = pairing.plan_over_hosts
+
+    async def plan_over_hosts(request, peers, port=None):
+        if not state["installed"]:
+            raise NeedsProgram("spark-b", "spark-b has no dflash-tui")
+        return await answer(request, peers)
+
+    async def install_program(host):
+        state["begun"] = int(str(state["begun"])) + 1
+        if isinstance(state["end"], DflashError):
+            raise state["end"]
+        if state["end"] == "never":
+            await asyncio.Event().wait()
+        state["installed"] = state["end"] != "in vain"
+        return "/far/program 3.12.3"
+
+    monkeypatch.setattr(pairing, "plan_over_hosts", plan_over_hosts)
+    monkeypatch.setattr(program_install, "install_program", install_program)
+    return state
+
+
+@asynccontextmanager
+async def offered(size=(120, 60)):
+    """Open the panel, choose the host that lacks this program, and wait for the question."""
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=size) as pilot:
+        await wait_for(pilot, lambda: "the CPU demo" in text(panel))
+        await type_host(pilot, "spark-b")
+        await wait_for(pilot, lambda: isinstance(panel.screen, ProgramDialog))
+        yield panel, pilot
+
+
+@pytest.mark.parametrize("size", [(120, 60), (60, 20)], ids=["120x60", "60x20"])
+async def test_a_host_without_this_program_gets_it_after_a_question(lacking, size):
+    async with offered(size) as (panel, pilot):
+        await shows(pilot, "spark-b has no dflash-tui", "y install", "esc cancel")
+        assert lacking["begun"] == 0
+        await pilot.press("y")
+        await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
+        await wait_for(pilot, lambda: panel.launch_screen.choice.plan(a_recipe()).plan.cluster is not None)
+        assert (lacking["begun"], panel.launch_screen.hosts.installed) == (1, {"spark-b"})
+
+
+async def test_a_no_installs_nothing_and_is_not_asked_again(lacking):
+    async with offered() as (panel, pilot):
+        await pilot.press("n")
+        await shows(pilot, "and the host again")
+        assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 0)
+
+
+async def test_an_installation_is_cancelled_or_fails_and_is_tried_again(lacking):
+    async with offered() as (panel, pilot):
+        lacking["end"] = "never"
+        await pilot.press("y")
+        await shows(pilot, "over ssh, then pip")
+        await pilot.press("escape")
+        await shows(pilot, "nothing is left")
+        lacking["end"] = DflashError("pip could not install", hint="see its index")
+        await pilot.press("y")
+        await shows(pilot, "pip could not install", "see its index")
+        lacking["end"] = None
+        await pilot.press("y")
+        await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
+        assert lacking["begun"] == 3
+
+
+async def test_where_another_program_answers_still_it_is_said_once(lacking):
+    async with offered() as (panel, pilot):
+        lacking["end"] = "in vain"
+        await pilot.press("y")
+        await shows(pilot, "→ remove the other one")
+        assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 1)
+
+
+async def test_both_hosts_are_shown_while_the_launch_is_prepared():
+    panel, run = app(now=BASE + 20), a_pair()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, run, [])
+        for text_, host in (("here", ""), ("fetching", "spark-b")):
+            panel.run_screen.take(Preparing(BASE - 5, Step.MODELS, text_, 0.5, host=host))
+        panel.run_screen.draw()
+        await shows(pilot, "rank 0 this machine", "rank 1 spark-b", "spark-b: fetching", "10.0.0.2 rocep1s0f1")
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
+    events, now = live
+    run = a_pair()
+    run.folder.mkdir(parents=True)
+    (run.folder / "rank1.log").write_text("a line of rank 1\n")
+    lost = RankSampled(now - 3, 1, "spark-b", RankState.LOST, now - 3, "nothing heard for 5 s")
+    fine = replace(lost, state=RankState.RUNNING, why="", resident=5 * GIB, available=50 * GIB, total=100 * GIB)
+    panel = app(now=now)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, run, [*events, fine])
+        await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free", "no alarms")
+        panel.run_screen.take(lost)
+        panel.run_screen.draw()
+        await shows(pilot, "spark-b is silent", "! lost")
+        await pilot.press("l", "L")
+        await shows(pilot, "a line of rank 1")
+        assert "rank 1 on spark-b" in words(panel)
+        await pilot.press("L")
+        await shows(pilot, "server.log")
+
+
+def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):
+    """Addresses that the link had are no change of the command, and are not relied upon."""
+    request = LaunchRequest("demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
+    named = planner.plan_launch(request, GpuProbe(), cluster=PAIR)
+    run = replace(a_run(), plan=named.plan)
+    again = plan_relaunch(run, LaunchChanges()).plan
+    assert again.cluster == replace(PAIR, is_named=False)
+    assert again.env["VLLM_HOST_IP"] == "10.0.0.1"

@@ -1,0 +1,130 @@
+"""The row of keys: what fits, and a click on a key."""
+
+import pytest
+
+from dflash_tui.events import Health, Phase, Step
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.basic import Help, list_keys
+from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.palette import PanelCommands
+from dflash_tui.tui.widgets.key_line import ShownKey, fit_keys
+from tests.tui.conftest import a_recipe, a_run
+from tests.tui.panel import app, feed, shows, text, wait_for
+
+KEYS = [
+    ShownKey("b", "b", "Send prompts"),
+    ShownKey("S", "S", "Stop"),
+    ShownKey("question_mark", "?", "Help"),
+    ShownKey("q", "q", "Quit"),
+]
+
+
+@pytest.mark.parametrize(("width", "names"), [(80, "b S ? q"), (28, "b ? q"), (29, "b ? q"), (20, "S ? q"), (5, "? q")])
+def test_help_and_quit_are_never_left_out(width, names):
+    keys = KEYS if width > 20 else KEYS[1:]
+    assert " ".join(key.display for key in fit_keys(keys, width)) == names
+
+
+async def test_a_narrow_screen_keeps_help_and_quit_and_a_click_presses_a_key():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(60, 20)) as pilot:
+        await shows(pilot, "? Help q Quit")
+        row = text(panel).splitlines()[-1]
+        assert row.startswith("⏎ Launch")
+        await pilot.click(offset=(row.index("Help") + 1, 19))
+        await wait_for(pilot, lambda: isinstance(panel.screen, Help))
+
+
+async def test_the_row_fits_the_mode():
+    """While one filters, and for what a recipe has only one of."""
+    panel = app({"toy": a_recipe(), "other": a_recipe(name="other")})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        assert "Profile" not in _last(panel)
+        await pilot.press("slash", "t")
+        await shows(pilot, "⏎ Keep the filter", "esc All recipes")
+        assert "Launch" not in _last(panel)
+        await pilot.press("enter")
+        await shows(pilot, "⏎ Launch")
+        assert "esc All recipes" in _last(panel)
+
+
+async def test_a_message_stands_in_the_last_row_until_a_key_is_pressed():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        await pilot.press("w")
+        await shows(pilot, "! no server is running")
+        assert "Launch" not in _last(panel)
+        assert not panel.screen.query("Toast")
+        await pilot.press("down")
+        await shows(pilot, "⏎ Launch")
+
+
+def _last(panel: DflashApp) -> str:
+    return text(panel).splitlines()[-1]
+
+
+async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        titles = [group.title for group in list_keys(panel.screen)]
+        assert titles == ["this screen", "everywhere"]
+        (own, everywhere) = (dict(group.keys) for group in list_keys(panel.screen))
+        assert {"e", "o", "y", "/"} <= set(own)
+        assert {"t", "r", "3", "ctrl+p"} <= set(everywhere)
+        names = [command.name for command in PanelCommands(panel.screen)._commands()]
+        assert {"Launch", "Mode", "Options", "Doctor", "Copy", "Watch", "Theme"} <= set(names)
+        assert len(set(names)) == len(names)
+        await pilot.press("question_mark")
+        await shows(pilot, "this screen", "everywhere", "esc close")
+
+
+async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fills_it(live):
+    panel = app(now=live[1])
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), live[0])
+        first = [next(PanelCommands(panel.screen)._commands()).name]
+        titles = [[group.title for group in list_keys(panel.screen)][:2]]
+        await pilot.press("l")
+        await shows(pilot, "l Back")
+        first.append(next(PanelCommands(panel.screen)._commands()).name)
+        titles.append([group.title for group in list_keys(panel.screen)][:2])
+    assert first == ["Send prompts", "Search"]
+    assert titles == [["this screen", "log"], ["log", "this screen"]]
+
+
+async def test_a_screenshot_is_written_where_there_is_no_folder_of_downloads(tmp_path, monkeypatch):
+    """As on a machine that is reached over ssh."""
+    monkeypatch.setenv("XDG_DOWNLOAD_DIR", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        commands = {command.name: command for command in PanelCommands(panel.screen)._commands()}
+        commands["Screenshot"].run()
+        await wait_for(pilot, lambda: any(tmp_path.glob("*.svg")))
+
+
+async def test_the_checks_are_announced_before_they_are_made(monkeypatch):
+    """Enter is answered at once: what the checks import, and they themselves, take longer than a frame."""
+    begun: list[str] = []
+    monkeypatch.setattr(Doctor, "check", lambda dialog: begun.append(text(dialog.app)))
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: bool(begun))
+        assert "checking toy" in begun[0]
+
+
+async def test_the_help_of_a_start_says_what_its_phases_are(starting):
+    events, now = starting
+    panel = app(now=now)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, a_run(), events)
+        explained = dict(list_keys(panel.screen)[-1].keys)
+        assert {*Phase, *Step, Health.HEALTHY, Health.WARM} <= set(explained)
+        await pilot.press("question_mark", "end")
+        await shows(pilot, "unattributed  time of which")

@@ -1,0 +1,56 @@
+"""The options of a launch, changed in the panel: the same as `--set`, with the command and the memory that follow."""
+
+from msgspec.structs import replace
+
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.options import OptionsDialog
+from tests.support.preflight_situations import a_gpu
+from tests.tui.panel import app, shows, wait_for, words
+
+RECIPE = recipe_loader.find_recipe("gemma-4-31b")
+
+
+def panel_on(hardware: Hardware) -> DflashApp:
+    return app({RECIPE.name: RECIPE}, probe=GpuProbe((a_gpu(hardware),), "580.95"))
+
+
+async def test_options_are_those_of_set_and_show_their_effect_while_they_are_typed():
+    panel = panel_on(Hardware.GB10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
+        await pilot.press("o")
+        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog))
+        await shows(pilot, "one request of 16384 tokens")
+        await pilot.press("enter", *"4096")
+        await shows(pilot, "one request of 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
+        assert panel.launch_screen.choice.request(RECIPE).settings == {}  # nothing is kept before enter
+        await pilot.press("enter", "end", "enter", *"kv-cache-dtype=fp8", "enter")
+        await pilot.press("home", *["down"] * 4, "enter", *"9001", "enter", "escape")
+        await shows(pilot, "max-model-len=4096, kv-cache-dtype=fp8")
+        asked = replace(panel.launch_screen.choice.request(RECIPE), gpu=None)
+        line = ["plan", RECIPE.name, "--set", "max-model-len=4096", "--set", "kv-cache-dtype=fp8", "--port", "9001"]
+        assert asked == read_launch_request(build_parser().parse_args(line))
+
+
+async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
+    panel = panel_on(Hardware.H100)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
+        choice = panel.launch_screen.choice
+        await pilot.press("o", "end", "enter", *"max-modl-len=1", "enter")
+        await shows(pilot, "did you mean max-model-len")
+        await pilot.press("escape", "home", *["down"] * 4, "enter", *"99999", "enter")
+        await shows(pilot, "99999 is not a port")
+        assert (choice.request(RECIPE).settings, choice.request(RECIPE).port) == ({}, None)
+        await pilot.press("escape", "home", "enter", *"2048", "enter")
+        await wait_for(pilot, lambda: choice.request(RECIPE).settings == {"max-model-len": "2048"})
+        await pilot.press("x")
+        assert choice.request(RECIPE).settings == {}
+        await pilot.press("escape")
+        await shows(pilot, "Gemma 4 31B")
+        assert "options" not in words(panel).partition("plan")[2]

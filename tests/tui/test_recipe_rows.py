@@ -1,0 +1,109 @@
+"""The table of recipes at any width: no two rows are alike, and what is left out is the least."""
+
+import pytest
+
+from dflash_tui.launch import planner
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.runs import RunRow, render_run_rows
+from dflash_tui.tui.render.plan import render_servers
+from dflash_tui.tui.render.recipe_rows import RecipeRow, render_recipe_rows
+from dflash_tui.tui.widgets import recipe_list
+from tests.tui.conftest import a_recipe, a_run
+from tests.tui.panel import app, shows, text, wait_for
+
+FAMILY = tuple(
+    RecipeRow(f"company-internal-llama-3.3-70b-instruct-{letter}-dflash-fp8-tp4", "!", "8", "0.33.0", "experimental")
+    for letter in "abcdef"
+)
+DEMO = RecipeRow("demo-cpu", "✓", "7", "0.32.0", "verified, synthetic")
+
+
+@pytest.mark.parametrize("width", [24, 49, 58, 78, 92])
+def test_no_two_rows_are_alike_and_none_is_too_wide(width):
+    head, rows = render_recipe_rows([*FAMILY, DEMO], width)
+    assert len({row.plain for row in rows}) == len(rows)
+    assert all(row.cell_length <= width for row in (head, *rows))
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (12, "✓ demo-cpu"),
+        (31, "✓ demo-cpu verified, synthetic"),
+        (36, "✓ demo-cpu   7 verified, synthetic"),
+        (60, "✓ demo-cpu   7   0.32.0 verified, synthetic"),
+    ],
+)
+def test_columns_fall_away_before_the_name_is_cut(width, shown):
+    (row,) = render_recipe_rows([DEMO], width)[1]
+    assert row.plain.split() == shown.split()
+
+
+PAIR = RecipeRow("gemma-4-31b/dflash-redhat", "✓", "8", "0.24.0", "project")
+
+
+@pytest.mark.parametrize("width", [54, 74, 110])
+def test_columns_stand_below_their_heads_whatever_some_names_are(width):
+    head, rows = render_recipe_rows([*FAMILY, DEMO, PAIR], width)
+    demo, pair = (row.plain for row in rows[-2:])
+    end = head.plain.index(" n ") + 2
+    assert [line[end - 2 : end] for line in (demo, pair)] == [" 7", " 8"]
+    status = head.plain.index("status")
+    assert (demo[status:], pair[status:]) == ("verified, synthetic", "project")
+    assert {row.cell_length <= width for row in rows} == {True}
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
+async def test_the_highlighted_of_many_is_seen_and_its_place(size):
+    panel = app({f"recipe-{number:02}": a_recipe(name=f"recipe-{number:02}") for number in range(40)})
+    async with panel.run_test(size=size) as pilot:
+        await shows(pilot, "1 of 40 ↓")
+        await pilot.press("end")
+        await shows(pilot, "↑ 40 of 40", "recipe-39")
+        assert "↓" not in _border(panel)
+
+
+def _border(panel: DflashApp) -> str:
+    return next(line for line in text(panel).splitlines() if "of 40" in line)
+
+
+@pytest.mark.parametrize("width", [49, 56, 90])
+def test_running_servers_are_told_apart_and_keep_their_port(width):
+    runs = [a_run(recipe=recipe.name, port=8000 + place) for place, recipe in enumerate(FAMILY)]
+    lines = render_servers(runs, runs[0].started_at + 60, width).plain.splitlines()
+    names, ports = zip(*(line.split("  :") for line in lines), strict=True)
+    assert (len(set(names)), [port[:4] for port in ports]) == (6, ["8000", "8001", "8002", "8003", "8004", "8005"])
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [50, 72, 94])
+def test_names_of_runs_have_the_room_first(width):
+    rows = [RunRow(a_run(recipe=one.name), "failed", 70.0) for one in FAMILY]
+    shown = [content.plain for content in render_run_rows(rows, width)]
+    assert len(set(shown)) == len(rows)
+    assert all(len(line) <= width for line in shown)
+    assert FAMILY[0].name in render_run_rows(rows, 72)[0].plain
+
+
+async def test_each_recipe_is_planned_once_and_what_has_not_changed_is_not_drawn_again(monkeypatch):
+    """Before the machine is known only the highlighted one is worth a plan; the screen is drawn again every 2 s."""
+    planned: list[str] = []
+    plan_launch = planner.plan_launch
+
+    def count_plans(request, *args, **options):
+        planned.append(request.recipe)
+        return plan_launch(request, *args, **options)
+
+    monkeypatch.setattr(planner, "plan_launch", count_plans)
+    names = [f"recipe-{number}" for number in range(6)]
+    panel = app({name: a_recipe(name=name) for name in names})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None)
+        await shows(pilot, "verified, synthetic")
+        drawn: list[object] = []
+        monkeypatch.setattr(recipe_list, "render_recipe_rows", lambda *a: drawn.append(a))
+        for _ in range(3):
+            panel.launch_screen.draw()
+        assert drawn == []
+    assert len(planned) <= len(names) + 1
+    assert set(planned) == set(names)

@@ -1,0 +1,110 @@
+"""Pictures of a tune: asked for, at its beginning, on its way, stopped, over; update with `--snapshot-update`."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments.design import BootBegan
+from dflash_tui.experiments.progress import fold_progress
+from dflash_tui.experiments.tuning import outcome
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.experiment_view import ExperimentView
+from dflash_tui.tui.screens import experiment
+from dflash_tui.tui.theme import LIGHT
+from tests.support.experiment_factories import BASE
+from tests.support.tune_simulation import Truth, a_tune, run_tune
+from tests.tui.panel import app, text, wait_for
+
+pytest.importorskip("pytest_textual_snapshot")
+AXES = (
+    "mode=graphs,compile",
+    "patch.triton-split-verify=on",
+    "n=8,12,4,2,0",
+    "attention-backend=flash_attn,flashinfer",
+)
+TRUTH = Truth(
+    {"mode=graphs": 2.0, "mode=compile": 1.8, "patches.triton-split-verify=true": 1.2, "n=12": 1.12, "n=2": 0.7},
+    failing=frozenset({"attention-backend=flashinfer"}),
+)
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch):
+    """Take the folders of this machine out of the pictures."""
+    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
+
+
+def a_view(boots: int, *, driven: bool, budget: float = 1800.0, synthetic: str = "") -> ExperimentView:
+    """Return a tune after so many boots, with one under way if it is driven."""
+    design = replace(a_tune(budget, AXES), recipe="gemma-4-26b-a4b", made_at=BASE - 60, synthetic=synthetic)
+    progress, happened = run_tune(design, TRUTH, 11, boots=boots)
+    if driven and progress.next:
+        number = progress.next[0]
+        happened.append(BootBegan(BASE - 20, number, progress.design.order[number], "20261121-012400-gemma"))
+    progress = fold_progress(design, happened, due=10, driven=driven, now=BASE)
+    return ExperimentView(progress, None, (), outcome.judge_tune(progress))
+
+
+def shown(words: str, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
+    async def act(pilot: Pilot[str]) -> None:
+        panel = pilot.app
+        assert isinstance(panel, DflashApp)
+        panel.theme = theme or panel.theme
+        panel.show_experiment("tune")
+        await wait_for(pilot, lambda: words in text(panel) and "q Quit" in text(panel))
+        panel.ab_screen.draw()  # the first drawing gives the pane its height
+        await pilot.pause(0.2)
+
+    return act
+
+
+def use(monkeypatch: pytest.MonkeyPatch, view: ExperimentView) -> None:
+    monkeypatch.setattr(experiment, "read_experiment", lambda _folder: view)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)], ids=["120x36", "80x24", "60x20"])
+def test_on_its_way(snap_compare, monkeypatch, size):
+    use(monkeypatch, a_view(11, driven=True))
+    assert snap_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE RUNNING"))
+
+
+def test_at_its_beginning(snap_compare, monkeypatch):
+    """Nothing is measured yet, and what follows depends on it."""
+    use(monkeypatch, a_view(0, driven=True, synthetic="random weights"))
+    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING SYNTHETIC"))
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["120x36", "80x24"])
+def test_over(snap_compare, monkeypatch, size):
+    view = a_view(100, driven=False)
+    assert view.tune
+    view = view._replace(
+        tune=replace(view.tune, recipe="/home/me/.config/dflash-tui/recipes/gemma-4-26b-a4b-tuned.yaml")
+    )
+    use(monkeypatch, view)
+    assert snap_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE FINISHED"))
+
+
+def test_stopped_in_the_light_theme(snap_compare, monkeypatch):
+    use(monkeypatch, a_view(9, driven=False))
+    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE INTERRUPTED", LIGHT.name))
+
+
+def test_without_colour(snap_compare, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    use(monkeypatch, a_view(11, driven=True))
+    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
+
+
+def test_one_that_cannot_be_read(snap_compare, monkeypatch):
+    def broken(_folder: object) -> ExperimentView:
+        raise UsageError(
+            "it is not an experiment", evidence="its experiment.json cannot be read", hint="dflash-tui ab list"
+        )
+
+    monkeypatch.setattr(experiment, "read_experiment", broken)
+    assert snap_compare(app(now=BASE), terminal_size=(80, 24), run_before=shown("CANNOT BE READ"))

@@ -1,0 +1,131 @@
+"""The answer of a conversation as it streams: in words, clean, bounded, thinking and tool calls apart."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from dflash_tui.benchmark.conversation import chat
+from dflash_tui.benchmark.conversation.chat import AnswerStream, Conversation, Part, ToolCall
+from dflash_tui.common.secrets import own_secrets
+from tests.tui.conftest import a_run
+
+KEY = "planted-4711-secret-key"
+
+
+def streamed(*deltas: Mapping[str, object]) -> tuple[list[tuple[Part, str]], chat.Turn]:
+    """Return the pieces that were shown, and the whole."""
+    shown: list[tuple[Part, str]] = []
+    stream = AnswerStream(lambda part, text: shown.append((part, text)))
+    for delta in deltas:
+        stream.take(f"data: {json.dumps({'choices': [{'delta': delta}]})}")
+    return shown, stream.build_turn(stream.result())
+
+
+def test_words_are_shown_when_they_end():
+    """What has no blanks between its words, as Chinese, is shown at once."""
+    shown, turn = streamed({"content": "Hel"}, {"content": "lo, wor"}, {"content": "ld\n\tdone"}, {"content": "你好"})
+    assert [text for _, text in shown] == ["Hello, ", "world\n    ", "done你好"]
+    assert turn.text == "Hello, world\n    done你好"
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_thinking_is_apart(name):
+    """Under either name; its last word is shown before the answer begins."""
+    shown, turn = streamed({name: "Let me "}, {name: "see"}, {"content": "Yes"})
+    assert shown == [(Part.THINKING, "Let me "), (Part.THINKING, "see"), (Part.ANSWER, "Yes")]
+    assert (turn.thinking, turn.text) == ("Let me see", "Yes")
+
+
+def test_a_tool_call_comes_in_pieces():
+    """Each by its index: the name first, then the arguments. It counts as an answer."""
+    begun = {"index": 0, "function": {"name": "weather", "arguments": '{"ci'}}
+    more = {"index": 0, "function": {"arguments": 'ty": "Rome"}'}}
+    calls = [[begun], [{"index": 1, "function": {"name": "time\x1b[2J"}}, more]]
+    _, turn = streamed(*({"tool_calls": call} for call in calls))
+    assert turn.tool_calls == (ToolCall("weather", '{"city": "Rome"}'), ToolCall("time", ""))
+    assert turn.request.ttft is not None
+
+
+@pytest.mark.parametrize(
+    "pieces", [["\x1b[31", "mred\x1b", "[0m and", " more"], ["\x1b]0;ti", "tle\x07", "red and more"]]
+)
+def test_an_escape_sequence_in_pieces_is_none(pieces):
+    shown, turn = streamed(*({"content": piece} for piece in pieces))
+    assert turn.text == "red and more"
+    assert "".join(text for _, text in shown) == turn.text
+
+
+def test_a_secret_in_pieces_is_left_out(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+    shown, turn = streamed(*({"content": letter} for letter in f"it is {KEY}, "))
+    assert KEY not in turn.text + "".join(text for _, text in shown)
+    assert turn.text.startswith("it is ")
+
+
+PHRASE = "correct horse battery staple"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("key " + KEY[:-4] + "\u200b", KEY[-4:] + " end"),
+        ("it is correct ", "horse ", "battery ", "staple, ", "end"),
+        ("x" * 4090 + KEY[:12], KEY[12:] + " end"),
+        ("x " * 32_762 + KEY, " end"),
+    ],
+    ids=["invisible", "with blanks", "in a long word", "in a long piece"],
+)
+def test_a_secret_that_is_cut_otherwise_is_left_out(pieces, monkeypatch):
+    """By a character that is not seen, by its own blanks, by the longest word, by the longest piece."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    monkeypatch.setenv("DB_PASSWORD", PHRASE)
+    own_secrets.read_own_secrets()
+    shown, turn = streamed(*({"content": piece} for piece in pieces))
+    for text in (turn.text, "".join(text for _, text in shown)):
+        assert KEY[:-1] not in text
+        assert "battery" not in text
+        assert text.endswith("end")
+
+
+def test_what_is_no_text_is_no_answer():
+    odd: list[dict[str, object]] = [
+        {"content": 5},
+        {"tool_calls": 7},
+        {"tool_calls": [3, {"index": "x", "function": "y"}]},
+        {"reasoning": []},
+    ]
+    shown, turn = streamed(*odd)
+    assert (shown, turn.text, turn.thinking) == ([], "", "")
+
+
+def test_an_answer_is_bounded(monkeypatch):
+    """What is kept and shown ends; a word without an end is shown in between."""
+    monkeypatch.setattr(chat, "LONGEST_ANSWER", 10_000)
+    shown, turn = streamed(*({"content": "x" * 100} for _ in range(200)))
+    assert len(turn.text) == 10_000
+    assert len(shown) > 1
+    many = [{"tool_calls": [{"index": place, "function": {"name": "f"}}]} for place in range(100)]
+    assert len(streamed(*many)[1].tool_calls) == 16
+
+
+@pytest.mark.parametrize(("length", "most"), [("4096", 1024), ("2", 1), ("auto", None)])
+def test_an_answer_leaves_room_for_the_next_line(length, most):
+    """A quarter of the context, where the launch names a number."""
+    talk = Conversation(a_run(argv=("vllm", "--max-model-len", length)))
+    assert talk._build_body().get("max_tokens") == most
+
+
+def test_the_oldest_turns_are_forgotten(monkeypatch):
+    """In pairs, so that the first that is left is the user's."""
+    monkeypatch.setattr(chat, "MOST_TURNS", 2)
+    talk = Conversation(a_run())
+    talk.messages = [{"role": role, "content": str(n)} for n in range(4) for role in ("user", "assistant")]
+    talk.messages.append({"role": "user", "content": "now"})
+    talk._forget_oldest()
+    assert [each["content"] for each in talk.messages] == ["3", "3", "now"]
+    assert talk.messages[0]["role"] == "user"
+    monkeypatch.setattr(chat, "MOST_CHARACTERS", 2)
+    talk._forget_oldest()
+    assert talk.messages == [{"role": "user", "content": "now"}]

@@ -1,0 +1,211 @@
+"""The user's own secrets, by value: which they are, in which forms they are known, and what is no secret."""
+
+import asyncio
+import base64
+import json
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.common.secrets import own_secrets
+from dflash_tui.common.untrusted_json import decode_untrusted
+from dflash_tui.engines.hub import download
+from dflash_tui.monitoring import run_reader
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import planted
+
+KEY = planted.KEY
+
+
+@pytest.fixture
+def key(monkeypatch):
+    """The key in the environment, and read."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+
+
+def hides(value: str) -> bool:
+    own_secrets.read_own_secrets()
+    return value not in own_secrets.hide_own_secrets(f"a {value} b")
+
+
+@pytest.mark.parametrize("form", planted.FORMS.values(), ids=planted.FORMS)
+def test_a_key_is_known_in_every_form(key, form):
+    """As it stands in a line that is cleaned, in a log, an answer and an error."""
+    assert not planted.is_in(clean_line(f"ValueError: {form} b"))
+    assert clean_line(f"ValueError: {form} b").endswith(" b")
+    [*_, line] = LogReader(1e9, 0.0).feed(f"ValueError: {form} b\n".encode(errors="surrogateescape"))
+    assert not planted.is_in(str(line))
+    data = msgspec.json.encode([form.encode(errors="replace").decode()])
+    assert not planted.is_in(str(decode_untrusted(data, msgspec.json.Decoder(list[str]))))
+    error = DflashError(form, evidence=form, hint=form)
+    assert not planted.is_in(str(error))
+
+
+@pytest.mark.parametrize("quote_text", [json.dumps, ascii, lambda text: json.dumps(json.dumps(text))])
+@pytest.mark.parametrize("form", planted.FORMS.values(), ids=planted.FORMS)
+def test_a_key_with_escapes_in_it_is_known_where_they_are_quoted(key, form, quote_text):
+    """As a server's refusal shows them, which is JSON."""
+    quoted = quote_text(f"no: {form}")
+    assert "k3y" not in clean_line(f"HTTP 400: {quoted} b").lower()
+    [*_, line] = LogReader(1e9, 0.0).feed(f"ValueError: {quoted} b\n".encode())
+    assert "k3y" not in str(line).lower()
+
+
+@pytest.mark.parametrize("form", planted.FORMS.values(), ids=planted.FORMS)
+def test_a_key_is_known_beside_itself_in_another_form(key, form):
+    """A text that has the key as it is may have it with marks on its letters, too."""
+    assert not planted.is_in(clean_line(f"{KEY} and {form} b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASS", "hunter22"), ("X_API_KEY", "/x8Jk3+abcdefgh"), ("X_API_KEY", "/no/such/folder/abc="),
+        ("X_TOKEN", "~abcdefgh"), ("A_SECRET", "correct horse battery staple"), ("ANY_URL", "http://me:pa55word@host/x"),
+        ("GITHUB_PAT", "abcd1234"), ("A_KEY", 'quo"te\\d-value'), ("A_KEY", "non-äscii-Ünd-so"),
+        ("A_KEY", "tab\there-are-more-than-16"),
+    ],
+)  # fmt: skip
+def test_a_value_under_the_name_of_a_secret_is_hidden(name, value, monkeypatch):
+    """Whatever it begins with, and however it is spelled."""
+    monkeypatch.setenv(name, value)
+    own_secrets.read_own_secrets()
+    core = "pa55word" if name == "ANY_URL" else value
+    for form in (core, core.upper(), msgspec.json.encode(core).decode(), quote(core, safe="")):
+        assert "[left out]" in clean_line(f"x='{form}' y"), form
+
+
+@pytest.mark.parametrize("form", ["p%40ss/W0rd%21", "p%40ss%2FW0rd%21", "p@ss/W0rd!"])
+def test_a_password_in_an_address_is_known_as_others_quote_it(form, monkeypatch):
+    """Who connects with it may name it without quoting, or with another one."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss%2FW0rd%21@proxy:3128")
+    own_secrets.read_own_secrets()
+    assert clean_line(f"login {form} failed") == "login [left out] failed"
+
+
+@pytest.mark.parametrize("unseen", "\u17b4\u180b\u180f\ufff0\U000e0080\U000e0fff", ids=ascii)
+def test_a_key_is_known_with_characters_in_it_that_nobody_sees(key, unseen):
+    """As Unicode has them to be ignored where a font has none."""
+    assert clean_line(f"a {KEY[:5]}{unseen}{KEY[5:]} b") == "a [left out] b"
+
+
+def test_a_value_is_known_as_a_clean_text_shows_it(monkeypatch):
+    """Also when it holds itself what cleaning takes out."""
+    monkeypatch.setenv("A_KEY", "zero\u200bwidth")
+    own_secrets.read_own_secrets()
+    assert clean_line("a zero\u200bwidth b, zerowidth") == "a [left out] b, [left out]"
+
+
+def test_each_line_of_a_private_key_is_a_secret(monkeypatch):
+    """A log has it line by line."""
+    body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+    monkeypatch.setenv("TLS_KEY", f"-----BEGIN PRIVATE KEY-----\n{body}\n}}\n-----END PRIVATE KEY-----\n")
+    assert hides(body)
+    assert not hides("}")
+
+
+@pytest.mark.parametrize("variable", ["", "HF_HOME", "HF_TOKEN_PATH"])
+def test_the_token_of_the_hub_is_hidden(variable, monkeypatch, folders, tmp_path):
+    """The one in the file that `hf auth login` writes."""
+    path = tmp_path / "token" if variable else folders / "cache" / "huggingface" / "token"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a-token-of-a-mirror\n")
+    if variable:
+        monkeypatch.setenv(variable, str(path if variable == "HF_TOKEN_PATH" else path.parent))
+    assert hides("a-token-of-a-mirror")
+    assert not hides(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("A_KEY", "enabled", "enabled"),  # short
+        ("A_KEY", "localhost", "http://localhost:8000"),  # stands for none
+        ("A_KEY", "20261122", '{"at": 20261122}'),  # a number
+        ("A_KEY", "attention", "FlashAttention"),  # a part of a word
+        ("SSH_KEY_PATH", "/etc/hostname", "/etc/hostname"),
+        ("TLS_KEY", "/etc/hostname", "cannot read /etc/hostname"),  # a file that is there
+        ("TLS_KEY", "/etc/no-such-key.pem", "cannot read /etc/no-such-key.pem"),  # or could be
+        ("DB_PASSWORD", "somebody", "/home/somebody/models"),  # in every path of ours
+        ("MAX_TOKENS", "some-value", "some-value"),
+        ("PIP_KEYRING_PROVIDER", "somewhere", "somewhere"),
+        ("PATH", "/usr/bin", "/usr/bin/python"),
+    ],
+)
+def test_what_is_no_secret_stays(name, value, text, monkeypatch):
+    """A log with holes helps nobody."""
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv(name, value)
+    own_secrets.read_own_secrets()
+    assert clean_line(text) == text
+
+
+@pytest.mark.parametrize("text", [KEY, planted.FORMS["colour"], planted.FORMS["accent"], planted.FORMS["selector"]])
+def test_no_half_of_a_key_stands_where_a_line_is_cut(key, text):
+    """Neither where it is shown, nor where a reader has had enough of it."""
+    for limit in (LINE_LIMIT, 1 << 16, 1 << 20):
+        for before in range(limit - 40, limit + 1):
+            line = "\x1b[m" * ((before - 500) // 3) + "y" * 500 + text + "z" * 50
+            shown = clean_line(line)
+            assert KEY[:6] not in shown, (limit, before)
+            if limit == LINE_LIMIT:
+                assert KEY[:6] not in clean_line("y" * before + text + "z" * 3000)
+
+
+async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
+    output = asyncio.StreamReader()
+    output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))
+    output.feed_eof()
+    assert (await download._tail(output)).strip("0") == ""
+
+
+@pytest.mark.parametrize("piece", [1 << 12, 1 << 16, (1 << 20) - 7])
+def test_no_half_of_a_key_begins_a_line_after_the_reader_cut_one(key, piece):
+    """The rest of a line that is longer than the reader's buffer belongs to no other line."""
+    data = b"y" * ((1 << 20) - 12) + KEY.encode() + b"z" * (3 << 20) + KEY.encode() + b"\nafter it\n"
+    reader = LogReader(1e9, 0.0)
+    events = [event for at in range(0, len(data), piece) for event in reader.feed(data[at : at + piece])]
+    lines = [event.text for event in events if hasattr(event, "text")]
+    assert KEY[-6:] not in "".join(lines)
+    assert (len(lines), lines[-1]) == (2, "after it")
+
+
+def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
+    """Of a line that is cut nothing is shown."""
+    monkeypatch.setattr(run_reader, "_LOG_END_BYTES", 1 << 17)
+    path = tmp_path / "server.log"
+    for shift in range(0, len(KEY) + 2, 5):
+        line = b"x" * 20 + KEY.encode() + b"x" * 20 + b"\n"
+        path.write_bytes(b"y" * shift + b"\n" + line * 8000)
+        tail = run_reader.TailReader(lambda: path, 1 << 18)
+        reader, texts = LogReader(1e9, 0.0), []
+        while data := tail.read():
+            texts += [event.text for event in reader.feed(data) if hasattr(event, "text")]
+        assert any("left out …" in text for text in texts)
+        assert {text for text in texts if "x" in text} == {f"{'x' * 20}[left out]{'x' * 20}"}
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        r"p\u0026ss\u003cw0rd/+ \"é'\\end", r"p&ss<w0rd\/+ \"é'\\end", r"p&ss<w0rd/+ \"\u00e9'\\end",
+        "p&amp;ss&lt;w0rd/+ &quot;é&#x27;\\end", r"""p&ss<w0rd/+ "é\'\\end""", "p%26ss%3Cw0rd%2F%2B+%22%C3%A9%27%5Cend",
+        "p%26ss%3cw0rd/%2b%20%22%c3%a9%27%5cend",
+    ],
+)  # fmt: skip
+def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):
+    """In the JSON of Go, PHP and Python, in HTML, as Python shows it, and in forms and addresses."""
+    monkeypatch.setenv("MY_TOKEN", "p&ss<w0rd/+ \"é'\\end")
+    assert own_secrets.read_own_secrets().hide(f"said <{quoted}>") == f"said <{own_secrets.LEFT_OUT}>"
+
+
+def test_base64_is_known_wherever_it_begins(key):
+    """In a header of a name and a password, for instance."""
+    for before in ("", "a", "me", "me:"):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            coded = encode(f"{before}{KEY}?>".encode()).decode()
+            assert "[left out]" in clean_line(f"Basic {coded}")

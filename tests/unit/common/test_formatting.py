@@ -1,0 +1,72 @@
+"""Names in too little room: what is cut still tells one from the other."""
+
+import pytest
+
+from dflash_tui.common.formatting import fit_table, fold_line, shorten_names
+
+FAMILY = [f"company-internal-llama-3.3-70b-{letter}-dflash-fp8-tensor-parallel-4" for letter in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "shown"),
+    [
+        (["qwen", "gemma"], 8, ["qwen", "gemma"]),
+        (["gemma-4-31b-it-dflash", "qwen"], 9, ["gemm…lash", "qwen"]),
+        (["llama-8b-it", "llama-9b-it"], 9, ["lla…8b-it", "lla…9b-it"]),
+        (["llama-3.3-70b-a-fp8-tensor", "llama-3.3-70b-b-fp8-tensor"], 8, ["…a-fp8-…", "…b-fp8-…"]),
+        (["a-long-name", "another-long-name"], 0, ["", ""]),
+        (["a-long-name"], 1, ["…"]),
+    ],
+)
+def test_names_are_cut_where_they_still_differ(names, width, shown):
+    assert list(shorten_names(names, width).values()) == shown
+
+
+@pytest.mark.parametrize("width", range(4, 60, 5))
+def test_a_family_of_long_names_is_never_cut_to_sameness(width):
+    names = [*FAMILY, *(f"llama-3.3-70b-dflash-fp8-{number}" for number in range(14)), "demo-cpu"]
+    shown = shorten_names(names, width)
+    assert len(set(shown.values())) == len(names)
+    assert all(len(text) <= width for text in shown.values())
+
+
+HEADER = ("NAME", "N", "FOR", "TITLE")
+ROW = ("a", "7", "h100, h200, gb10, rtx-5090", "what it is called")
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (0, ["NAME  N  FOR                         TITLE", "a     7  h100, h200, gb10, rtx-5090  what it is called"]),
+        (80, ["NAME  N  FOR                         TITLE", "a     7  h100, h200, gb10, rtx-5090  what it is called"]),
+        (40, ["NAME  N  FOR", "a     7  h100, h200, gb10, rtx-5090"]),
+        (30, ["NAME  N  FOR", "a     7  h100, h200, gb10,", "         rtx-5090"]),
+        (20, ["NAME  N", "    FOR", "a     7", "    h100, h200,", "    gb10, rtx-5090"]),
+    ],
+)
+def test_a_table_fits_the_terminal(width, shown):
+    """A column falls away, then the last one is folded beside its row or below it; a file gets all of it."""
+    assert fit_table(HEADER, [ROW], right=(1,), width=width, drop=("TITLE",)).splitlines() == shown
+
+
+@pytest.mark.parametrize("width", range(12, 90, 3))
+def test_no_cell_of_a_table_is_cut(width):
+    """What has no column left stands below its row; a word wider than the terminal stays whole."""
+    rows = [ROW, ("name", "12", "", ""), ("b", "1", "/a/path/that/is/wider/than/many/a/terminal/of/a/phone", "it")]
+    shown = fit_table(HEADER, rows, right=(1,), width=width)
+    assert sorted(shown.split()) == sorted(" ".join(" ".join(row) for row in (HEADER, *rows)).split())
+    assert all(len(line) <= width or len(line.split()) == 1 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "hang", "shown"),
+    [
+        ("a line of words", 0, 2, ["a line of words"]),
+        ("a line of words", 15, 2, ["a line of words"]),
+        ("a line of words", 10, 2, ["a line of", "  words"]),
+        ("  → do-it --now-or-never later", 15, 4, ["  → do-it", "    --now-or-never", "    later"]),
+        ("", 5, 2, [""]),
+    ],
+)
+def test_a_line_is_folded_between_words(line, width, hang, shown):
+    assert fold_line(line, width, hang).split("\n") == shown

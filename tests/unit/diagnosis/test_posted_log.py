@@ -1,0 +1,411 @@
+"""A log without a run: what users posted, what was recorded, and what is no log at all."""
+
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.diagnosis import log_source
+from dflash_tui.diagnosis.log_source import LogSource
+from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation, explain_log
+from tests.support import recordings
+
+UP = "INFO:     Application startup complete.\n"
+NO_NVCC = "RuntimeError: Could not find nvcc\n"
+ENDED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+
+
+@pytest.fixture
+def explain(tmp_path):
+    """Return the function that explains a text."""
+
+    def explained(text: str | bytes) -> LogExplanation:
+        file = tmp_path / "x.log"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return explain_log(LogSource(str(file)))
+
+    return explained
+
+
+# The lines that decide, of logs that users posted; where: an issue of vllm-project/vllm, or the repository named. Then
+# the kind, and words of what to do.
+POSTED = [
+    ("#14452", "ERROR 07-28 15:07:22 [core.py:632] RuntimeError: CUDA error: no kernel image is available for "
+     "execution "
+     "on the device", "wrong_build", "Reinstall"),
+    ("#25797", "KeyError: 'layers.45.mlp.shared_expert.down_proj.weight'", "weights_names", "newer vLLM"),
+    ("#19504", "subprocess.CalledProcessError: Command '['/usr/bin/python3', '-m', "
+     "*vllm.model_executor.models.registry')'"
+     "\nRuntimeError: Error raised in subprocess:\nKeyError: 'getpwuid(): uid not found: 1001'", "no_user", "HOME"),
+    ("#50708", "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
+     "  Value error, max_num_scheduled_tokens is set to -1792, which does not allow any tokens to be scheduled",
+     "token_budget", "max-num-batched-tokens"),
+    ("#11617", "RuntimeError: The server socket has failed to listen on any local network address. useIpv6: 0, "
+     "code: -98, "
+     "name: EADDRINUSE, message: address already in use", "port_in_use", "another port"),
+    ("#19991", "ERROR 06-22 15:12:27 [engine.py:458]     assert param.size() == loaded_weight.size(), (\n"
+     "ERROR 06-22 15:12:27 [engine.py:458] AssertionError: Attempted to load weight (torch.Size([4096, 12288])) into "
+     "parameter (torch.Size([4096, 8192]))", "weights_shape", "drafter"),
+    ("#35547", "TimeoutError: Timed out waiting for engine core processes to start. This is often caused by slow "
+     "weight "
+     "loading for large models. Waited 600s (configured by VLLM_ENGINE_READY_TIMEOUT_S).", "ready_timeout",
+     "VLLM_ENGINE_READY_TIMEOUT_S"),
+    ("MiniMax-AI/MiniMax-M2.5#9", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
+     "functions before calling NumCudaDevices()? Error 802: system not yet initialized", "fabric", "fabricmanager"),
+    ("#14535", "(VllmWorkerProcess pid=4821) ERROR 03-10 11:30:29 multiproc_worker_utils.py:242]     raise "
+     "RuntimeError(\n"
+     "(VllmWorkerProcess pid=4821) ERROR 03-10 11:30:29 multiproc_worker_utils.py:242] RuntimeError: Cannot "
+     "re-initialize "
+     "CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method", "forked",
+     "VLLM_WORKER_MULTIPROC_METHOD=spawn"),
+    ("#31740", "(EngineCore_DP0 pid=120) ERROR 01-28 06:36:45 [core.py:946] RuntimeError: No supported CUDA "
+     "architectures "
+     "found for major versions [10].", "kernel_arch", "FLASHINFER_CUDA_ARCH_LIST"),
+    ("MiaAI-Lab/GLM-5.3-Flash-NVFP4-Dual-DGX-Spark#2", "ray.exceptions.OutOfMemoryError: 1 worker(s) were killed "
+     "due to the "
+     "node running low on memory. Memory on the node (IP: 10.99.0.2) was 113.76GB / 119.70GB (0.950345)", "ray_memory",
+     "RAY_memory_monitor_refresh_ms=0"),
+    ("gpustack/gpustack#1510", '  File "/x/transformers/models/auto/configuration_auto.py", line 794, in __getitem__\n'
+     "    raise KeyError(key)\nKeyError: 'gemma3'", "architecture", "transformers"),
+    ("gpustack/gpustack#4372", "(EngineCore_DP0 pid=93) ptxas fatal   : Value 'sm_121a' is not defined for option "
+     "'gpu-name'", "ptxas_old", "TRITON_PTXAS_PATH"),
+    ("#16813", "ImportError: cannot import name 'get_scheduler_metadata' from 'vllm.vllm_flash_attn' (x/__init__.py)",
+     "wrong_build", "Reinstall"),
+    ("#16707", "(RayWorkerWrapper pid=880) ERROR 04-16 01:01:44 [worker_base.py:620]     raise RuntimeError(f\"NCCL "
+     "error: {e}\")\n(RayWorkerWrapper pid=880) ERROR 04-16 01:01:44 [worker_base.py:620] RuntimeError: NCCL error: "
+     "unhandled system error (run with NCCL_DEBUG=INFO for details) [repeated 6x across cluster]",
+     "nccl", "NCCL_DEBUG"),
+    ("#26642", "(Worker_TP1 pid=3534) ERROR 10-11 22:28:17 [x.py:694] RuntimeError: Could not find nvcc",
+     "nvcc", "CUDA_HOME"),
+    ("#19050", "ValueError: Quantization method specified in the model config (fp8) does not match the quantization "
+     "method "
+     "specified in the `quantization` argument (gguf).", "quantisation_mismatch", "--quantization"),
+    ("#18580", "torch._dynamo.exc.BackendCompilerFailed: backend='x' raised:\nRuntimeError: Triton Error [CUDA]: "
+     "device "
+     "kernel image is invalid", "wrong_build", "driver"),
+    ("#12526", "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /cuda//0", "rendezvous",
+     "GLOO_SOCKET_IFNAME"),
+    ("#20657", "ERROR 11-08 11:01:29 [multiproc_executor.py:135] Worker proc VllmWorker-2 died unexpectedly, "
+     "shutting down "
+     "executor.\nRuntimeError: Executor failed.", "worker_died", "dmesg"),
+    ("#42927", "NotImplementedError: The page size of the layer is not divisible by the maximum page size. Cannot "
+     "unify.",
+     "kv_pages", "--kv-cache-dtype"),
+    ("#50705", "(EngineCore pid=4140) Failed to get device capability: SM 12.x requires CUDA >= 12.9.\n"
+     "(EngineCore pid=4140) ERROR 08-03 17:46:55 [core.py:1231] RuntimeError: FlashInfer requires GPUs with sm75 or "
+     "higher", "nvcc_old", "CUDA_HOME"),
+    ("#47387", "WARNING 05-22 10:02:31 [interface.py:729] Using 'pin_memory=False' as WSL is detected.\n"
+     "(EngineCore pid=99) ERROR 05-22 10:02:41 [core.py:1100] RuntimeError: UVA is not available", "wsl_memory",
+     "VLLM_WSL2_ENABLE_PIN_MEMORY=1"),
+    ("vllm-project/recipes#51", '(APIServer pid=9)     raise KeyError(f"invalid tool call parser: {args.parser} "\n'
+     "(APIServer pid=9) KeyError: 'invalid tool call parser: openai (chose from { hermes, qwen3_coder })'",
+     "parser_name", "--tool-call-parser"),
+    ("gpustack/gpustack#4128", "(EngineCore_DP0 pid=90) ERROR 01-04 15:58:26 [core.py:866] RuntimeError: [enforce fail "
+     "at device.cc:212] ifa != nullptr. Unable to find interface for: [0.0.0.189]", "interface", "GLOO_SOCKET_IFNAME"),
+    ("#43357", "(EngineCore pid=9) ERROR 08-26 01:05:01 [core.py:1357] AssertionError: Workspace is locked but "
+     "allocation from 'turboquant_attn.py:747:_continuation_prefill' requires 8.12 MB, current size is 0.76 MB. "
+     "Workspace growth is not allowed after locking.", "workspace", "--enforce-eager"),
+    ("#38700", "ValueError: Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one "
+     "unified type.", "kv_pages", "--kv-transfer-config"),
+    ("#30163", "(RayWorkerWrapper pid=581, ip=10.0.0.2) ERROR 12-06 10:00:00 [worker_base.py:301] RuntimeError: [FP4 "
+     "gemm Runner] Failed to run cutlass FP4 gemm on sm120. Error: Error Internal", "kernel", "--linear-backend"),
+    ("vllm-project/vllm-ascend#780", "ERROR 05-07 05:58:46 core.py:291] AssertionError: Torch not compiled with CUDA "
+     "enabled\nCRITICAL 05-07 05:58:46 core_client.py:191] Got fatal signal from worker processes, shutting down.\n"
+     "Killed", "wrong_build", "Reinstall"),
+    ("#5635", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.9, please update your driver",
+     "driver_old", "driver"),
+    ("#16447", "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than "
+     "max_num_batched_tokens (2048). Please increase max_num_batched_tokens.", "token_budget", "2496"),
+    ("flashinfer-ai/flashinfer#1532", "subprocess.CalledProcessError: Command '['ninja', '-v', '-C', '/x']' returned "
+     "non-zero exit status 1.\nRuntimeError: Ninja build failed. Ninja output:\n"
+     "nvcc fatal   : Unknown option '-static-global-template-stub=false'", "nvcc_old", "CUDA_HOME"),
+    ("#54237", "(Worker_TP1 pid=15) ERROR 09-09 21:43:12 [x.py:1055] RuntimeError: Ninja build failed. Ninja output:\n"
+     "(Worker_TP1 pid=15) ERROR 09-09 21:43:12 [x.py:1055] nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+     "host_memory", "MAX_JOBS"),
+    ("#9312", "api_server.py: error: argument --tool-call-parser: invalid choice: 'llama3_json' (choose from 'hermes')",
+     "arguments", "Correct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "lines", "kind", "fix"), POSTED, ids=[where for where, *_ in POSTED])
+@pytest.mark.parametrize("wrapping", ["{}", "vllm-1  | {}", "Nov 22 10:00:00 spark vllm[1]: {}"])
+def test_what_users_posted_is_explained(explain, where, lines, kind, fix, wrapping):  # noqa: PLR0917
+    """Root before symptom, with its line in full and what to do; wherever it ran."""
+    wrapped = "".join(f"{wrapping.format(line)}\n" for line in (lines + "\n" + ENDED).splitlines())
+    found = explain(wrapped)
+    assert (found.kind, fix in " ".join(found.fix)) == (kind, True)
+    assert found.evidence[0] in lines
+    assert not any(line.startswith(("raise", "assert", "File")) for line in found.evidence[:1])
+
+
+def test_no_recipe_is_named_to_whoever_has_none(explain):
+    """What the recipe pins is vLLM's own image here, also for an error that nobody knows."""
+    for line in ("ImportError: x.so: undefined symbol: y", "(EngineCore pid=1) ImportError: cannot import x"):
+        words = " ".join(explain(f"{line}\n{ENDED}").fix)
+        assert ("vllm/vllm-openai" in words, "recipe" in words, "--report" in words) == (True, False, False)
+
+
+def test_a_share_of_the_memory_that_fits_is_named(explain):
+    taken = "ValueError: Free memory on device cuda:0 ({}/121.69 GiB) on startup is less than desired GPU memory " \
+            "utilization (0.91, 110.74 GiB)\n"  # fmt: skip
+    for free, share in (("109.53", "--gpu-memory-utilization to 0.88"), ("0.1", "to less"), ("1.2.3", "to less")):
+        assert share in " ".join(explain(taken.format(free)).fix)
+
+
+def test_what_a_shell_says_of_a_kill_explains_only_what_nothing_else_does(explain):
+    """VLLM kills itself when its engine failed."""
+    assert explain(f"{UP}Killed\n").kind == "oom_killed"
+    assert explain("(EngineCore pid=1) ValueError: nobody knows\nKilled\n").kind == "unknown"
+
+
+def test_a_recording_s_file_is_read_as_it_is(explain):
+    """Whatever a tool puts before each line, such as seconds: levels are read behind it."""
+    lines = recordings.raw("cpu-vllm-0.32.0/dflash").splitlines(keepends=True)
+    found = explain(b"".join(b"%8.2f %s" % (place / 7, line) for place, line in enumerate(lines)))
+    assert (found.kind, found.phase, found.figures["acceptance_length"] > 1) == (NO_FAILURE, "up", True)
+
+
+def test_an_unknown_error_is_shown_with_its_place_and_a_guess(explain):
+    """The innermost exception of the chain, its last three frames of vLLM, torch and transformers, and the area."""
+    frames = "".join(
+        f'(EngineCore pid=2)   File "/x/site-packages/{file}", line {at}, in f{at}\n(EngineCore pid=2)     call()\n'
+        for at, file in enumerate(["vllm/a.py", "vllm/b.py", "torch/c.py", "other/d.py", "vllm/model_loader/e.py"])
+    )
+    found = explain(
+        f"(EngineCore pid=2) Traceback (most recent call last):\n{frames}(EngineCore pid=2) ValueError: never seen "
+        f"before\n\n"
+        "(EngineCore pid=2) The above exception was the direct cause of the following exception:\n\n"
+        f"(EngineCore pid=2) Traceback (most recent call last):\n{frames}(EngineCore pid=2) RuntimeError: "
+        f"neither\n{ENDED}"
+    )
+    assert (found.kind, found.confidence, found.process) == ("unknown", "guess", "EngineCore")
+    assert "loading the weights" in found.cause
+    assert "never seen before" in found.cause
+    assert [line.rpartition(" ")[2] for line in found.evidence[1:]] == ["f4", "f2", "f1"]
+
+
+def test_the_earliest_process_that_failed_is_named(explain):
+    """What the others say of it comes later."""
+    found = explain(
+        "(Worker_TP3 pid=7) ERROR 03-31 18:15:56 [x.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to "
+        "allocate "
+        "2.00 GiB. GPU 3 has a total capacity of 23.56 GiB of which 21.75 MiB is free.\n"
+        "(Worker_TP0 pid=4) ERROR 03-31 18:15:57 [x.py:1] RuntimeError: NCCL error: remote process exited\n" + ENDED
+    )
+    assert (found.kind, found.process) == ("out_of_memory", "Worker_TP3")
+    assert ("2.00 GiB" in found.cause, "21.75 MiB" in found.cause) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("above", "kind"),
+    [
+        ("Fatal Python error: Segmentation fault\n", "crashed"),
+        ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: misaligned address\n",
+         "device_fault"),
+        ("", "engine_died"),
+    ],
+)  # fmt: skip
+def test_an_engine_that_is_only_said_to_be_dead_was_not_killed_from_outside(explain, above, kind):
+    """What stands above says more; without it both a kill and a crash are possible."""
+    dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above).\n"
+    assert explain(UP + above + dead).kind == kind
+
+
+@pytest.mark.parametrize("name", recordings.names())
+def test_a_recorded_log_has_the_same_cause_as_its_run(explain, name):
+    """And a server that did well, or was asked to stop, shows no failure."""
+    found = explain(recordings.raw(name))
+    failed = re.search(r"/(?:fail|kill9)", name) is not None
+    assert (found.kind == NO_FAILURE) is not failed
+    if not failed:
+        assert found.phase in {"up", "api"}
+
+
+def test_a_server_that_went_on_serving_did_not_fail(explain):
+    """Neither by a bad request nor by a known error that it survived."""
+    served = '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    bad = "ERROR 01-01 00:01:00 [serving.py:10] ValueError: This model's maximum context length is 512 tokens.\n"
+    known = "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n"
+    head = "INFO 01-01 00:00:00 [x.py:1] x\n" + UP
+    assert explain(head + served + bad).kind == NO_FAILURE
+    assert explain(head + known + served * 5).kind == NO_FAILURE
+    assert explain(head + served * 5 + known).kind == "open_files"
+
+
+def test_of_several_starts_the_last_that_failed_is_explained(explain):
+    """As in the log of a container that is started again and again; a start that still goes on hides nothing."""
+    boot = "(APIServer pid=1) INFO 11-22 10:00:00 [api_server.py:1] vLLM API server version 0.19.0\n"
+    first = f"{boot}ValueError: No available memory for the cache blocks.\n"
+    second = f"{boot}OSError: [Errno 98] Address already in use\n"
+    assert explain(first + second).kind == "port_in_use"
+    assert explain(second + first + boot).kind == "kv_cache"
+    assert explain(second + first + boot + UP).kind == "kv_cache"
+    assert explain(first).versions == {"vllm": "0.19.0"}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("(Worker pid=2) INFO 11-22 10:00:00 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 "
+         "distributed_init_method=tcp://10.0.0.1:29501 backend=nccl", "waits_for_ranks"),
+        ("(Worker pid=2) INFO 11-22 10:00:00 [pynccl.py:1] vLLM is using nccl==2.27.3", "waits_for_nccl"),
+        ("(EngineCore pid=2) INFO 11-22 10:00:00 [x.py:1] Waiting for creating a placement group", "waits_for_ray"),
+        ("(EngineCore pid=2) INFO 11-22 10:00:00 [x.py:1] No available shared memory broadcast block found in 60 "
+         "second.",
+         "waits_for_worker"),
+        ("(EngineCore pid=2) INFO 11-22 10:00:00 [x.py:1] Starting to load model x...", NO_FAILURE),
+    ],
+)  # fmt: skip
+def test_a_log_that_ends_in_silence_says_what_it_waits_for(explain, line, kind):
+    found = explain(
+        f"{line}\n/usr/lib/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked\n"
+    )
+    assert (found.kind, found.confidence) == (kind, "likely")
+
+
+def test_a_release_that_is_fixed_is_named_unless_it_runs(explain):
+    line = "RuntimeError: Model does not support EAGLE3 interface but aux_hidden_state_outputs was requested\n"
+    engine = "(EngineCore pid=1) INFO 11-22 10:00:00 [core.py:1] Initializing a V1 LLM engine (v{}) with config: x\n"
+    assert "0.24.0" in " ".join(explain(line).fix)
+    assert "0.24.0" in " ".join(explain(engine.format("0.23.0") + line).fix)
+    assert "0.24.0" not in " ".join(explain(engine.format("0.26.0") + line).fix)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"  \n\n",
+        bytes(range(256)) * 100,
+        b"\x1f\x8b\x08\x00" + bytes(1000),
+        b"root:x:0:0:root:/root:/bin/bash\n" * 30,
+        b"# a page\nIt speaks of vLLM.\n",
+        b"Traceback (most recent call last):\n  File \"/srv/django/x.py\", line 3\nKeyError: 'x'\n",
+        b"x" * 3_000_000,
+        b"Nov 22 10:00:00 host kernel: Out of memory: Killed process 7 (mysqld)\n" * 500,
+    ],
+)
+def test_what_is_no_log_is_refused(explain, content):
+    """In one sentence, with exit code 2."""
+    with pytest.raises(UsageError) as error:
+        explain(content)
+    assert error.value.exit_code == 2
+    assert "\n" not in error.value.what
+
+
+def test_text_of_powershell_is_read(explain):
+    assert explain((UP + NO_NVCC).encode("utf-16")).kind == "nvcc"
+
+
+@pytest.mark.parametrize("name", [".", "/nope/x.log", "/dev/zero"])
+def test_what_is_no_file_is_refused(name):
+    with pytest.raises(UsageError):
+        explain_log(LogSource(name))
+
+
+def test_a_sparse_file_is_not_read_through(tmp_path):
+    """A gigabyte of nothing takes no longer than its first page."""
+    file = tmp_path / "x.log"
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    began = time.process_time()
+    with pytest.raises(UsageError):
+        explain_log(LogSource(str(file)))
+    assert time.process_time() - began < 1.0
+
+
+def test_of_a_large_file_the_beginning_and_the_end_are_read(tmp_path, monkeypatch):
+    """The answer says so."""
+    monkeypatch.setattr(log_source, "_LARGEST_FILE", 4 << 20)
+    monkeypatch.setattr(log_source, "_HEAD", 1 << 20)
+    file = Path(tmp_path / "x.log")
+    file.write_bytes(
+        b"(APIServer pid=1) INFO 11-22 10:00:00 [x.py:1] vLLM API server version 0.19.0\n"
+        + b"INFO 11-22 10:00:00 [x.py:1] all is well\n" * 300_000
+        + NO_NVCC.encode()
+    )
+    found = explain_log(LogSource(str(file)))
+    assert (found.kind, found.versions, len(found.notes)) == ("nvcc", {"vllm": "0.19.0"}, 1)
+
+
+class Pipe:
+    """A pipe that something writes into, named as a file."""
+
+    def __init__(self) -> None:
+        self.reads, self.writes = os.pipe()
+        self.name = f"/proc/self/fd/{self.reads}"
+
+    def close(self) -> None:
+        os.close(self.reads)
+        os.close(self.writes)
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    monkeypatch.setattr(log_source, "_SILENCE", 0.2)
+    made = Pipe()
+    yield made
+    made.close()
+
+
+def test_a_pipe_that_goes_silent_is_explained(pipe):
+    """Whoever writes may never end, as `docker logs -f`."""
+    os.write(pipe.writes, NO_NVCC.encode())
+    found = explain_log(LogSource(pipe.name))
+    assert (found.kind, len(found.notes)) == ("nvcc", 1)
+
+
+def test_a_pipe_without_a_word_is_refused(pipe):
+    with pytest.raises(UsageError):
+        explain_log(LogSource(pipe.name))
+
+
+@pytest.mark.parametrize("line", [b"INFO 11-22 10:00:00 [x.py:1] all is well\n", b"y\n", b"y"])
+def test_a_pipe_that_never_ends_is_left(pipe, monkeypatch, line):
+    """Whether it is a log of vLLM or not."""
+    monkeypatch.setattr(log_source, "_MOST_SECONDS", 1.0)
+
+    def write() -> None:
+        try:
+            while True:
+                os.write(pipe.writes, line * 1000)
+        except OSError:  # nobody reads it any more
+            pass
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    if line.startswith(b"INFO"):
+        found = explain_log(LogSource(pipe.name))
+        assert (found.kind, len(found.notes)) == (NO_FAILURE, 1)
+    else:
+        with pytest.raises(UsageError):
+            explain_log(LogSource(pipe.name))
+    os.close(pipe.reads)
+    writer.join(10)
+    assert not writer.is_alive()
+    pipe.reads = os.open(os.devnull, os.O_RDONLY)
+
+
+_HEAD, _OWN = "1--1--1--1--1--1--1--1--Z ", "INFO 11-22 10:00:00 [core.py:1] hi\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "█" * 300_000,
+        "█ version " * 90_000,
+        f"torch{' ' * 250_000}x",
+        f"{' ' * 120_000}x",
+        f"({'pid=1' * 24_000}",
+        *(_HEAD[:1] + "-" * count for count in (100, 1000)),
+    ],
+)
+def test_no_line_keeps_a_core_busy(explain, line):
+    """Each took minutes, or for ever, where a pattern looked back and forth in it."""
+    assert explain(_OWN + line + "\n" + _OWN).kind == NO_FAILURE
+    assert explain((_HEAD + _OWN) * 40 + line + "\n" + _HEAD + _OWN).kind == NO_FAILURE

@@ -1,0 +1,93 @@
+"""Data sets from the hub's cache, and what is said where they cannot be had."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.benchmark import datasets, suites
+from dflash_tui.common.errors import DflashError
+from dflash_tui.engines.hub import cache, dataset_download
+from tests.support import hub_server
+from tests.support.hub_server import COMMIT
+
+LINE = {"question_id": 1, "category": "math", "prompt": ["How many?", "And now?"]}
+ROWS = "main/test-00000-of-00001.parquet"
+
+
+def fetch(name: str, python: Path | None = None) -> Path:
+    return asyncio.run(dataset_download.fetch_dataset(name, python, lambda _event: None))
+
+
+def put_into_cache(repo: str, name: str, data: bytes) -> None:
+    folder = cache.repository_folder(f"datasets/{repo}")
+    path = folder / "snapshots" / COMMIT / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+
+
+@pytest.fixture(autouse=True)
+def hub_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_what_is_in_the_cache_is_taken_without_the_hub():
+    """As huggingface_hub lays out data sets; no engine is needed for that."""
+    put_into_cache("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", json.dumps(LINE).encode())
+    assert (cache.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
+    assert fetch("mt-bench") == datasets.find_dataset_file("mt-bench")
+    assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
+
+
+def test_what_is_nowhere_is_said():
+    with pytest.raises(DflashError) as caught:
+        fetch("gsm8k")
+    assert caught.value.evidence.startswith("offline: ")
+    with pytest.raises(DflashError) as caught:
+        fetch("spec-bench")  # it is on no hub
+    assert "hemingkx/Spec-Bench" in caught.value.hint
+
+
+@pytest.mark.parametrize("data", [b"PAR1 no file of rows", b""])
+def test_a_damaged_file_is_one_sentence(data):
+    put_into_cache("openai/gsm8k", ROWS, data)
+    with pytest.raises(DflashError) as caught:
+        fetch("gsm8k")
+    assert caught.value.evidence.isprintable()
+    assert not list(datasets.fetched_dataset_file("gsm8k").parent.iterdir())
+
+
+def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
+    put_into_cache("openai/gsm8k", ROWS, b"PAR1")
+    monkeypatch.setattr(dataset_download, "_read_parquet", lambda *_: b'{"id": 1}\n')
+    with pytest.raises(DflashError):
+        fetch("gsm8k")
+    assert not list(datasets.fetched_dataset_file("gsm8k").parent.iterdir())
+
+
+def test_rows_of_a_parquet_file_are_questions(tmp_path):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    rows = arrow.table({"question": ["2 + 2?", "3 + 3?"], "answer": ["#### 4", "#### 6"]})
+    parquet.write_table(rows, tmp_path / "rows.parquet")
+    put_into_cache("openai/gsm8k", ROWS, (tmp_path / "rows.parquet").read_bytes())
+    fetch("gsm8k")
+    assert [p.answer for p in suites.load_suite("gsm8k").prompts] == ["4", "6"]
+
+
+def test_without_an_engine_nothing_is_fetched(monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with hub_server.running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        server.repos["datasets/openai/gsm8k"] = {ROWS: b"x", "README.md": b"y"}
+        with pytest.raises(DflashError) as caught:
+            fetch("gsm8k")
+        assert "engine install" in caught.value.hint
+        server.repos["datasets/openai/gsm8k"] = {"README.md": b"y"}
+        with pytest.raises(DflashError) as caught:
+            fetch("gsm8k")
+        assert "--dataset FILE" in caught.value.hint

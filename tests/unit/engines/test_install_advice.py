@@ -1,0 +1,25 @@
+"""What uv says of an install that failed is told with what to do about it."""
+
+import pytest
+
+from dflash_tui.engines.install_advice import advise_on_install_error
+
+
+@pytest.mark.parametrize(
+    ("evidence", "names"),
+    [
+        ("client error (Connect) cause: invalid peer certificate: UnknownIssuer", "UV_SYSTEM_CERTS"),
+        ("error sending request for url: dns error", "UV_DEFAULT_INDEX"),
+        ("No space left on device (os error 28)", "UV_CACHE_DIR"),
+        ("Resource temporarily unavailable (os error 11)", "ulimit -u"),
+        ("torch==2.9 has no usable wheels", "source_builds"),
+        ("it is bad", "`engine`"),
+    ],
+)
+def test_the_cause_decides(tmp_path, evidence, names):
+    assert names in advise_on_install_error(evidence, tmp_path / "none")
+
+
+def test_an_install_that_is_repeated_can_be_resolved_anew(tmp_path):
+    (tmp_path / "lock").touch()
+    assert str(tmp_path / "lock") in advise_on_install_error("it is bad", tmp_path / "lock")

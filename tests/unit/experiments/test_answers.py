@@ -1,0 +1,195 @@
+"""What is said of the answers of two arms, held against boots of one arm."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.benchmark.answer import Answer
+from dflash_tui.experiments.analysis import answers, verdict
+from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
+from dflash_tui.experiments.design import Boot, Design, KeptAnswer
+from tests.support.boot_factories import boot, design, modes, plan, request
+
+PROMPTS = 20
+WORDS = ("the", "lamp", "was", "put", "out", "before", "dawn", "and", "the", "keeper", "went", "down", "to", "it")
+
+
+def said(of: Design, texts: Sequence[Sequence[str]], *, tokens: bool = False) -> tuple[list[Boot], list[KeptAnswer]]:
+    """Return a boot for each list of answers, with digests as a client makes them, and the answers as they are kept."""
+    measured, kept = [], []
+    for number, texts_of_boot in enumerate(texts):
+        done = []
+        for place, text in enumerate(texts_of_boot):
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            done.append(request("Code", 10.0, round=place, digests=("x", "y", digest)))
+            numbers = tuple(map(hash, text.split())) if tokens else ()
+            numbers = tuple(abs(each) % 1000 for each in numbers)
+            kept.append(KeptAnswer(f"run{number}", "Code", 1, place, Answer(text, numbers)))
+        measured.append(boot(of, number, done))
+    return measured, kept
+
+
+def compared(texts: Sequence[Sequence[str]], of: Design | None = None, **how: bool) -> OutputComparison:
+    of = of or modes()
+    measured, kept = said(of, texts, **how)
+    return answers.compare_outputs(of, measured, 0, 1, kept)
+
+
+def alike(count: int = PROMPTS) -> list[str]:
+    return [f"{place} {' '.join(WORDS)}" for place in range(count)]
+
+
+def turned(texts: Sequence[str], places: Sequence[int], word: int = 3, to: str = "is") -> list[str]:
+    """Return the answers with another word from a place on in some of them."""
+    return [
+        " ".join([*text.split()[:word], to, *reversed(text.split()[word + 1 :])]) if place in places else text
+        for place, text in enumerate(texts)
+    ]
+
+
+def test_the_same_answers_are_alike():
+    """No difference between, none within; of 20 prompts one in six may differ all the same."""
+    found = compared([alike()] * 4)
+    assert (found.verdict, found.different, found.within) == (OutputVerdict.ALIKE, 0.0, (0.0, 0.0))
+    assert (found.excess, found.low, found.first) == (0.0, 0.0, None)
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert (found.prompts, found.boots) == (PROMPTS, (2, 2))
+
+
+def test_an_arm_whose_answers_turn_is_different():
+    """A third of the answers is another in the second arm, and the same in both of its boots."""
+    other = turned(alike(), range(0, PROMPTS, 3))
+    found = compared([alike(), other, other, alike()])
+    assert found.verdict is OutputVerdict.DIFFERENT
+    assert (found.different, *found.within) == pytest.approx((0.35, 0.0, 0.0))
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 < found.low < 0.35 < found.high < 0.65
+    assert found.first is not None
+    assert (found.first.kind, found.first.boots, found.unit) == ("Code", (0, 1), "character")
+    assert (found.first.common[-4:], found.first.a[:3], found.first.b[:3]) == ("amp ", "was", "is ")
+    assert found.position == found.first.position == len("0 the lamp ") + 1
+
+
+def test_differences_that_boots_of_one_arm_have_too_are_no_effect():
+    """Each boot turns other answers, as rounding does that is chosen anew at each start: the arms are alike."""
+    texts = [turned(alike(), range(boot, PROMPTS, 4), to=f"boot{boot}") for boot in range(4)]
+    found = compared(texts)
+    assert found.verdict is OutputVerdict.ALIKE
+    assert (found.different, *found.within) == pytest.approx((0.5, 0.5, 0.5))
+    assert found.position_within == found.position
+
+
+def test_tokens_are_compared_where_the_server_names_them():
+    """Two answers of the same text may be of other tokens: special ones are no text."""
+    of = modes()
+    measured, kept = said(of, [alike()] * 4, tokens=True)
+    arms = {f"run{number}": arm for number, arm in enumerate(of.order)}
+    kept = [
+        replace(each, answer=replace(each.answer, tokens=(*each.answer.tokens[:5], 1001))) if arms[each.run] else each
+        for each in kept
+    ]
+    found = answers.compare_outputs(of, measured, 0, 1, kept)
+    assert (found.verdict, found.unit, found.position) == (OutputVerdict.DIFFERENT, "token", 6.0)
+
+
+def test_without_kept_answers_it_is_known_whether_but_not_where():
+    """Digests are enough for the verdict."""
+    measured, _ = said(modes(), [alike(), *[turned(alike(), range(9))] * 2, alike()])
+    found = answers.compare_outputs(modes(), measured, 0, 1)
+    assert (found.verdict, found.first, found.position) == (OutputVerdict.DIFFERENT, None, None)
+
+
+@pytest.mark.parametrize(
+    ("order", "changes", "words"),
+    [
+        ((0, 1), {}, "1 boot and 1 boot"),
+        ((0, 1, 1, 0), {"temperature": 0.7}, "0.7"),
+        ((0, 1, 1, 0), {"temperature": None}, "the model's own"),
+    ],
+)
+def test_what_cannot_be_known_is_unknown(order, changes, words):
+    """One boot of each, or answers that were sampled."""
+    found = compared([turned(alike(), range(9)) if arm else alike() for arm in order], modes(order, **changes))
+    assert found.verdict is OutputVerdict.UNKNOWN
+    assert words in found.why
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "script", "known"),
+    [
+        ("hand-made toy weights", "/build.py", True),
+        ("hand-made toy weights; synthetic acceptance", "/build.py", False),
+        ("random weights (load-format dummy)", "", False),
+        ("random weights of the shape", "", False),
+        ("", "", True),
+    ],
+)
+def test_answers_that_no_model_gave_say_nothing(synthetic, script, known):
+    """Toy weights that a recipe builds are real ones to a verification; random weights and drawn drafts are not."""
+    arms = {name: plan(synthetic=synthetic, build_script=script, env={"A": name}) for name in "ab"}
+    found = compared([alike()] * 4, design("env.A", arms, (0, 1, 1, 0)))
+    assert (found.verdict is OutputVerdict.ALIKE) is known
+    assert bool(found.why) is not known
+
+
+def test_a_few_prompts_decide_nothing():
+    """Four that differ in all boots are not enough."""
+    other = ["other"] * 4
+    assert compared([alike(4), other, other, alike(4)]).verdict is OutputVerdict.UNKNOWN
+    assert compared([alike(5), ["other"] * 5, ["other"] * 5, alike(5)]).verdict is OutputVerdict.DIFFERENT
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.7])
+def test_arms_that_are_alike_are_rarely_called_different(share):
+    """Of 300 experiments whose boots turn answers at random at most one in twenty errs, and chance on top of that."""
+    draw, wrong = random.Random(7), 0
+    for _ in range(300):
+        texts = [[f"{draw.random() if draw.random() < share else ''}" for _ in range(PROMPTS)] for _ in range(4)]
+        wrong += compared(texts).verdict is OutputVerdict.DIFFERENT
+    assert wrong <= 300 * 0.05 + 8
+
+
+def test_a_report_has_the_check_where_the_launches_differ():
+    """An arm that is compared with itself has none, nor have two runs side by side, or starts without requests."""
+    of = modes()
+    measured, kept = said(of, [alike()] * 4)
+    report = answers.add_output_checks(verdict.build_report(of, measured), kept)
+    assert [each.outputs.verdict for each in report.comparisons if each.outputs] == [OutputVerdict.ALIKE]
+    same = design("n", {"8": plan(), "8 (2)": plan()}, (0, 1, 1, 0))
+    for other in (same, replace(of, suite=""), replace(of, measures_start=True)):
+        report = answers.add_output_checks(verdict.build_report(other, measured), kept)
+        assert [each.outputs for each in report.comparisons] == [None]
+
+
+def test_answers_of_two_arms_are_paired_by_prompt():
+    """Of boots that differ, where there are any."""
+    of = modes()
+    other = turned(alike(), [1])
+    measured, kept = said(of, [alike(), alike(), other, alike()])
+    report = verdict.build_report(of, measured)
+    pairs = list(answers.list_prompts(report, report.comparisons[0], kept))
+    assert [pair.key.round for pair in pairs] == list(range(PROMPTS))
+    assert [pair.boots for pair in pairs[:2]] == [(0, 1), (0, 2)]
+    assert pairs[1].a.text != pairs[1].b.text
+    assert answers.split_at_difference("abc", "abd") == ("ab", "c", "d")
+    assert answers.split_at_difference("abc", "abc") == ("abc", "", "")
+    assert answers.split_at_difference("ab", "abc") == ("ab", "", "c")
+
+
+@pytest.mark.parametrize(("rejected", "verdict_"), [(0, OutputVerdict.UNKNOWN), (9, OutputVerdict.ALIKE)])
+def test_drafts_that_are_all_accepted_put_no_verification_to_the_test(rejected, verdict_):
+    """As those of answers that repeat one token; where some are rejected, the answers are alike."""
+    arms = {"off": plan(num_speculative_tokens=0), "on": plan()}
+    of = design("spec", arms, (0, 1, 1, 0))
+    measured, kept = said(of, [alike()] * 4)
+    measured = [
+        replace(each, requests=tuple(replace(done, steps=20.0, accepted=160.0 - rejected) for done in each.requests))
+        for each in measured
+    ]
+    assert answers.compare_outputs(of, measured, 0, 1, kept).verdict is verdict_
+    other = [replace(each, requests=(), error="") if each.arm else each for each in measured]
+    assert answers.compare_outputs(of, other, 0, 1, kept).verdict is OutputVerdict.UNKNOWN

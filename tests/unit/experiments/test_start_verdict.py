@@ -1,0 +1,92 @@
+"""An A/B of starts: the verdict on seconds by the same statistics as on speeds, and the phases by arm."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.measures import START
+from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
+from dflash_tui.experiments.design import Arm, Boot, Design
+from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.presentation import experiment_markdown, experiment_text, start_phases, verdict_text
+from tests.support.experiment_factories import a_plan
+
+
+def a_design(boots: int, *, cold: bool = False) -> Design:
+    plan = replace(a_plan(), env={}, argv=("vllm", "serve", "m"), patches=())
+    arms = tuple(Arm(name, LaunchRequest(recipe="toy"), plan) for name in ("off", "on"))
+    order = tuple(number % 2 for number in range(2 * boots))
+    return Design(
+        id="x", made_at=0.0, version="1", recipe="toy", vary="start.fork", arms=arms, order=order, suite="quick",
+        digest="", measures_start=True, cold=cold,
+    )  # fmt: skip
+
+
+def a_boot(number: int, seconds: float, *, inspected: float = 0.0, start: str = "measured") -> Boot:
+    phases = {"import": 0.5 * seconds, "engine": 0.3 * seconds}
+    return Boot(
+        number=number, arm=number % 2, run=f"r{number}", up=0.9 * seconds, ready=seconds, phases=phases, generated=0.0,
+        start=start, inspected=inspected,
+    )  # fmt: skip
+
+
+def report_of(off: list[float], on: list[float], *, inspected: float = 0.0, filling: bool = False) -> ExperimentReport:
+    pairs = [seconds for pair in zip(off, on, strict=True) for seconds in pair]
+    boots = [
+        a_boot(
+            number,
+            seconds,
+            inspected=inspected if number % 2 else 0.0,
+            start="filling" if filling and number < 2 else "measured",
+        )
+        for number, seconds in enumerate(pairs)
+    ]
+    return verdict.build_report(a_design(len(off)), boots)
+
+
+def test_an_arm_that_is_ready_sooner_is_said_to_be():
+    """With the seconds of both, and the ratio of the seconds: more of a speed is less of them."""
+    report = report_of([50.0, 51.0, 49.5, 50.4], [39.0, 39.6, 38.8, 39.3])
+    [one] = report.comparisons
+    assert (one.measure, one.word, one.boots) == (START, Verdict.FASTER, (4, 4))
+    assert one.ratio is not None
+    assert one.ratio.ratio == pytest.approx(50.2 / 39.2, rel=0.01)
+    assert sorted(round(figure.value, 1) for figure in one.figures if figure.arm == 1) == [38.8, 39.0, 39.3, 39.6]
+    assert "start.fork=on is ready sooner" in verdict_text.format_headline(report, one)
+    assert one.break_even == ()
+
+
+def test_starts_that_differ_by_chance_are_not_told_apart():
+    chance = random.Random(7)
+    shown = 0
+    for _ in range(60):
+        off, on = ([50 * chance.lognormvariate(0, 0.05) for _ in range(4)] for _ in range(2))
+        [one] = report_of(off, on).comparisons
+        shown += one.word is not Verdict.NO_DIFFERENCE
+    assert shown <= 9, "the level of the interval is 95 %"
+
+
+def test_what_was_inspected_before_the_launch_counts():
+    """Else a measure would win by doing the same work a moment earlier."""
+    off, on = [50.0, 50.5, 49.5, 50.2], [30.0, 30.4, 29.8, 30.1]
+    assert report_of(off, on, inspected=20.0).comparisons[0].word is Verdict.NO_DIFFERENCE
+    assert report_of(off, on).comparisons[0].word is Verdict.FASTER
+
+
+def test_a_boot_that_fills_the_caches_does_not_count():
+    report = report_of([300.0, 50.0, 51.0, 50.0], [280.0, 39.0, 39.5, 39.2], filling=True)
+    [one] = report.comparisons
+    assert one.boots == (3, 3)
+    rows = {row.name: row.seconds for row in start_phases.list_phase_rows(report.design, report.boots)}
+    assert rows["ready"] == (50.0, 39.2)
+    assert rows["import"] == pytest.approx((25.0, 19.6))
+
+
+def test_the_report_shows_the_phases_by_arm():
+    report = report_of([50.0, 51.0], [39.0, 39.6], inspected=5.0)
+    for text in (experiment_text.format_report(report), experiment_markdown.render_experiment(report)):
+        rows = [line for line in text.splitlines() if "inspected before" in line and "5.0 s" in line]
+        assert rows
+    assert start_phases.list_phase_rows(replace(report.design, measures_start=False), report.boots) == []

@@ -1,0 +1,169 @@
+"""What a tune varies on a machine, which of it can be planned there, and the names of settings."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments import estimate
+from dflash_tui.experiments.design import Arm
+from dflash_tui.experiments.tuning import axes, candidates, schedule, tune_builder
+from dflash_tui.experiments.tuning.tune_builder import TuneRequest
+from dflash_tui.launch import planner, recipe_trust
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+
+DEMO, GEMMA = LaunchRequest("demo-cpu", port=8500), LaunchRequest("gemma-4-26b-a4b", gpu="h200", port=8500)
+
+
+def plan(request: LaunchRequest):
+    return planner.plan_launch(request, GpuProbe())
+
+
+def published(request: LaunchRequest) -> Arm:
+    return Arm("published", request, plan(request).plan)
+
+
+def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
+    planned = plan(request)
+    found = axes.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    return [schedule.list_key(axis) for axis in found.axes], found.left_out
+
+
+def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> candidates.Proposal:
+    planning = candidates.Planner(GpuProbe(), recipe_loader.find_recipe(request.recipe))
+    return candidates.propose_candidates(axis, best or published(request), [published(request)], [], planning)
+
+
+def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
+    on_gpu, _ = keys(GEMMA)
+    on_cpu, left_out = keys(DEMO)
+    assert on_gpu[0] == "mode"
+    assert {"method", "n", "attention-backend", "speculation.attention_backend", "max-num-seqs", "load-format"} <= {
+        *on_gpu
+    }
+    assert on_cpu == ["mode", "n"]
+    assert {"max-num-seqs", "load-format"} <= {*left_out}
+
+
+def test_experimental_patches_are_tried_where_the_release_takes_them():
+    """The patch is for some releases; planning says of the others why they do without."""
+    tried, left_out = keys(GEMMA)
+    assert "patch.triton-split-verify" in tried
+    assert {"patch.triton-split-verify-0.24", "patch.triton-non-causal"} <= {*left_out}
+    taken = propose("patch.triton-split-verify=on", GEMMA)
+    refused = propose("patch.triton-split-verify-0.24=on", GEMMA)
+    assert [each.arm.name for each in taken.candidates] == ["patch.triton-split-verify"]
+    assert "triton-split-verify" in taken.candidates[0].arm.plan.patches
+    assert (refused.candidates, [*refused.left_out]) == ([], ["patch.triton-split-verify-0.24"])
+
+
+@pytest.mark.parametrize(
+    ("vllm", "temperature", "tried", "not_tried"),
+    [
+        ("0.33.0", 0.0, set(), {"speculation.draft_sample_method, speculation.rejection_sample_method"}),
+        ("0.33.0", 0.7, {"speculation.draft_sample_method", "speculation.rejection_sample_method"}, set()),
+        ("0.28.0", 0.7, {"speculation.rejection_sample_method"}, {"speculation.draft_sample_method"}),
+        ("0.22.1", 0.7, {"speculation.draft_sample_method"}, {"speculation.rejection_sample_method"}),
+    ],
+)
+def test_methods_of_sampling_are_tried_above_temperature_0_by_releases_that_have_them(
+    vllm, temperature, tried, not_tried
+):
+    found, left_out = keys(replace(GEMMA, vllm=vllm), temperature)
+    assert tried <= {*found}
+    assert not_tried <= {*left_out}
+    assert not not_tried & {*found}
+
+
+def test_what_does_not_plan_is_no_candidate_and_says_why():
+    """Graphs mode needs a GPU; eager is what is published; compile is left."""
+    proposal = propose("mode=graphs,compile,eager", DEMO)
+    assert [each.arm.name for each in proposal.candidates] == ["compile"]
+    assert "CUDA graphs" in proposal.left_out["mode=graphs"]
+
+
+def test_a_method_whose_drafter_is_not_here_is_left_out():
+    """It would be fetched on the budget; one that needs no other model is tried."""
+    proposal = propose("method=eagle3,none", GEMMA)
+    assert [each.arm.name for each in proposal.candidates] == ["method=none"]
+    assert [*proposal.left_out] == ["method=eagle3"]
+
+
+def test_a_broken_patch_of_ones_own_hides_no_other(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = paths.user_patches_folder()
+    folder.mkdir(parents=True)
+    (folder / "broken.yaml").write_text("title: [")
+    assert "patch.triton-split-verify" in keys(GEMMA)[0]
+
+
+def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_path):
+    """The driver can ask nobody, and a name says nothing of what a patch does."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = paths.user_patches_folder()
+    folder.mkdir(parents=True)
+    shipped = paths.bundled_folder("patches") / "triton-split-verify.yaml"
+    (folder / "mine.yaml").write_text(shipped.read_text())
+    refused = propose("patch.mine=on", GEMMA)
+    assert (refused.candidates, [*refused.left_out]) == ([], ["patch.mine=on"])
+    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    assert [each.arm.name for each in propose("patch.mine=on", GEMMA).candidates] == ["patch.mine"]
+
+
+def test_a_setting_that_was_worse_before_is_not_proposed_again():
+    """Also beside another mode: the same value was shown to be slower, or failed."""
+    planning = candidates.Planner(GpuProbe(), recipe_loader.find_recipe("demo-cpu"))
+    worse = published(replace(DEMO, num_speculative_tokens=1))
+    best = published(replace(DEMO, mode=Mode.COMPILE))
+    proposal = candidates.propose_candidates("n=7,3,1", best, [published(DEMO), best], [worse], planning)
+    assert [each.arm.name for each in proposal.candidates] == ["compile n=3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (LaunchChanges(), "published"),
+        (LaunchChanges(mode=Mode.GRAPHS, num_speculative_tokens=11), "graphs n=11"),
+        (LaunchChanges(settings={"patches.x": "true", "max-num-seqs": "4"}), "patch.x max-num-seqs=4"),
+    ],
+)
+def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
+    assert candidates.name_setting(DEMO, DEMO.with_changes(changes)) == name
+
+
+def test_a_tune_begins_with_the_published_setting_alone():
+    built = tune_builder.build_tune(TuneRequest(DEMO, budget=600.0, axes=("n=7,3", "mode=eager,compile")))
+    design = built.design
+    assert ([arm.name for arm in design.arms], design.order, design.attempts) == (["published"], (0,), 1)
+    assert design.tuning
+    assert (design.tuning.budget, design.tuning.save_as) == (600.0, "demo-cpu-tuned")
+    assert design.temperature == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        TuneRequest(DEMO, axes=("port=1,2",)),
+        TuneRequest(DEMO, axes=("n=3", "n=4")),
+        TuneRequest(DEMO, axes=("n",)),
+        TuneRequest(DEMO, name="../x"),
+        TuneRequest(DEMO, axes=("env.HF_TOKEN=hf_" + 20 * "x",)),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_starts(request_):
+    with pytest.raises(UsageError):
+        tune_builder.build_tune(request_)
+
+
+def test_a_budget_that_is_too_short_for_two_boots_says_what_it_needs(monkeypatch):
+    known = estimate.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
+    monkeypatch.setattr(estimate, "estimate_duration", lambda *_: known)
+    with pytest.raises(UsageError) as refused:
+        tune_builder.build_tune(TuneRequest(DEMO, budget=199.0))
+    assert "3:20" in refused.value.evidence
+    assert refused.value.hint.startswith("--budget 10m")
+    assert tune_builder.build_tune(TuneRequest(DEMO, budget=200.0)).boot == known

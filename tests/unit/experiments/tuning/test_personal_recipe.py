@@ -1,0 +1,124 @@
+"""The recipe that a tune ends with: the same launch as its best setting, in one file, over nothing that is there."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments.analysis.report import TuneOutcome
+from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
+from dflash_tui.experiments.design import Arm
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.experiments.tuning import outcome, personal_recipe
+from dflash_tui.launch import planner, recipe_files
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.request import LaunchRequest
+from tests.support.tune_simulation import Truth, a_tune, run_tune
+
+NAMES = sorted(recipe_loader.list_recipe_files())
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def a_progress(request: LaunchRequest) -> tuple[Progress, TuneOutcome, planner.PlannedLaunch]:
+    """Return a tune whose best setting is that launch, with the boots of a simulated one."""
+    truth = Truth({"mode=graphs": 2.0})
+    simulated, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), truth, 1)
+    planned = planner.plan_launch(request, GpuProbe())
+    base = replace(request, mode=None, num_speculative_tokens=None, settings={})
+    first = planner.plan_launch(base, GpuProbe())
+    arms = (Arm("published", base, first.plan), Arm("tuned", request, planned.plan))
+    design = replace(simulated.design, recipe=planned.plan.recipe, arms=arms, synthetic=planned.plan.synthetic)
+    progress = replace(simulated, design=design)
+    return progress, outcome.judge_tune(progress), planned
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("gpu", ["h100", "gb10"])
+def test_it_launches_what_was_measured(name, gpu):
+    """For every shipped recipe: same command but the port's, same variables, same patches, whatever the layers set."""
+    cpu = recipe_loader.find_recipe(name).for_cpu
+    request = LaunchRequest(
+        name,
+        mode=Mode.COMPILE if cpu else Mode.GRAPHS,
+        gpu=None if cpu else gpu,
+        port=8500,
+        num_speculative_tokens=3,
+        settings={"max-num-seqs": "4", "env.VLLM_LOGGING_LEVEL": "INFO"},
+    )
+    progress, found, planned = a_progress(request)
+    path = personal_recipe.write_recipe(progress, found, planned.resolved, f"{name}-tuned", overwrite=False)
+    again = planner.plan_launch(LaunchRequest(path.stem, gpu=request.gpu, port=8500), GpuProbe()).plan
+    for field in LAUNCH_IDENTITY_FIELDS:
+        mine, theirs = repr(getattr(planned.plan, field)), repr(getattr(again, field))
+        assert theirs.replace(f"/{path.stem}-", f"/{name}-") == mine, field  # what is built is in a folder of that name
+
+
+def test_it_keeps_another_method():
+    request = LaunchRequest("gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
+    progress, found, planned = a_progress(request)
+    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)
+    again = planner.plan_launch(LaunchRequest("mtp", gpu="h200", port=8500), GpuProbe()).plan
+    assert (path.stem, again.method, again.argv) == ("mtp", Method.MTP, planned.plan.argv)
+
+
+def test_it_says_by_what_it_came():
+    progress, found, planned = a_progress(LaunchRequest("gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
+    text = personal_recipe.format_recipe(progress, found, planned.resolved)
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert "× the published setting's tok/s" in head[0]
+    assert "Answers alike: yes" in head[1]
+    assert "vllm 0.32.0, GPU, driver 580" in head[2]
+    assert all("boots)" in line for line in head[3:])
+    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    (figures,) = recipe_loader.load_recipe(path).hardware[planned.plan.hardware].expected
+    assert figures.runs == sum(boot.arm == 1 for boot in progress.boots)
+    assert figures.tok_s
+
+
+def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
+    progress, found, planned = a_progress(LaunchRequest("demo-cpu", settings={"start.fork": "false"}))
+    assert "--set start.fork=false" in personal_recipe.format_recipe(progress, found, planned.resolved)
+
+
+def test_nothing_is_overwritten_unless_that_is_asked():
+    progress, found, planned = a_progress(LaunchRequest("demo-cpu", mode=Mode.COMPILE))
+    folder = paths.user_recipes_folder()
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("my own\n")
+    (folder / "mine-2.yaml").symlink_to(folder / "nowhere")
+    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    assert path.name == "mine-3.yaml"
+    assert (folder / "mine.yaml").read_text() == "my own\n"
+    assert personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=True).name == "mine.yaml"
+    assert "my own" not in (folder / "mine.yaml").read_text()
+
+
+def test_a_value_that_no_recipe_may_have_is_not_written():
+    """The file is read once before it is put into the folder."""
+    progress, found, planned = a_progress(LaunchRequest("demo-cpu", mode=Mode.COMPILE))
+    resolved = replace(planned.resolved, flags={**planned.resolved.flags, "port": 1})
+    with pytest.raises(Exception, match="port"):
+        personal_recipe.write_recipe(progress, found, resolved, "mine", overwrite=False)
+    assert not (paths.user_recipes_folder() / "mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("demo-cpu", "demo-cpu-tuned"), ("demo-cpu-tuned", "demo-cpu-tuned"), ("/x/My Own.yaml", "my-own-tuned")],
+)
+def test_its_name_follows_the_recipe(recipe, name):
+    assert personal_recipe.choose_name(recipe) == name
+    assert recipe_files.check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a/b", "x" * 70, "-a", "a\n"])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(UsageError):
+        recipe_files.check_name(name)

@@ -1,0 +1,213 @@
+"""The rounds of a tune against a truth that is known: what it finds at what budget, and how often it is wrong.
+
+Boots of one setting differ by ±5 % (as two standard deviations), requests of one boot by 2.5 %, prompts by 8 %: as
+published. The figures are printed; see them with `pytest -s`.
+"""
+
+import functools
+import math
+from statistics import fmean
+from typing import NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.design import CONFIRM, RoundBegan
+from dflash_tui.experiments.progress import Progress, fold_progress
+from dflash_tui.experiments.tuning import outcome
+from dflash_tui.planning.recipes.recipe import Mode
+from tests.support.tune_simulation import Truth, a_tune, run_tune
+
+AXES = (
+    "mode=graphs,compile",
+    "patch.split=on",
+    "n=8,12,4,2,0",
+    "attention-backend=flash_attn,triton_attn,flashinfer",
+    "max-num-seqs=2,4,8",
+)
+PLANTED = ("mode=graphs", "patches.split=true", "n=12")
+TRUTH = Truth(
+    {
+        "mode=graphs": 2.0,
+        "mode=compile": 1.8,
+        "patches.split=true": 1.2,
+        "n=12": 1.12,
+        "n=4": 0.9,
+        "n=2": 0.7,
+        "n=0": 0.4,
+        "attention-backend=triton_attn": 0.95,
+    },
+    failing=frozenset({"attention-backend=flashinfer"}),
+)
+BEST = math.prod(TRUTH.factors[part] for part in PLANTED)
+BOOT = 60.0
+
+
+class Rates(NamedTuple):
+    """Shares of tunes that end with the planted best, claim to be faster, and state an interval that holds the truth.
+
+    `share` is how much of the planted best's speed they end with.
+    """
+
+    won: float
+    claimed: float
+    held: float
+    share: float
+
+
+def best_of(progress: Progress) -> float:
+    """Return what the best setting truly multiplies the published speed by."""
+    return TRUTH.factor(progress.design.arms[outcome.judge_tune(progress).best].request)
+
+
+@functools.cache
+def rates(truth_name: str, boots: int, seeds: int = 40) -> Rates:
+    truth = {"planted": TRUTH, "nothing": Truth({})}[truth_name]
+    won, claimed, held, share = [], [], [], []
+    for seed in range(seeds):
+        progress, _ = run_tune(a_tune(boots * BOOT, AXES), truth, seed)
+        found = outcome.judge_tune(progress)
+        true = truth.factor(progress.design.arms[found.best].request)
+        won.append(math.isclose(true, BEST))
+        share.append(true / BEST)
+        claimed.append(outcome.is_faster(found))
+        if found.confirmed and found.comparison and found.comparison.tok_s:
+            held.append(found.comparison.tok_s.low <= true <= found.comparison.tok_s.high)
+        assert progress.spent <= boots * BOOT
+    rate = Rates(fmean(won), fmean(claimed), fmean(held or [1.0]), fmean(share))
+    print(f"\n{truth_name}, {boots} boots: {rate}", end="")
+    return rate
+
+
+@pytest.mark.parametrize(("boots", "won", "share"), [(12, 0.4, 0.9), (20, 0.9, 0.98)])
+def test_a_planted_best_is_found_within_a_budget(boots, won, share):
+    """Two boots of each in the last round; the more boots there are before it, the more settings are tried."""
+    rate = rates("planted", boots)
+    assert rate.won >= won
+    assert rate.share >= share
+    assert rate.claimed >= 0.95
+
+
+@pytest.mark.parametrize("boots", [12, 20])
+def test_the_interval_of_the_best_holds_the_truth(boots):
+    """The best was chosen because it seemed fast: its interval is of boots after that."""
+    assert rates("planted", boots).held >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 40)
+
+
+@pytest.mark.parametrize("boots", [12, 20])
+def test_nothing_is_claimed_where_no_setting_is_faster(boots):
+    """Of all tunes among equals at most one in twenty says faster, however many settings it tries."""
+    assert rates("nothing", boots, seeds=100).claimed <= 0.05
+
+
+def test_the_boots_that_chose_would_claim_too_much():
+    """Why there is a last round: judged by the boots that it was chosen by, the best of equals seems faster."""
+    chosen = []
+    for seed in range(40):
+        progress, _ = run_tune(a_tune(20 * BOOT, AXES), Truth({}), seed)
+        found = outcome.judge_tune(progress)
+        if not found.best:
+            continue
+        numbers = range(len(progress.design.order) - len(progress.rounds[-1].order))
+        before = [boot for boot in progress.boots if boot.number in numbers]
+        comparison = verdict.compare_pair(progress.design, before, 0, found.best, measure="tok/s")
+        assert comparison.ratio
+        chosen.append(math.log(comparison.ratio.ratio))
+    assert fmean(chosen) > 0.01
+
+
+@pytest.mark.parametrize(("digest", "answers"), [("", "yes"), ("other", "no")])
+def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, answers):
+    """Held against boots of one setting, as in an A/B: here those always answer alike."""
+    progress, _ = run_tune(a_tune(12 * BOOT, ("mode=graphs",)), TRUTH, 1)
+    boots = tuple(
+        replace(boot, requests=tuple(replace(each, digests=(digest * boot.arm + each.kind,)) for each in boot.requests))
+        for boot in progress.boots
+    )
+    found = outcome.judge_tune(replace(progress, boots=boots))
+    assert (found.answers, outcome.is_faster(found)) == (answers, True)
+    assert outcome.is_worth_keeping(found) is (answers == "yes")
+
+
+def test_a_setting_that_fails_is_dropped_with_its_cause_and_not_tried_again():
+    progress, _ = run_tune(a_tune(60 * BOOT, AXES), TRUTH, 1)
+    found = outcome.judge_tune(progress)
+    assert [why for name, why in found.dropped.items()] == ["attention-backend=flashinfer: out of memory"]
+    assert len([boot for boot in progress.boots if boot.error]) == 1
+
+
+def test_a_published_setting_that_does_not_start_ends_the_tune():
+    """It is tried twice, since everything is compared with it."""
+    design = a_tune(30 * BOOT, AXES)
+    (arm,) = design.arms
+    broken = replace(arm, request=replace(arm.request, mode=Mode.GRAPHS))
+    truth = Truth({}, failing=frozenset({"mode=graphs"}))
+    progress, _ = run_tune(replace(design, arms=(broken,)), truth, 1)
+    assert [bool(boot.error) for boot in progress.boots] == [True, True]
+    assert outcome.judge_tune(progress).tried == 0
+
+
+@pytest.mark.parametrize("boots", [1, 2, 3])
+def test_a_budget_of_few_boots_ends_without_a_claim(boots):
+    progress, _ = run_tune(a_tune(boots * BOOT, AXES), TRUTH, 1)
+    found = outcome.judge_tune(progress)
+    assert progress.finished
+    assert len(progress.boots) <= boots
+    assert not outcome.is_faster(found)
+    assert set(found.left_out.values()) >= {outcome.NO_ROOM}
+
+
+@pytest.mark.parametrize("boots", range(1, 30, 4))
+def test_an_interrupted_tune_goes_on_to_the_same_end(boots):
+    """What comes next follows from what happened alone, so a driver that was killed is no loss but of its boot."""
+    design = a_tune(25 * BOOT, AXES)
+    whole, _ = run_tune(design, TRUTH, 7)
+    halfway, happened = run_tune(design, TRUTH, 7, boots=boots)
+    resumed, _ = run_tune(design, TRUTH, 7, events=happened)
+    assert (resumed.rounds, resumed.design) == (whole.rounds, whole.design)
+    best = outcome.judge_tune(halfway)
+    assert best.tried <= len(halfway.boots)
+    assert not (best.confirmed and halfway.rounds[-1].key != CONFIRM)
+
+
+@pytest.mark.parametrize(
+    ("axis", "name"),
+    [
+        ("load-format=fastsafetensors,instanttensor", "load-format=fastsafetensors"),
+        ("start.fork=on,off", "start.fork=true"),
+    ],
+)
+def test_what_changes_the_start_alone_is_judged_by_starts(axis, name):
+    """It leaves tok/s alone: what starts soonest is kept, by starts of its own round."""
+    ready = {"load-format=fastsafetensors": 0.5, "load-format=instanttensor": 0.8, "start.fork=true": 0.7}
+    truth = Truth(
+        {"mode=graphs": 2.0},
+        ready=lambda asked: (
+            30.0 * math.prod(ready.get(f"{name}={value}", 1.0) for name, value in asked.settings.items())
+        ),
+    )
+    progress, _ = run_tune(a_tune(30 * BOOT, ("mode=graphs", axis)), truth, 3)
+    best = progress.design.arms[outcome.judge_tune(progress).best]
+    assert best.name == f"graphs {name}"
+
+
+def test_rounds_that_name_arms_that_are_not_there_are_left_out():
+    """A file may say anything; an A/B has no rounds at all."""
+    design = a_tune(30 * BOOT, AXES)
+    _, happened = run_tune(design, TRUTH, 1, boots=2)
+    rounds = [event for event in happened if isinstance(event, RoundBegan)]
+    beyond = RoundBegan(0.0, "mode", 1, (0, 99), (99,))
+    assert fold_progress(design, [*happened, beyond]).rounds == tuple(rounds)
+    assert fold_progress(replace(design, tuning=None), happened).rounds == ()
+
+
+def test_no_verdict_rests_on_a_single_boot_each():
+    """With room for one more boot of each, the best is told with its estimate and not called faster."""
+    progress, _ = run_tune(a_tune(7 * BOOT, ("mode=graphs",)), TRUTH, 5)
+    found = outcome.judge_tune(progress)
+    assert found.comparison
+    if min(found.comparison.boots) < 2:
+        assert not outcome.is_faster(found)
+    assert found.comparison.word in {Verdict.FASTER, Verdict.NO_DIFFERENCE}

@@ -1,0 +1,113 @@
+"""The link between hosts: read from the recorded files of two GB10s, chosen for both, or one sentence why not."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine import network
+from dflash_tui.machine.link import LinkEnd, choose_link
+from dflash_tui.machine.network import Interface, Network, RoceDevice
+from tests.support.recorded_links import read_recorded
+
+HOSTS = ("spark-a", "spark-b")
+
+
+@pytest.fixture
+def pair(tmp_path) -> tuple[Network, Network]:
+    return read_recorded("gb10-a", tmp_path / "a"), read_recorded("gb10-b", tmp_path / "b")
+
+
+def plain(*addresses: str, mtu: int = 1500) -> Network:
+    return Network(tuple(Interface(f"eth{n}", (address,), mtu) for n, address in enumerate(addresses)))
+
+
+def test_two_gb10s_use_both_halves_of_the_port_and_each_its_own_gid(pair):
+    link = choose_link(pair, HOSTS)
+    devices = ("rocep1s0f1", "roceP2p1s0f1")
+    assert link.ends == (
+        LinkEnd("192.168.100.10", "enp1s0f1np1", 9000, devices, 3),
+        LinkEnd("192.168.100.11", "enp1s0f1np1", 9000, devices, 5),
+    )
+    assert link.why_sockets == ""
+
+
+@pytest.mark.parametrize(("text", "counted"), [("976", 976), ("-1", 0), ("x", 0), ("9" * 30, 0), ("٣", 0)])
+def test_what_came_in_broken_is_counted_per_end(tmp_path, text, counted):
+    """By the interface and by the RoCE port that is on it; not by the other half of the port."""
+    for place in ("net/enp1s0f1np1/statistics/rx_errors", "infiniband/rocep1s0f1/ports/1/counters/symbol_error",
+                  "infiniband/roceP2p1s0f1/ports/1/counters/symbol_error"):  # fmt: skip
+        file = tmp_path / "a" / "sys/class" / place
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{text}\n")
+    pair = read_recorded("gb10-a", tmp_path / "a"), read_recorded("gb10-b", tmp_path / "b")
+    assert [end.errors for end in choose_link(pair, HOSTS).ends] == [2 * counted, 0]
+    assert msgspec.json.decode(msgspec.json.encode(pair[0]), type=Network) == pair[0]
+
+
+def test_a_gid_in_use_elsewhere_and_an_interface_that_is_down_are_left_out(pair):
+    """Of RoCE v1 and of IPv6 no GID counts; docker0 is there, and down."""
+    [_, device, *_] = sorted(pair[0].devices, key=lambda each: each.name.lower().replace("p2p1", "z"))
+    assert device == RoceDevice("rocep1s0f1", "enp1s0f1np1", True, {3: "192.168.100.10"})
+    assert "docker0" not in {each.name for each in pair[0].interfaces}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda device: replace(device, is_active=False), "not active"),
+        (lambda device: replace(device, gids={3: "10.1.1.1"}), "no RoCE v2 GID"),
+        (lambda device: replace(device, interface=""), "no RoCE device"),
+    ],
+)
+def test_without_roce_on_one_side_it_is_sockets_and_says_whose_fault(pair, change, word):
+    near, far = pair
+    link = choose_link([near, replace(far, devices=tuple(map(change, far.devices)))], HOSTS)
+    assert [(end.devices, end.gid_index) for end in link.ends] == [((), None)] * 2
+    assert word in link.why_sockets
+    assert "spark-b" in link.why_sockets
+
+
+def test_devices_pair_by_position_so_both_sides_have_as_many(pair):
+    near, far = pair
+    link = choose_link([near, replace(far, devices=far.devices[1:])], HOSTS)
+    assert [len(end.devices) for end in link.ends] == [1, 1]
+
+
+@pytest.mark.parametrize("wanted", ["enP7s7", "10.0.0.21", "10.0.0.9"])
+def test_the_link_can_be_named_by_interface_or_address(pair, wanted):
+    assert [end.address for end in choose_link(pair, HOSTS, wanted).ends] == ["10.0.0.21", "10.0.0.22"]
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "wanted"),
+    [
+        (plain("192.168.1.2/24"), plain("192.168.2.2/24"), ""),
+        (plain("172.17.0.1/16"), plain("172.17.0.1/16"), ""),  # the bridge of docker is the same everywhere
+        (plain("8.8.8.1/24"), plain("8.8.8.2/24"), ""),  # queues that ask for no key stay on private addresses
+        (plain("192.168.1.2/24"), plain("192.168.1.3/24"), "eth7"),
+        (Network(), Network(), ""),
+        (plain("192.168.1.2/24"), plain("300.1.1.1/24", "192.168.1.3/99"), ""),
+    ],
+)
+def test_hosts_without_a_subnet_in_common(near, far, wanted):
+    with pytest.raises(UsageError, match="spark-b") as error:
+        choose_link([near, far], HOSTS, wanted)
+    assert "--link" in error.value.hint
+
+
+def test_a_public_subnet_is_used_where_it_is_named():
+    near, far = plain("8.8.8.1/24"), plain("8.8.8.2/24")
+    assert choose_link([near, far], HOSTS, "eth0").ends[1].address == "8.8.8.2"
+
+
+def test_four_hosts_share_one_subnet():
+    hosts = ("a", "b", "c", "d")
+    networks = [plain("10.9.0.1/30", f"192.168.7.{n}/24", mtu=9000) for n in range(1, 5)]
+    assert [end.address for end in choose_link(networks, hosts).ends] == [f"192.168.7.{n}" for n in range(1, 5)]
+
+
+def test_this_machine_can_be_read_and_sent():
+    here = network.read_network()
+    assert msgspec.json.decode(msgspec.json.encode(here), type=Network) == here
+    assert not any(address.startswith("127.") for each in here.interfaces for address in each.addresses)

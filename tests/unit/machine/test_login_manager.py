@@ -1,0 +1,62 @@
+"""What the login manager does to a detached server at the end of a login: by what Ubuntu, Fedora and others answer."""
+
+import pytest
+
+from dflash_tui.launch.preflight import machine
+from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.machine import login_manager
+from dflash_tui.machine.login_manager import LogoutRisk, judge_logout
+
+UBUNTU = 'b false\nb true\nas 1 "root"'
+KILLS = 'b true\nb true\nas 1 "root"'
+NEITHER = 'b false\nb false\nas 1 "root"'
+STAYS, GOES = "Name=ann\nLinger=yes", "Name=ann\nLinger=no"
+
+
+@pytest.mark.parametrize(
+    ("manager", "user", "uid", "settings"),
+    [
+        (UBUNTU, GOES, 1000, ("RemoveIPC=yes",)),
+        (KILLS, GOES, 1000, ("KillUserProcesses=yes", "RemoveIPC=yes")),
+        (KILLS, STAYS, 1000, ()),
+        (UBUNTU, STAYS, 1000, ()),
+        (NEITHER, GOES, 1000, ()),
+        (UBUNTU, GOES, 0, ()),
+        (KILLS, "Name=root\nLinger=no", 0, ()),
+        (UBUNTU, GOES, 999, ()),
+        ('b true\nb false\nas 2 "root" "ann"', GOES, 1000, ()),
+        (UBUNTU, None, 1000, ("RemoveIPC=yes",)),  # who lingers is unknown, which is no
+    ],
+)
+def test_what_ends_a_detached_server(manager, user, uid, settings):
+    risk = judge_logout(manager, user, uid)
+    assert risk is not None
+    assert risk.settings == settings
+
+
+@pytest.mark.parametrize("manager", [None, "", "b true", "Failed to get property", "u 1\nb true"])
+def test_nothing_is_claimed_where_it_does_not_answer(manager):
+    assert judge_logout(manager, GOES, 1000) is None
+
+
+def test_without_systemd_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(login_manager, "_run", lambda *_: pytest.fail("asked"))
+    assert login_manager.read_logout_risk(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("risk", "level", "word"),
+    [
+        (LogoutRisk(("RemoveIPC=yes",), "ann", False), CheckLevel.WARN, "loginctl enable-linger ann"),
+        (LogoutRisk((), "ann", True), CheckLevel.OK, ""),
+    ],
+)
+def test_the_doctor_says_what_to_do(risk, level, word, monkeypatch):
+    monkeypatch.setattr(login_manager, "read_logout_risk", lambda: risk)
+    (found,) = machine.check_logout()
+    assert (found.level, word in found.fix) == (level, True)
+
+
+def test_the_doctor_is_silent_without_a_login_manager(monkeypatch):
+    monkeypatch.setattr(login_manager, "read_logout_risk", lambda: None)
+    assert list(machine.check_logout()) == []

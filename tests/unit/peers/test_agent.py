@@ -1,0 +1,181 @@
+"""The far side, asked in this process: what it answers, and what a stranger's lines come to."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from dflash_tui import __version__
+from dflash_tui.common import paths
+from dflash_tui.common.secrets import own_secrets
+from dflash_tui.peers import agent as agents
+from dflash_tui.peers import host_parity, lease, messages
+from dflash_tui.peers.agent import Agent
+from dflash_tui.peers.messages import (
+    PROTOCOL,
+    AgentCommand,
+    AgentMessage,
+    Beat,
+    CheckRank,
+    Greeting,
+    ListOrphans,
+    LogChunk,
+    OrphansListed,
+    RankBeat,
+    RankOrder,
+    Refused,
+    SayHello,
+    StopRank,
+    WatchRank,
+)
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.request import LaunchRequest
+from tests.support import escapes
+from tests.support.waiting import wait_until
+
+HELLO = SayHello(1, PROTOCOL, __version__)
+ORDER = RankOrder(
+    LaunchRequest("demo-cpu", settings={"tensor-parallel-size": "2"}, peers=("local",)),
+    Cluster((ClusterHost("", "127.0.0.1", "lo"), ClusterHost("local", "127.0.0.1", "lo"))),
+    1,
+)
+
+
+def answers(*lines: AgentCommand | bytes, until: int = 1) -> list[AgentMessage]:
+    """Return what the agent says to these lines, when it has said so many things besides its greeting."""
+
+    async def talk() -> list[AgentMessage]:
+        said: list[bytes] = []
+        agent = Agent(said.append)
+        for line in lines:
+            before = len(said)
+            await agent.take_line(line if isinstance(line, bytes) else messages.encode_line(line))
+            while len(said) == before and not isinstance(line, Beat):
+                await asyncio.sleep(0.005)
+        while len(said) < until + (HELLO in lines):
+            await asyncio.sleep(0.005)
+        await agent.close()
+        decoded = [messages.decode_message(line) for line in said]
+        assert None not in decoded
+        return [each for each in decoded if each]
+
+    return asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def test_it_says_who_it_is_and_what_its_network_is():
+    [greeting] = answers(HELLO, until=0)
+    assert isinstance(greeting, Greeting)
+    assert (greeting.id, greeting.protocol, greeting.version) == (1, PROTOCOL, __version__)
+    assert greeting.memory_total >= greeting.memory_available > 0
+    assert abs(greeting.clock - time.time()) < 60
+
+
+def test_another_protocol_is_told_ours_and_nothing_else_is_done():
+    said = answers(SayHello(1, PROTOCOL + 1, "9"), ListOrphans(2), until=2)
+    assert [type(each) for each in said] == [Greeting, Refused]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"hello", b"{", b"[]", b'{"do":"eval","id":7}', b'{"do":"watch","id":7,"run":"../x"}', b'{"id":7}', b"\xff" * 9,
+     b'{"do":"stop","id":7,"run":"/etc"}', b'{"do":"watch","id":7,"run":"x","start":-1}', b'{"a":' * 9000,
+     b'{"do":"launch","id":7,"order":{}}', b'{"do":"watch","id":7,"run":"x","start":1e30}'],
+)  # fmt: skip
+def test_what_is_no_command_is_refused(line):
+    said = answers(HELLO, line)[1]
+    assert isinstance(said, Refused)
+    assert said.id == (7 if b'"id":7' in line else 0)
+
+
+def test_nothing_is_done_before_hello():
+    assert [type(each) for each in answers(ListOrphans(3))] == [Refused]
+    assert [type(each) for each in answers(HELLO, ListOrphans(3))] == [Greeting, OrphansListed]
+
+
+@pytest.mark.parametrize("command", [StopRank(4, "20261123-nobody"), WatchRank(4, "20261123-nobody")])
+def test_only_runs_of_its_own_are_touched(command, folders):
+    said = answers(HELLO, command)[1]
+    assert isinstance(said, Refused)
+    assert (said.id, said.exit_code) == (4, 2)
+
+
+def test_a_recipe_that_is_not_there_is_said(folders):
+    order = msgspec.structs.replace(ORDER, request=LaunchRequest("no-such-recipe"))
+    said = answers(HELLO, CheckRank(5, order))[1]
+    assert isinstance(said, Refused)
+    assert "no-such-recipe" in said.what
+
+
+@pytest.mark.parametrize("text", escapes.texts().values())
+def test_texts_of_a_stranger_are_cleaned(text):
+    line = messages.encode_line(Refused(1, text, text, text))
+    said = messages.decode_message(line)
+    assert isinstance(said, Refused)
+    assert not escapes.acting(said.what + said.hint)
+
+
+def test_the_bytes_of_a_log_are_those_of_the_far_file(monkeypatch):
+    """Also where they have a secret of ours, which whoever reads the copy leaves out."""
+    monkeypatch.setenv("VLLM_API_KEY", "planted-4711-secret-key")
+    own_secrets.read_own_secrets()
+    chunk = messages.LogChunk(id=0, data=b"token planted-4711-secret-key\nRuntimeError: no\n")
+    assert messages.decode_message(messages.encode_line(chunk)) == chunk
+
+
+def test_what_a_worker_starts_is_no_worker():
+    """Between fork and exec it has the name of its parent."""
+    words = ["VLLM::Worker_TP1", "-c", "import os, time; os.fork(); time.sleep(600)"]
+    both = [subprocess.Popen(words, executable=sys.executable) for _ in range(2)]
+    workers = [psutil.Process(each.pid) for each in both]
+    try:
+        wait_until(lambda: all(worker.children() for worker in workers))
+        members = [*workers, *(child for worker in workers for child in worker.children()), psutil.Process()]
+        assert [agents._is_worker(member) for member in members] == [True] * 4 + [False]
+        assert agents._count_workers(members) == 2
+    finally:
+        for process in [*(child for worker in workers for child in worker.children()), *workers]:
+            process.kill()
+        for launched in both:
+            launched.wait()
+
+
+def test_a_beat_renews_the_lease_of_what_is_watched(monkeypatch, tmp_path):
+    """And the log comes byte by byte as it is, in pieces that are bounded."""
+    log = b"\x1b[31mred\n" * 9000
+    file = tmp_path / "server.log"
+    file.write_bytes(log)
+    renewed: list[object] = []
+    watched = type("Watched", (), {"log": file, "id": "r", "folder": tmp_path})()
+    monkeypatch.setattr(agents, "_find_run", lambda _: watched)
+    monkeypatch.setattr(agents, "_measure_beat", lambda _: RankBeat(0, True, 2, 1, 0, 5, 6))
+    monkeypatch.setattr(lease, "renew_lease", renewed.append)
+    said = answers(HELLO, WatchRank(2, "r", start=5), Beat(3), until=5)
+    chunks = [each.data for each in said if isinstance(each, LogChunk)]
+    assert b"".join(chunks) == log[5:]
+    assert max(map(len, chunks)) <= messages.LARGEST_CHUNK
+    assert renewed == [watched, watched]
+    assert any(isinstance(each, RankBeat) for each in said)
+
+
+def test_a_copied_folder_takes_the_place_of_the_one_that_was_named(folders, tmp_path):
+    """In the command and among the models, on this host alone; what was asked for stays, and so does the setup."""
+    named = str(tmp_path / "tune")
+    request = msgspec.structs.replace(ORDER.request, recipe="gemma-4-31b", gpu="gb10", variant="gb10-pair")
+    request = msgspec.structs.replace(request, settings={"drafter.model": named})
+    order = RankOrder(request, ORDER.cluster, 1, {named: "tune-0123456789abcdef"})
+    copied = str(paths.models_folder() / "tune-0123456789abcdef")
+    planned = agents._plan_rank(order)
+    assert planned.plan.drafter == copied
+    assert copied in {model.name for model in planned.plan.models}
+    assert not any(named in word for word in planned.plan.argv)
+    assert any(copied in word for word in planned.plan.argv)
+    assert planned.plan.relaunch_request.settings["drafter.model"] == named
+    Path(named).mkdir()
+    near = agents._plan_rank(order)
+    assert near.plan.drafter == named
+    assert host_parity.describe_side(near).setup == host_parity.describe_side(planned).setup

@@ -1,0 +1,109 @@
+"""What the keeper makes of a beat, and what it says of ranks that it cannot reach."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.events import RankState
+from dflash_tui.peers import keeper
+from dflash_tui.peers.connection import PeerConnection, PeerLost
+from dflash_tui.peers.keeper import Keeper
+from dflash_tui.peers.messages import RankBeat
+from dflash_tui.runs import rank_records
+from dflash_tui.runs.run import FarRank, Run
+from tests.support.fake_runs import made
+
+BEAT = RankBeat(0, is_alive=True, processes=3, workers=1, suspended=0, resident=5, memory_available=6)
+
+
+@pytest.fixture
+def run(folders) -> Run:
+    known = Run("r", made(8100), 1, "", 0.0, 0.0, "fake", far_ranks=(FarRank(1, "spark-b", "there"),))
+    known.folder.mkdir(parents=True)
+    return known
+
+
+def state_after(run: Run, *beats: RankBeat) -> tuple[RankState, bool]:
+    keeping = Keeper(run)
+    for beat in beats:
+        keeping._judge(run.far_ranks[0], beat)
+    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    return rank.state, keeping._fallen.is_set()
+
+
+@pytest.mark.parametrize(
+    ("beats", "state", "is_fallen"),
+    [
+        ([BEAT], RankState.RUNNING, False),
+        ([BEAT, replace(BEAT, is_alive=False)], RankState.ENDED, True),
+        ([BEAT, *[replace(BEAT, workers=0)] * 2], RankState.ENDED, True),  # its launcher takes seconds to follow
+        ([BEAT, replace(BEAT, workers=0), BEAT], RankState.RUNNING, False),  # it changed its name meanwhile
+        ([replace(BEAT, workers=0)], RankState.RUNNING, False),  # it has none yet
+        ([BEAT, replace(BEAT, suspended=2)], RankState.SUSPENDED, False),
+        ([BEAT, replace(BEAT, suspended=2), BEAT], RankState.RUNNING, False),
+    ],
+)
+def test_what_a_beat_says_of_a_rank(run, beats, state, is_fallen):
+    assert state_after(run, *beats) == (state, is_fallen)
+
+
+def test_why_a_rank_was_ended_is_kept(run):
+    state_after(run, BEAT, replace(BEAT, is_alive=False, why="nobody renewed its lease for 120 s"))
+    kept = rank_records.read_kept(run)
+    assert kept is not None
+    assert "lease" in str(kept.ranks[0])
+    assert rank_records.list_left(run) == []
+
+
+async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, monkeypatch):
+    tries = []
+
+    @asynccontextmanager
+    async def refuse(host: str) -> AsyncIterator[None]:
+        tries.append([str(rank) for rank in rank_records.list_left(run)])
+        raise UsageError(f"{host} cannot be reached")
+        yield
+
+    monkeypatch.setattr(keeper, "open_connection", refuse)
+    monkeypatch.setattr(keeper, "LEASE_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "_RETRY", 0.01)
+    await asyncio.wait_for(keeper.stop_far_ranks(run), 60)
+    assert len(tries) > 2
+    assert "cannot be reached" in tries[1][0]
+    assert [rank.state for rank in rank_records.list_left(run)] == [RankState.LEFT]
+
+
+def test_the_copy_of_a_log_does_not_fill_the_disk(run, monkeypatch):
+    monkeypatch.setattr(keeper, "MOST_LOG", 100)
+    keeping = Keeper(run)
+    for _ in range(20):
+        keeping._copy(run.far_ranks[0], b"x" * 30)
+    assert (run.folder / "rank1.log").stat().st_size == 120
+
+
+class FloodingPeer:
+    """A connection over which a rank says a thousand times at once that it was suspended and is not."""
+
+    def __init__(self) -> None:
+        self.heard = time.monotonic()
+        self.events: asyncio.Queue[RankBeat | None] = asyncio.Queue()
+        for place in range(1000):
+            self.events.put_nowait(replace(BEAT, suspended=place % 2))
+        self.events.put_nowait(None)
+
+    async def tell(self, *_: object) -> None:
+        """Take what the keeper says."""
+
+
+async def test_a_flood_of_beats_does_not_fill_the_disk(run, monkeypatch):
+    monkeypatch.setattr(keeper, "_LEAST_BETWEEN_BEATS", 3600.0)
+    with pytest.raises(PeerLost):
+        await Keeper(run)._watch(run.far_ranks[0], cast(PeerConnection, FloodingPeer()))
+    assert len(run.samples.read_bytes().splitlines()) == 1

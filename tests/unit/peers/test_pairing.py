@@ -1,0 +1,165 @@
+"""The hosts of a launch: what is refused before anything is started, and what is compared."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui import __version__
+from dflash_tui.cli.main import main
+from dflash_tui.common.errors import UsageError
+from dflash_tui.engines.hub import model_identity
+from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.machine import network, process_identity
+from dflash_tui.machine.network import Interface, Network
+from dflash_tui.peers import host_parity, pairing
+from dflash_tui.peers.connection import PeerConnection
+from dflash_tui.peers.messages import PROTOCOL, Greeting, HostSide
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.presentation.plan_text import describe_plan
+from tests.support import command_line
+
+HERE = Network((Interface("eth0", ("192.168.7.1/24",), 1500),))
+THERE = Network((Interface("eth0", ("192.168.7.2/24",), 1500),))
+SIDE = HostSide("vllm 0.33.0, python3.12", "none (0)", "setup", "commit 1", "commit 2")
+
+
+def greeting(known: Network, boot: str = "other", **fields) -> Greeting:
+    return replace(Greeting(1, PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    monkeypatch.setattr(network, "read_network", lambda: HERE)
+    monkeypatch.setattr(process_identity, "read_boot_id", lambda: "mine")
+
+
+def test_the_link_is_found_by_what_the_peer_says():
+    link = pairing._find_link([greeting(THERE)], ["b"], "")
+    assert [end.address for end in link.ends] == ["192.168.7.1", "192.168.7.2"]
+
+
+@pytest.mark.parametrize(
+    ("greetings", "hosts", "words"),
+    [
+        ([greeting(HERE, "mine")], ["b"], "b is this machine"),
+        ([greeting(THERE), greeting(THERE)], ["b", "c"], "c is b"),
+        ([greeting(Network())], ["b"], "no subnet"),
+    ],
+)
+def test_hosts_that_cannot_be_joined(greetings, hosts, words):
+    with pytest.raises(UsageError, match=words) as error:
+        pairing._find_link(greetings, hosts, "")
+    assert error.value.hint
+
+
+def test_namespaces_of_one_kernel_are_two_hosts():
+    assert pairing._find_link([greeting(THERE, "mine")], ["b"], "").ends
+
+
+@pytest.mark.parametrize(
+    ("fields", "skew", "name"), [({"version": "9"}, 0.0, "b"), ({}, -99.0, "b: clock"), ({}, 0.0, "")]
+)
+def test_what_a_peer_says_of_itself_is_held_against_this_machine(fields, skew, name):
+    warned = [check.name for check in pairing._check_host("b", greeting(THERE, **fields), skew) if check.fix]
+    assert warned == ([name] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("version", "is_own", "is_refused"), [("9", True, True), ("9", False, False), (__version__, True, False)]
+)
+def test_a_program_in_our_own_folder_has_to_be_of_this_release(version, is_own, is_refused, monkeypatch):
+    """It can be replaced from here; another one is warned of."""
+    said = greeting(THERE, version=version, is_own=is_own)
+
+    @asynccontextmanager
+    async def connect(host):
+        yield SimpleNamespace(host=host, greeting=said)
+
+    async def look() -> None:
+        async with pairing.open_peers(["b"]):
+            pass
+
+    monkeypatch.setattr(pairing, "open_connection", connect)
+    if not is_refused:
+        asyncio.run(look())
+        return
+    with pytest.raises(NeedsProgram) as error:
+        asyncio.run(look())
+    assert error.value.host == "b"
+
+
+@pytest.mark.parametrize(("broken", "warned"), [(0, []), (976, ["cable"])])
+def test_packets_that_came_in_broken_warn_of_the_cable(broken, warned):
+    """With the end that received them."""
+    there = Network((replace(THERE.interfaces[0], errors=broken),))
+    peer = cast("PeerConnection", SimpleNamespace(host="b", greeting=greeting(there)))
+    checks = [check for check in pairing._check_link(command_line.planned("demo-cpu"), [peer]) if check.fix]
+    assert [check.name for check in checks] == warned
+    assert all("eth0 of b" in check.finding and "976" in check.finding for check in checks)
+
+
+def test_the_host_with_the_least_room_rules_the_fit():
+    """VLLM gives all ranks the KV cache of the smallest."""
+    here = MemoryEstimate((), 90, 100, 95, unified=True, kv_needed=5, kv_left=40, max_model_len=9, utilization=0.9)
+    there = replace(here, kv_left=10)
+    least, checks = pairing.choose_smallest_fit([("", here), ("b", there), ("c", None)])
+    assert least == there
+    assert [check.name for check in checks] == ["fit"]
+    assert checks[0].finding.startswith("b ")
+    assert pairing.choose_smallest_fit([("", here), ("b", here)]) == (here, [])
+    assert pairing.choose_smallest_fit([("", None)]) == (None, [])
+
+
+@pytest.mark.parametrize("field", ["vllm", "patches", "setup", "target", "drafter"])
+def test_each_thing_that_has_to_be_the_same_is_compared(field):
+    """VLLM does not: other weights are answered with 200 and noise."""
+    assert {check.level for check in host_parity.compare_hosts(SIDE, SIDE, "b")} == {CheckLevel.OK}
+    other = replace(SIDE, **{field: "other"})
+    wrong = [check for check in host_parity.compare_hosts(SIDE, other, "b") if check.level is CheckLevel.FAIL]
+    assert len(wrong) == 1
+    assert wrong[0].fix
+    unknown = replace(SIDE, **{field: ""})
+    assert len(list(host_parity.compare_hosts(SIDE, unknown, "b"))) == 4
+
+
+def test_other_flags_or_other_files_are_another_side(folders, tmp_path):
+    planned = command_line.planned("demo-cpu")
+    same, other = (
+        host_parity.describe_side(command_line.planned("demo-cpu", *more)) for more in ([], ["--set", "n=3"])
+    )
+    assert host_parity.describe_side(planned) == same
+    assert same.setup != other.setup
+    (tmp_path / "config.json").write_text("{}")
+    first = model_identity._digest_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    assert model_identity._digest_folder(tmp_path) != first
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "demo-cpu", "--peer=-oProxyCommand=x"], "not a name"),
+        (["plan", "demo-cpu", "--peer", "a", "--peer", "a"], "twice"),
+        (["plan", "demo-cpu", "--link", "eth0"], "--peer"),
+        (["plan", "demo-cpu", "--peer", "a"], "evenly"),
+        (["plan", "gemma-4-31b", "--variant", "gb10-pair", "--peer", "a", "--peer", "b"], "2 hosts"),
+        (["ab", "demo-cpu", "--vary", "n=0,7", "--peer", "a"], "evenly"),
+        (["plan", "demo-cpu", "--peer", "a", "--set", "distributed-executor-backend=ray"], "Ray"),
+    ],
+)
+def test_what_this_machine_knows_is_said_without_a_connection(words, said, folders, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_plan_without_its_peers_shows_words_for_them(folders):
+    text = describe_plan(command_line.planned("gemma-4-31b", "--variant", "gb10-pair", "--gpu", "gb10"))
+    assert "# rank 1, on HOST_1" in text
+    assert "--master-addr ADDRESS_0" in text

@@ -1,0 +1,173 @@
+"""Commands that start vLLM, as people write them, become recipes; what does not fit into one is said."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.planning.derivation.imported_recipe import ImportedRecipe, import_recipe
+from dflash_tui.planning.derivation.shell_command import read_shell_command
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import recipe_loader, recipe_rules, resolution
+from dflash_tui.planning.recipes.recipe import Mode, Recipe
+from dflash_tui.planning.server_command import build_flag
+from tests import ROOT
+
+PUBLISHED = yaml.load((ROOT / "tests/data/published.yaml").read_text(), Loader=yaml.CSafeLoader)
+NEWEST = "0.33.0"
+
+
+def imported(command: str) -> ImportedRecipe:
+    return import_recipe(read_shell_command([command]))
+
+
+def recipe_of(command: str, tmp_path: Path) -> Recipe:
+    made = imported(command)
+    path = tmp_path / f"{made.name}.yaml"
+    path.write_text(made.text)
+    return recipe_loader.load_recipe(path)
+
+
+@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry["name"])
+def test_a_published_command_keeps_all_its_flags(entry, tmp_path):
+    method, drafter = entry.get("method", "dflash"), entry.get("drafter")
+    speculation = {"method": method, "num_speculative_tokens": entry["n"]} | entry.get("speculation", {})
+    speculation |= {"model": drafter} if drafter else {}
+    flags = {**entry["flags"], "speculative-config": speculation}
+    words = [word for name, value in flags.items() for word in build_flag(name, value)]
+    env = [f"{name}={value}" for name, value in entry.get("env", {}).items()]
+    recipe = recipe_of(shlex.join([*env, "vllm", "serve", entry["target"], *words]), tmp_path)
+    kept = {name: value for name, value in entry["flags"].items() if not recipe_rules.explain_reserved_flag(name)}
+    assert recipe.flags == kept
+    assert recipe.env == {name: str(value) for name, value in entry.get("env", {}).items()}
+    resolved = resolution.resolve_recipe(recipe)
+    assert (resolved.method, resolved.num_speculative_tokens) == (method, entry["n"])
+    assert (resolved.target.model, resolved.drafter.model if resolved.drafter else None) == (entry["target"], drafter)
+    assert recipe.mode is (Mode.EAGER if entry["flags"].get("enforce-eager") else Mode.COMPILE)
+
+
+SERVE = "vllm serve a/B --max-num-seqs 8"
+SAME = {"max-num-seqs": 8}
+WRITTEN: dict[str, dict[str, Any]] = {
+    SERVE: SAME,
+    "VLLM_X=1 /opt/bin/vllm serve a/B --max-num-seqs=8 | tee log": SAME,
+    "python3 -m vllm.entrypoints.openai.api_server --model a/B --max_num_seqs 8": SAME,
+    f"nohup {SERVE} > log 2>&1 &": SAME,
+    f"./launch-cluster.sh --solo exec {SERVE}": SAME,
+    f"docker run --gpus all -it -p 9000:8000 some/image bash -lc '{SERVE}'": SAME,
+    "docker run --rm --entrypoint vllm vllm/vllm-openai:latest serve a/B --max-num-seqs 8": SAME,
+    "podman run -d vllm/vllm-openai --model a/B --max-num-seqs 8": SAME,
+    "vllm serve --trust-remote-code a/B -tp 2 -O3": {"trust-remote-code": True, "tensor-parallel-size": 2,
+                                                     "optimization-level": 3},
+    "vllm serve a/B --no-enable-prefix-caching --seed -1": {"enable-prefix-caching": False, "seed": -1},
+    "vllm serve a/B --x 007 --y 0.80 --z 1e3": {"x": "007", "y": "0.80", "z": "1e3"},
+    "vllm serve a/B --cudagraph-capture-sizes 1 2 4": {"cudagraph-capture-sizes": ["1", "2", "4"]},
+    """vllm serve a/B --limit-mm-per-prompt '{"image": 0}' -cc.mode 3""":
+        {"limit-mm-per-prompt": {"image": 0}, "compilation-config.mode": 3},
+    "vllm serve a/B --made-up-flag some": {"made-up-flag": "some"},
+    "vllm serve a/B \\\n  --max-num-seqs 8  # a comment": SAME,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "flags"), WRITTEN.items(), ids=map(str, range(len(WRITTEN))))
+def test_a_command_is_read_however_it_is_written(command, flags, tmp_path):
+    recipe = recipe_of(command, tmp_path)
+    assert recipe.target.model == "a/B"
+    assert recipe.flags == flags
+    assert (recipe.method, recipe.num_speculative_tokens, recipe.drafter) == (Method.NONE, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "tokens", "drafter"),
+    [
+        ("""-sc '{"method": "mtp", "num_speculative_tokens": 3}'""", Method.MTP, 3, None),
+        ("""-sc '{"method": "qwen3_5_mtp", "num_speculative_tokens": 2}'""", Method.MTP, 2, None),
+        ("""-sc '{"method": "mtp"}'""", Method.MTP, 1, None),
+        ("""-sc '{"model": "z/X-DFlash", "num_speculative_tokens": 7}'""", Method.DFLASH, 7, "z/X-DFlash"),
+        ("--spec-model z/small --spec-tokens 4", Method.DRAFT_MODEL, 4, "z/small"),
+        ("--speculative-config.method ngram --speculative-config.num_speculative_tokens 5", Method.NGRAM, 5, None),
+    ],
+)
+def test_speculation_becomes_method_drafter_and_drafts(words, method, tokens, drafter, tmp_path):
+    recipe = recipe_of(f"vllm serve a/B {words}", tmp_path)
+    assert (recipe.method, recipe.num_speculative_tokens) == (method, tokens)
+    assert (recipe.drafter.model if recipe.drafter else None) == drafter
+    assert not recipe.flags
+
+
+def test_an_image_names_the_release_and_a_container_the_port(tmp_path):
+    docker = "docker run -p 127.0.0.1:9000:8000"
+    assert recipe_of(f"{docker} vllm/vllm-openai:v0.28.0 --model a/B", tmp_path).port == 9000
+    for image, release in {
+        "vllm/vllm-openai:v0.28.0": "0.28.0",
+        "vllm/vllm-openai:nightly": NEWEST,
+        "x": NEWEST,
+    }.items():
+        made = imported(f"{docker} {image} --model a/B")
+        assert yaml.safe_load(made.text)["engine"]["vllm"] == release
+        assert bool(made.left_out) is (release == NEWEST)
+
+
+def test_what_is_not_taken_over_is_said_and_no_secret_is_kept():
+    key, token = "sk-0123456789abcdefghij", "hf_0123456789abcdefghijABCDEFGHIJ"
+    made = imported(
+        f"docker run -e HF_TOKEN={token} -eWANDB_API_KEY={key} "
+        f"-e OTHER -v /m:/m vllm/vllm-openai:v0.28.0 a/B extra --api-key {key} "
+        f"--host 0.0.0.0 --uds /tmp/x --served-model-name one two"
+        """ -sc '{"method": "medusa", "num_speculative_tokens": 3}'"""
+    )
+    left = [each.what for each in made.left_out]
+    assert [each.split()[0] for each in left] == [
+        "-e", "-v", "extra", "--served-model-name", "--speculative-config", "--host",
+        "variable", "variable", "--api-key", "--uds",
+    ]  # fmt: skip
+    assert key not in made.text
+    assert token not in made.text
+    assert not any(secret in f"{each.what}{each.why}" for each in made.left_out for secret in (key, token))
+
+
+REFUSED = {
+    "no vLLM": "rm -rf /",
+    "nothing": "",
+    "quotes": "vllm serve 'a/B",
+    "no model": "vllm serve --max-num-seqs 8",
+    "a variable": "vllm serve $MODEL",
+    "no image": "docker run -d",
+    "no drafts": """vllm serve a/B -sc '{"method": "dflash", "model": "z/X"}'""",
+    "long": "vllm serve a/B " + "x" * (1 << 20),
+    "many": "vllm serve a/B " + "x " * 10_000,
+}
+
+
+@pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
+def test_a_command_that_cannot_become_a_recipe_is_refused(command):
+    with pytest.raises(UsageError):
+        imported(command)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "--x '" + '{"a":' * 5000 + "'", "--../../y z", "'--a\nenv: {LD_PRELOAD: /x}' 1", "--x '\x1b[2J'",
+        "--speculative-config '[1]'", "--speculative-config '{\"method\": [1]}'",
+        """-sc '{"method": "mtp", "num_speculative_tokens": "x"}'""",
+        "--served-model-name '\u202e'", "-- x", "--port " + "9" * 5000, "--port 0",
+        "--=", "-", "--config /etc/passwd", "'$(reboot)'",
+    ],
+    ids=map(str, range(15)),
+)  # fmt: skip
+def test_words_of_a_command_stay_words(hostile, tmp_path):
+    """A recipe comes of them, in which they are a value, or one error."""
+    try:
+        made = imported(f"vllm serve a/B {hostile}")
+        assert yaml.safe_load(made.text).keys() <= {
+            "title", "status", "why", "target", "method", "drafter", "num_speculative_tokens", "mode", "port", "engine",
+            "env", "flags", "speculation",
+        }  # fmt: skip
+        (tmp_path / "hostile.yaml").write_text(made.text)
+        assert not recipe_loader.load_recipe(tmp_path / "hostile.yaml").env
+    except UsageError:
+        return

@@ -1,0 +1,143 @@
+"""How vLLM serves two models, by their config.json. The configs are made here at the public shapes."""
+
+from typing import Any
+
+import pytest
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.planning.derivation.architectures import load_architectures
+from dflash_tui.planning.derivation.checkpoint import read_checkpoint
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
+from dflash_tui.planning.methods import Method
+
+Config = dict[str, Any]
+
+
+def a_target(architecture: str, hidden: int, layers: int, vocab: int, **more: Any) -> Config:
+    shape = {"hidden_size": hidden, "num_hidden_layers": layers, "vocab_size": vocab}
+    heads = {"num_key_value_heads": 4, "head_dim": 128}
+    return {"architectures": [architecture], "text_config": shape | heads | more}
+
+
+GEMMA_26B = a_target("Gemma4ForConditionalGeneration", 2816, 30, 262144)
+GEMMA_31B = a_target("Gemma4ForConditionalGeneration", 5376, 60, 262144)
+QWEN_27B = a_target("Qwen3_5ForConditionalGeneration", 5120, 64, 248320, mtp_num_hidden_layers=1)
+QWEN_35B = a_target("Qwen3_5MoeForConditionalGeneration", 2048, 40, 248320, mtp_num_hidden_layers=1)
+CODER_NEXT = a_target("Qwen3NextForCausalLM", 2048, 48, 151936)
+FLASH_NEXT = a_target("Qwen4ExpForConditionalGeneration", 4096, 48, 248320, mtp_num_hidden_layers=1)
+GPT_OSS = a_target("GptOssForCausalLM", 2880, 24, 201088)
+QWEN_8B = a_target("Qwen3ForCausalLM", 4096, 36, 151936)
+NEMOTRON = a_target("NemotronHForCausalLM", 2688, 52, 131072)
+LAGUNA = a_target("LagunaForCausalLM", 2048, 40, 100352)
+GLM = a_target("Glm4MoeForCausalLM", 5120, 92, 151552, num_nextn_predict_layers=1)
+
+
+def dflash(hidden: int, block: int, architecture: str = "DFlashDraftModel", last: int = 20, **more: Any) -> Config:
+    shape = {"hidden_size": hidden, "num_hidden_layers": 5, "num_key_value_heads": 8, "head_dim": 128}
+    own = {"mask_token_id": 4, "target_layer_ids": [1, last]}
+    return {"architectures": [architecture], "block_size": block, "dflash_config": own} | shape | more
+
+
+MIXED: dict[str, Any] = {"layer_types": ["sliding_attention"] * 4 + ["full_attention"], "sliding_window": 2048}
+SPECULATORS = {
+    "speculators_model_type": "dflash2",
+    "transformer_layer_config": {"hidden_size": 5376, "num_hidden_layers": 5},
+    "aux_hidden_state_layer_ids": [1, 17, 29, 47, 59],
+    "speculators_config": {"proposal_methods": [{"speculative_tokens": 7}]},
+}
+EAGLE3 = {
+    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096, "vocab_size": 151936, "draft_vocab_size": 32000,
+}  # fmt: skip
+
+
+def derived(
+    target: Config, drafter: Config | None = None, method: Method | None = None, name: str = "owner/drafter"
+) -> DerivedPair:
+    second = read_checkpoint(name, drafter) if drafter is not None else None
+    return derive_pair(read_checkpoint("owner/target", target), second, method)
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "method", "tokens", "release"),
+    [
+        (GEMMA_26B, dflash(2816, 16, **MIXED), Method.DFLASH, 15, "0.26.0"),
+        (GEMMA_26B, {"model_type": "gemma4_assistant", "hidden_size": 256}, Method.MTP, 4, "0.21.0"),
+        (GEMMA_31B, SPECULATORS, Method.DFLASH, 7, "0.29.0"),
+        (GEMMA_31B, {"architectures": ["Gemma4DSparkModel"], "block_size": 7}, Method.DSPARK, 7, "0.26.0"),
+        (QWEN_27B, dflash(5120, 16), Method.DFLASH, 15, "0.23.0"),
+        (QWEN_27B, dflash(5120, 8, architecture="DFlash2DraftModel"), Method.DFLASH, 7, "0.28.0"),
+        (QWEN_27B, None, Method.MTP, 3, None),
+        (QWEN_35B, None, Method.MTP, 3, None),
+        (FLASH_NEXT, None, Method.MTP, 3, "0.29.0"),
+        (GLM, None, Method.MTP, 3, None),
+        (CODER_NEXT, dflash(2048, 16), Method.DFLASH, 15, "0.24.0"),
+        (GPT_OSS, dflash(2880, 8), Method.DFLASH, 7, "0.23.0"),
+        (QWEN_8B, dflash(4096, 16), Method.DFLASH, 15, "0.23.0"),
+        (QWEN_8B, EAGLE3, Method.EAGLE3, 3, None),
+        (NEMOTRON, {"architectures": ["DSparkDraftModel"], "dspark_block_size": 7}, Method.DSPARK, 7, "0.25.0"),
+        (LAGUNA, dflash(2048, 16, architecture="DFlashLagunaForCausalLM"), Method.DFLASH, 15, "0.25.0"),
+        (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 151936), Method.DRAFT_MODEL, 3, None),
+    ],
+)
+def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, method, tokens, release):
+    pair = derived(target, drafter)
+    oldest = str(pair.oldest_vllm) if pair.oldest_vllm else None
+    assert (pair.method, pair.tokens, oldest) == (method, tokens, release)
+    assert all(fact.rule for fact in pair.facts)
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "method", "word"),
+    [
+        (GEMMA_26B, dflash(5376, 16), None, "5376"),  # the drafter of another size
+        (GEMMA_26B, dflash(2816, 16, last=47), None, "layer 47"),
+        (GEMMA_26B, dflash(2816, 16, vocab_size=151936), None, "151936"),
+        (FLASH_NEXT, dflash(4096, 16), None, "hidden states"),
+        (QWEN_27B, {"architectures": ["DFlashDraftModel"], "hidden_size": 5120}, None, "block_size"),
+        (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 32000), None, "32000"),
+        (QWEN_8B, None, None, "no head"),
+        (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
+        (QWEN_8B, None, Method.MTP, "no head"),
+        (QWEN_8B, EAGLE3, Method.NGRAM, "takes no drafter"),
+    ],
+)
+def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target, drafter, method, word):
+    with pytest.raises(UsageError) as refused:
+        derived(target, drafter, method)
+    assert word in refused.value.what
+
+
+def test_a_name_decides_last_and_with_a_warning():
+    pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8}, name="me/My-DFlash")
+    assert pair.method is Method.DFLASH
+    assert len(pair.warnings) == 1
+
+
+def test_parsers_and_flags_are_those_of_the_published_commands():
+    assert derived(QWEN_27B).flags == {
+        "enable-auto-tool-choice": True, "tool-call-parser": "qwen3_coder", "reasoning-parser": "qwen3",
+    }  # fmt: skip
+    flags = derived(LAGUNA, None, Method.NGRAM).flags
+    assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": "x", "text_config": [1], "block_size": -1, "dflash_config": "no", "auto_map": 7},
+        {"architectures": [["x"]], "block_size": 1e9, "mtp_num_hidden_layers": True, "model_type": "\x1b[2J"},
+        {"speculators_config": {"proposal_methods": [None]}, "aux_hidden_state_layer_ids": ["1", -4, 1 << 70]},
+        {"speculators_model_type": "x" * 10_000, "quantization_config": {"quant_method": 4}, "hidden_size": "a"},
+    ],
+)
+def test_a_config_that_lies_says_nothing(config):
+    made = read_checkpoint("a/b", config)
+    assert (made.block_size, made.last_layer_id, made.head_layers, made.speculators) == (None, None, 0, "")
+    assert made.architecture in {"", "x"}
+    assert (made.model_type, made.quantization, made.remote_code) == ("", "", False)
+
+
+def test_every_release_of_the_table_is_one_that_an_engine_can_have():
+    table = load_architectures()
+    assert {kind.method for kind in (*table.drafters.values(), *table.speculators.values())} <= set(Method)
+    assert all(not known.states or not known.since or known.states >= known.since for known in table.targets.values())

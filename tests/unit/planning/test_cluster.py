@@ -1,0 +1,122 @@
+"""One server over several hosts: what each rank runs, by the link that was found, and what cannot be split."""
+
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.machine.link import choose_link
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.cluster.ranks import check_cluster
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
+from dflash_tui.planning.server_command import count_gpus_needed, count_gpus_per_host, format_command
+from tests import DATA
+from tests.support.recorded_links import read_recorded
+
+GOLDEN = DATA / "plans" / "ranks"
+
+
+def resolve(variant: str = "gb10-pair", profile: str = "seed", **settings) -> ResolvedRecipe:
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    named = {name.replace("_", "-"): value for name, value in settings.items()}
+    return resolve_recipe(recipe, Hardware.GB10, profile=profile, variant=variant, settings=named)
+
+
+def words_of(plan: Plan) -> list[tuple[str, ...]]:
+    return [plan.argv, *(rank.argv for rank in plan.ranks)]
+
+
+def flag(argv: tuple[str, ...], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+@pytest.mark.parametrize("profile", ["seed", "stock"])
+def test_two_gb10s_with_roce(profile, tmp_path, pytestconfig):
+    """Golden files: the command and the variables of both, from the recorded files of their networks."""
+    networks = [read_recorded(name, tmp_path / name) for name in ("gb10-a", "gb10-b")]
+    ends = choose_link(networks, ["spark-a", "spark-b"]).ends
+    hosts = ["", "spark-b"]
+    endpoints = [
+        ClusterHost(host, e.address, e.interface, e.devices, e.gid_index) for host, e in zip(hosts, ends, strict=True)
+    ]
+    plan = build_plan(resolve(profile=profile), cluster=Cluster(tuple(endpoints)))
+    text = format_command(plan).replace(plan.engine_folder, "{engine}") + "\n"
+    text = text.replace(str(paths.cache_folder()), "{cache}").replace(Path(plan.engine_folder).name, "vllm")
+    path = GOLDEN / f"gemma-4-31b.gb10.{profile}.txt"
+    if pytestconfig.getoption("--update-plans"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_only_the_first_rank_has_an_api():
+    first, second = words_of(build_plan(resolve()))
+    assert "--headless" in second
+    assert "--headless" not in first
+    for name in ("--host", "--port", "--served-model-name"):
+        assert name in first
+        assert name not in second
+    assert [flag(argv, "--node-rank") for argv in (first, second)] == ["0", "1"]
+    assert [flag(argv, "--nnodes") for argv in (first, second)] == ["2", "2"]
+    assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
+
+
+def test_four_hosts_are_the_same_code():
+    cluster = Cluster(tuple(ClusterHost("h" * bool(n), f"10.0.0.{n + 1}", "eth0") for n in range(4)))
+    plan = build_plan(resolve(hosts=4, tensor_parallel_size=4), cluster=cluster)
+    assert [flag(argv, "--node-rank") for argv in words_of(plan)] == ["0", "1", "2", "3"]
+    assert {flag(argv, "--master-addr") for argv in words_of(plan)} == {"10.0.0.1"}
+    assert [rank.env["VLLM_HOST_IP"] for rank in plan.ranks] == ["10.0.0.2", "10.0.0.3", "10.0.0.4"]
+
+
+def test_the_plan_of_another_rank_has_its_command():
+    near, far = build_plan(resolve()), build_plan(resolve(), rank=1)
+    assert (far.argv, far.env) == (near.ranks[0].argv, near.ranks[0].env)
+    assert (far.rank, far.ranks) == (1, ())
+
+
+def test_the_time_and_the_port_of_a_recipe_win():
+    first, _ = words_of(build_plan(resolve(distributed_timeout_seconds=20, master_port=29777)))
+    assert first.count("--distributed-timeout-seconds") == first.count("--master-port") == 1
+    assert (flag(first, "--distributed-timeout-seconds"), flag(first, "--master-port")) == ("20", "29777")
+
+
+def test_one_host_has_no_ranks():
+    plan = build_plan(resolve(variant=""))
+    assert (plan.cluster, plan.ranks, "--nnodes" in plan.argv) == (None, (), False)
+
+
+def test_ray_finds_its_hosts_itself():
+    plan = build_plan(resolve(distributed_executor_backend="ray"))
+    assert (plan.cluster, plan.ranks, "--nnodes" in plan.argv) == (None, (), False)
+
+
+def test_each_host_takes_its_share_of_gpus():
+    assert count_gpus_per_host(resolve()) == 1
+    assert count_gpus_per_host(resolve(tensor_parallel_size=8)) == 4
+    assert count_gpus_per_host(resolve(variant="", tensor_parallel_size=8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"tensor_parallel_size": 3}, "evenly"),
+        ({"tensor_parallel_size": 1}, "evenly"),
+        ({"nnodes": 4}, "nnodes"),
+        ({"headless": True}, "headless"),
+    ],
+)
+def test_what_cannot_be_split(settings, word):
+    with pytest.raises(UsageError, match=word):
+        check_cluster(resolved := resolve(**settings), count_gpus_needed(resolved.flags))
+
+
+@pytest.mark.parametrize("hosts", [0, 65, "two"])
+def test_a_number_of_hosts_that_there_is_not(hosts):
+    with pytest.raises(UsageError, match="hosts"):
+        resolve(hosts=hosts)

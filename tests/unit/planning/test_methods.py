@@ -1,0 +1,168 @@
+"""Methods of speculation: what a recipe offers, what each comes to, and what is refused."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.experiments import variation
+from dflash_tui.launch import planner
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import method_layers, recipe_loader
+from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
+from dflash_tui.planning.recipes.recipe import HardwareLayer, MethodLayer, Mode, Recipe, RecipePart, Status
+from dflash_tui.planning.recipes.resolution import resolve_recipe
+from dflash_tui.planning.request import LaunchRequest
+
+GEMMA = "gemma-4-26b-a4b"
+RECIPE = Recipe(
+    name="mine",
+    title="a target with two methods",
+    status=Status.REPORTED,
+    engine=EngineSpec("0.33.0"),
+    target=Target("owner/target", "mine"),
+    drafter=Drafter("owner/drafter"),
+    num_speculative_tokens=15,
+    speculation={"attention_backend": "flash_attn"},
+    oldest_vllm="0.26.0",
+    flags={"who": "recipe"},
+    differs={"num_speculative_tokens": "published with 8", "who": "as I say"},
+    hardware={Hardware.H100: HardwareLayer(num_speculative_tokens=8, flags={"who": "hardware"})},
+    variants={"other": RecipePart(drafter=Drafter("owner/other"), flags={"variant": True})},
+    methods={Method.MTP: MethodLayer(num_speculative_tokens=3, speculation={"moe_backend": "triton"})},
+)
+
+
+def plan_of(method: Method | None = None, **settings: Any) -> Plan:
+    return build_plan(resolve_recipe(RECIPE, Hardware.H100, method=method, settings=settings))
+
+
+def speculation_of(plan: Plan) -> Mapping[str, Any]:
+    config: dict[str, Any] = json.loads(plan.argv[plan.argv.index("--speculative-config") + 1])
+    return config
+
+
+def test_the_recipes_own_method_needs_no_word():
+    assert plan_of() == plan_of(Method.DFLASH)
+    assert speculation_of(plan_of()) == {
+        "method": "dflash", "model": "owner/drafter", "num_speculative_tokens": 8, "attention_backend": "flash_attn",
+    }  # fmt: skip
+
+
+def test_another_method_drafts_its_own_way():
+    """Nothing of what the other layers say of drafting is left; what they say of the target is."""
+    resolved = resolve_recipe(RECIPE, Hardware.H100, method=Method.MTP, variant="other")
+    assert (resolved.drafter, resolved.oldest_vllm) == (None, None)
+    assert resolved.flags == {"who": "hardware", "variant": True}
+    assert resolved.deviations == {"who": "as I say"}
+    plan = build_plan(resolved)
+    assert speculation_of(plan) == {"method": "mtp", "num_speculative_tokens": 3, "moe_backend": "triton"}
+    assert (plan.drafter, [model.name for model in plan.models]) == ("", ["owner/target"])
+
+
+def test_what_is_set_by_hand_wins():
+    settings: dict[str, Any] = {"n": 2, "drafter.model": "owner/assistant", "drafter.revision": "v2"}
+    plan = plan_of(Method.MTP, **settings)
+    expected = {"method": "mtp", "model": "owner/assistant", "revision": "v2"}
+    assert speculation_of(plan) == expected | {"num_speculative_tokens": 2, "moe_backend": "triton"}
+
+
+@pytest.mark.parametrize(("method", "tokens"), [(Method.NGRAM, 5), (Method.SUFFIX, 24)])
+def test_drafting_from_the_text_needs_no_entry(method, tokens):
+    assert speculation_of(plan_of(method)) == {"method": method.value, "num_speculative_tokens": tokens}
+    assert any("arctic-inference" in warning for warning in plan_of(method).warnings) is (method is Method.SUFFIX)
+
+
+def test_none_is_the_baseline():
+    def asked(**fields: Any) -> Plan:
+        return planner.plan_launch(LaunchRequest(GEMMA, gpu="h100", **fields), GpuProbe()).plan
+
+    none = asked(method=Method.NONE)
+    assert (none.method, none.num_speculative_tokens, none.drafter) == (Method.NONE, 0, "")
+    assert "--speculative-config" not in none.argv
+    assert none.argv == asked(num_speculative_tokens=0).argv
+
+
+@pytest.mark.parametrize(
+    ("method", "vllm", "settings", "hint"),
+    [
+        (Method.DSPARK, "0.33.0", {}, "it offers dflash, mtp, ngram, suffix, none"),
+        (Method.DSPARK, "0.24.0", {"drafter.model": "a/b", "n": 7}, "--vllm 0.25.0"),
+        (Method.DSPARK, "0.33.0", {"drafter.model": "a/b"}, "--set n=N"),
+        (Method.NGRAM, "0.33.0", {"drafter.model": "a/b"}, "omit"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(method, vllm, settings, hint):
+    with pytest.raises(UsageError) as refused:
+        build_plan(
+            resolve_recipe(RECIPE, method=method, engine=recipe_loader.engine_for_release(vllm), settings=settings)
+        )
+    assert refused.value.hint.startswith(hint)
+
+
+def test_figures_belong_to_the_method_that_made_them():
+    def speeds(method: Method | None) -> list[object]:
+        resolved = resolve_recipe(recipe_loader.find_recipe(GEMMA), Hardware.H100, method=method)
+        return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in resolved.expected]
+
+    assert speeds(None) == [(306.4, False), (222.3, False), (264.2, True)]
+    assert speeds(Method.MTP) == [(264.2, True), (306.4, True), (222.3, True)]  # published for 8 tokens, not for 4
+    assert speeds(Method.NGRAM) == [(306.4, True), (264.2, True), (222.3, True)]
+    assert speeds(Method.NONE)[0] == (306.4, False)
+
+
+def test_methods_are_varied_and_written_into_the_command():
+    arms = variation.parse_variation("method=dflash,mtp,none").arms
+    assert [changes.method for changes in arms.values()] == [Method.DFLASH, Method.MTP, Method.NONE]
+    with pytest.raises(UsageError):
+        variation.parse_variation("method=dflash2,mtp")
+    assert LaunchRequest(GEMMA, method=Method.MTP).to_argv() == [GEMMA, "--method", "mtp"]
+
+
+def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
+    """The V2 runner is there for the drafter's graphs."""
+    recipe, engine = recipe_loader.find_recipe(GEMMA), recipe_loader.engine_for_release("0.26.0")
+    runner = {
+        method: build_plan(resolve_recipe(recipe, Hardware.H200, method=method, engine=engine), mode=Mode.GRAPHS).env
+        for method in (Method.MTP, Method.NGRAM)
+    }
+    assert [("VLLM_USE_V2_MODEL_RUNNER" in env) for env in runner.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name", ["demo-cpu", GEMMA, "gemma-4-31b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3-coder-next"]
+)
+def test_every_method_that_a_shipped_recipe_offers_can_be_planned(name):
+    recipe = recipe_loader.find_recipe(name)
+    for hardware in recipe.hardware or [Hardware.CPU]:
+        for method in method_layers.list_methods(recipe):
+            plan = build_plan(resolve_recipe(recipe, hardware, method=method))
+            assert plan.method is (Method.NONE if plan.num_speculative_tokens == 0 else method)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("drafter: {model: a/b}\nmethod: ngram", "drafter"),
+        ("", "title"),
+        ("drafter: {model: a/b}\nmethods: {eagle3: {num_speculative_tokens: 3}}", "methods.eagle3"),
+        ("drafter: {model: a/b}\nmethods: {eagle3: {drafter: {model: a/c}}}", "methods.eagle3"),
+        ("drafter: {model: a/b}\nmethods: {ngram: {drafter: {model: a/c}}}", "methods.ngram.drafter"),
+        ("drafter: {model: a/b}\nmethods: {dflash: {num_speculative_tokens: 3}}", "methods.dflash"),
+        ("drafter: {model: a/b}\nmethods: {none: {}}", "methods.none"),
+        ("drafter: {model: a/b}\nmethod: dflash2", "method"),
+    ],
+)
+def test_what_a_method_lacks_is_named_with_its_line(tmp_path, change, place):
+    path = tmp_path / "mine.yaml"
+    head = "title: x\nstatus: reported\nengine: {vllm: 0.33.0}\ntarget: {model: a/t, served_name: t}\n"
+    path.write_text(f"{head}num_speculative_tokens: 3\n{change}\n")
+    with pytest.raises(RecipeError) as refused:
+        recipe_loader.load_recipe(path)
+    assert f": {place}: " in str(refused.value)

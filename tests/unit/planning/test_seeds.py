@@ -1,0 +1,76 @@
+"""docs/seeds.md: each of its commands plans, shows the figures that the page names, and says what the page says."""
+
+import re
+import shlex
+
+import pytest
+
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.recipe import Mode, Status
+from dflash_tui.presentation import plan_text
+from tests import ROOT
+from tests.support import command_line
+
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and "`dflash-tui plan " in line
+]
+# Of each command: n, mode, method, vLLM, status.
+LAUNCHES = {
+    "gemma-4-31b --gpu gb10 --profile seed": (8, Mode.EAGER, Method.DFLASH, "0.20.2", Status.REPORTED),
+    "gemma-4-31b --gpu gb10 --profile seed --method none": (0, Mode.EAGER, Method.NONE, "0.20.2", Status.REPORTED),
+    "gemma-4-31b --gpu gb10": (8, Mode.EAGER, Method.DFLASH, "0.33.0", Status.EXPERIMENTAL),
+    "gemma-4-26b-a4b --gpu h100": (15, Mode.COMPILE, Method.DFLASH, "0.33.0", Status.REPORTED),
+    "gemma-4-26b-a4b --gpu rtx-5090-laptop --profile seed": (8, Mode.COMPILE, Method.DFLASH, "0.20.2", Status.BROKEN),
+    "gemma-4-26b-a4b --gpu rtx-5090": (15, Mode.COMPILE, Method.DFLASH, "0.33.0", Status.EXPERIMENTAL),
+    "qwen3.5-35b-a3b --gpu gb10 --profile seed": (15, Mode.COMPILE, Method.DFLASH, "0.20.2", Status.REPORTED),
+    "qwen3-coder-next --gpu gb10 --profile seed": (15, Mode.EAGER, Method.DFLASH, "0.20.2", Status.REPORTED),
+    "qwen3-coder-next --gpu gb10 --profile seed --mode compile":
+        (15, Mode.COMPILE, Method.DFLASH, "0.20.2", Status.REPORTED),
+}  # fmt: skip
+
+
+def read_words(cell: str) -> list[str]:
+    match = re.fullmatch(r"`dflash-tui plan (.*)`", cell)
+    assert match, cell
+    return shlex.split(match.group(1))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_a_system_shows_what_was_published_of_it(row, monkeypatch):
+    """Each number of the page is in what the plan says of published figures."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    planned = command_line.planned(*read_words(row[1]))
+    shown = " ".join([*map(plan_text.format_published, planned.plan.expected), str(planned.resolved.standing.why)])
+    missing = [number for number in re.findall(r"\d+(?:\.\d+)?", row[2]) if not re.search(rf"\b{number}\b", shown)]
+    assert not missing, shown
+
+
+def test_a_variants_own_figure_comes_first(monkeypatch):
+    """It is of what is launched, so nothing has to be said of its set-up."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    for variant, speed in {"int4-autoround": (10, 11), "nvfp4-turbo": (10, 10)}.items():
+        words = shlex.split(f"gemma-4-31b --gpu gb10 --variant {variant} --method none")
+        first = command_line.planned(*words).plan.expected[0]
+        assert (first.baseline_tok_s, first.set_up) == (speed, "")
+
+
+@pytest.mark.parametrize("command", LAUNCHES)
+def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    assert any(read_words(row[1]) == shlex.split(command) for row in ROWS)
+    plan = command_line.planned(*shlex.split(command)).plan
+    assert plan.standing
+    found = (plan.num_speculative_tokens, plan.mode, plan.method, plan.vllm, plan.standing.status)
+    assert found == LAUNCHES[command]
+
+
+def test_every_published_speed_of_a_seed_is_on_the_page():
+    """The larger end of each range that a plan of these systems shows of its own class."""
+    page = " ".join(row[2] for row in ROWS)
+    assert len(ROWS) >= 18
+    for number in ("28.1", "62.2", "15.44", "5.53", "175.4", "108", "36.2", "222.3", "235.2", "187.3", "578", "33.2"):
+        assert re.search(rf"\b{number}\b", page)

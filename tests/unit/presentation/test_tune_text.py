@@ -1,0 +1,71 @@
+"""What is said of a tune: the best and how sure that is, the settings, and why something was not tried."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.estimate import DurationEstimate
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.experiments.tuning import outcome
+from dflash_tui.presentation import experiment_markdown, tune_text
+from tests.support.tune_simulation import Truth, a_tune, run_tune
+
+AXES = ("mode=graphs,compile", "attention-backend=flash_attn,flashinfer")
+TRUTH = Truth({"mode=graphs": 2.0, "mode=compile": 1.5}, failing=frozenset({"attention-backend=flashinfer"}))
+
+
+def a_progress(truth: Truth = TRUTH, boots: int = 1000, budget: float = 1200.0) -> Progress:
+    return run_tune(a_tune(budget, AXES), truth, 2, boots=boots)[0]
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        a_progress(),
+        a_progress(Truth({}), budget=600.0),
+        a_progress(boots=0),
+        a_progress(boots=4),
+        a_progress(budget=100.0),
+        a_progress(Truth({"mode=graphs": 0.5, "mode=compile": 0.5, "attention-backend=flash_attn": 0.5})),
+    ],
+    ids=["faster", "alike", "at first", "halfway", "too short", "published"],
+)
+def test_what_is_best_is_told_as_far_as_it_is_known(progress, snapshot):
+    found = outcome.judge_tune(progress)
+    assert "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
+
+
+def test_every_setting_has_a_row_that_says_how_it_stands():
+    rows = {each.name: each for each in tune_text.list_candidates(a_progress())}
+    assert rows["graphs"].standing == "best"
+    assert rows["published"].standing == "in the field"
+    assert rows["compile"].standing == "out"
+    failed = rows["graphs attention-backend=flashinfer"]
+    assert (failed.standing, failed.boots, failed.tok_s) == ("failed", 0, None)
+    assert "out of memory" in failed.why
+
+
+def test_a_plan_says_budget_what_is_tried_and_what_not():
+    design = a_tune(1200.0, AXES)
+    assert design.tuning
+    design = replace(design, tuning=replace(design.tuning, left_out={"load-format": "the other loaders need a GPU"}))
+    rows = tune_text.list_tune_rows(design, DurationEstimate(90.0, True, "by 3 earlier boots"), ["a-server"])
+    labels = dict(rows)
+    assert labels["budget"].startswith("20:00")
+    assert "13 boots of 1:30" in labels["budget"]
+    assert [text for _, text in rows if text in AXES] == [*AXES]
+    assert labels["not"].startswith("load-format: ")
+    assert "a-server" in labels["stops"]
+    assert "varies" not in labels
+
+
+def test_the_report_has_the_verdict_on_the_best_alone():
+    progress = a_progress()
+    report = verdict.build_report(progress.design, progress.boots)
+    report = replace(report, tune=outcome.judge_tune(progress))
+    text = experiment_markdown.render_experiment(report)
+    assert text.startswith("# Tune of ")
+    assert "× the published setting" in text
+    assert text.count("## ") == experiment_markdown.render_experiment(replace(report, tune=None)).count("## ") - len(
+        report.comparisons
+    ) + 1  # fmt: skip

@@ -1,0 +1,87 @@
+"""What containers, services and clusters put around a log is taken away, and nothing else."""
+
+import json
+
+import pytest
+
+from dflash_tui.vllm_output.log_wrapping import Unwrapper
+from tests.support import recordings
+
+LOG = (
+    b"(APIServer pid=1) INFO 11-22 10:00:00 [api_server.py:1] vLLM server version 0.33.0\n"
+    b"(EngineCore pid=2)     raise ValueError(\n"
+    b"    indented\n"
+    b"ValueError: a | b: c\n"
+)
+WRAPPINGS = {
+    "docker compose": "vllm-1  | {}",
+    "docker compose, one service": "vllm | {}",
+    "docker logs -t": "2026-11-22T10:00:00.123456789Z {}",
+    "kubectl --timestamps": "2026-11-22T10:00:00.123456+01:00 {}",
+    "containerd": "2026-11-22T10:00:00.123456789Z stderr F {}",
+    "kubectl --prefix": "[pod/vllm-7d9f/vllm] {}",
+    "journalctl": "Nov 22 10:00:00 spark-1 vllm[123]: {}",
+    "journalctl -o short-iso": "2026-11-22T10:00:00+0100 spark-1 docker[9]: {}",
+    "journalctl of compose": "Nov 22 10:00:00 spark-1 docker[9]: vllm-1  | {}",
+    "compose with stamps": "vllm-1  | 2026-11-22T10:00:00.123456789Z {}",
+    "srun --label": "0: {}",
+    "ts -s": "00:00:12 {}",
+    "seconds": "    12.42 {}",
+    "another logger's stamp": "[2026-11-22 10:00:00,123] {}",
+    "colours": "\x1b[36mvllm-1  |\x1b[0m {}",
+    "something else": "I1122 10:00:00.123456 vllm[7] >> {}",
+    "an indented text": "    {}",
+    "something else in compose": "vllm-1  | <6>2026/11/22 vllm= {}",
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS)
+def test_the_lines_are_as_the_server_wrote_them(wrapping):
+    """Indentation and the rest of each line stay."""
+    wrapped = "".join(f"{wrapping.format(line)}\n" for line in LOG.decode().splitlines())
+    assert Unwrapper().unwrap(wrapped.encode()) == LOG
+
+
+def test_numbers_of_an_unknown_wrapping_may_differ():
+    """As those of seconds, which are set flush right."""
+    lines = LOG.decode().splitlines()
+    wrapped = "".join(f"{10.0**place:8.2f} {line}\n" for place, line in enumerate(lines * 2))
+    assert Unwrapper().unwrap(wrapped.encode()) == LOG * 2
+
+
+@pytest.mark.parametrize("odd", [b"vllm-1  |\n", b"vllm-12 | b\n", b"\x1b[31mvllm-1  | \x1b[0mc\n", b"vllm-1  | > d\n"])
+def test_a_piece_with_an_odd_line_is_read_like_others(odd):
+    """Where all lines begin with the same, it is replaced; that changes nothing but the time it takes."""
+    unwrapper = Unwrapper()
+    assert unwrapper.unwrap(b"vllm-1  | a\n" * 30) == b"a\n" * 30
+    rest = odd.replace(b"\x1b[31m", b"").replace(b"\x1b[0m", b"").partition(b"|")[2].removeprefix(b" ")
+    assert unwrapper.unwrap(b"vllm-1  | a\n" + odd) == b"a\n" + rest
+    assert unwrapper.unwrap(odd + b"vllm-1  | a\n") == rest + b"a\n"
+
+
+def test_docker_s_own_file_is_read():
+    """A line of JSON for each line of the log; one that is none stays."""
+    entries = [
+        json.dumps({"log": f"{line}\n", "stream": "stderr", "time": "x"}, separators=(",", ":"))
+        for line in LOG.decode().splitlines()
+    ]
+    assert Unwrapper().unwrap("".join(f"{entry}\n" for entry in entries).encode()) == LOG
+    broken = "\n".join([*entries * 3, '{"log": 7', '{"log":null}', "[" * 5000, ""]).encode()
+    assert Unwrapper().unwrap(broken).startswith(LOG[:-1])
+
+
+def test_what_the_first_lines_show_holds_for_the_rest():
+    """A line of the log that looks wrapped is left alone, and later pieces are unwrapped as the first."""
+    unwrapper = Unwrapper()
+    assert unwrapper.unwrap(LOG + b"a-table | with columns\n").endswith(b"a-table | with columns\n")
+    assert unwrapper.unwrap(b"vllm-1  | x\n") == b"vllm-1  | x\n"
+    wrapped = Unwrapper()
+    wrapped.unwrap(b"vllm-1  | x\n" * 30)
+    assert wrapped.unwrap(b"vllm-1  | y\nnot wrapped\n") == b"y\nnot wrapped\n"
+
+
+@pytest.mark.parametrize("name", recordings.names())
+def test_a_log_without_wrapping_stays_as_it_is(name):
+    """Nothing of a recorded server's own lines is taken for wrapping."""
+    log = recordings.raw(name)
+    assert Unwrapper().unwrap(log) == log
