@@ -37,8 +37,11 @@ pytest_plugins = ["tests.support.fixtures"]
 # Two threads of an engine wait for each other at every layer, in vain while a core is taken: 35 tok/s instead of 600.
 ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
-# Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
+# Tests send Ctrl-C and SIGHUP, which what a shell starts in the background, or nohup, inherits as ignored. What is handled
+# here has its default in every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that crashes tells where
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of commands would each compile all of us again
 

@@ -215,8 +215,9 @@ def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monk
     assert planned.plan.port == 8123
 
 
-async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders):
-    """Over night, or from `up`: what helps, the report, and the same launch once more."""
+async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders, monkeypatch):
+    """Over night, or from `up`: what helps, the report, and the same launch once more, whose port is free again."""
+    monkeypatch.setattr(lifecycle, "find_free_port", int)
     run = msgspec.structs.replace(of_demo("--set", "max-model-len=9999"), id="20261121-012400-late")
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
