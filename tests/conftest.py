@@ -37,8 +37,8 @@ pytest_plugins = ["tests.support.fixtures"]
 # Two threads of an engine wait for each other at every layer, in vain while a core is taken: 35 tok/s instead of 600.
 ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
-# Tests send Ctrl-C and SIGHUP, which what a shell starts in the background, or nohup, inherits as ignored. What is handled
-# here has its default in every process that a test starts.
+# Tests send Ctrl-C and SIGHUP, which a shell's background or nohup would have all they start ignore. What is
+# handled here has its default in all that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)

@@ -6,12 +6,8 @@ import math
 from statistics import median
 from typing import NamedTuple
 
-from dflash_tui.experiments.analysis.measures import (
-    START,
-    TOKENS,
-    collect_measure,
-    compare_measure,
-)
+from dflash_tui.events import Phase
+from dflash_tui.experiments.analysis.measures import START, TOKENS, collect_measure, compare_measure
 from dflash_tui.experiments.analysis.sweep import NEAR
 from dflash_tui.experiments.design import CONFIRM, Boot, RoundBegan
 from dflash_tui.experiments.progress import Progress
@@ -62,8 +58,8 @@ def choose_leader(progress: Progress) -> int:
 
 
 def median_cost(progress: Progress, arm: int) -> float:
-    """Return the seconds that a boot of an arm takes: as its own did, or as `guess_cost` says."""
-    own = [_seconds(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
+    """Return the seconds that another boot of an arm takes: as its own did, or as `guess_cost` says."""
+    own = [_seconds_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
     return median(own) if own else guess_cost(progress, progress.design.arms[arm].plan.mode)
 
 
@@ -76,6 +72,13 @@ def guess_cost(progress: Progress, mode: Mode) -> float:
 
 def _seconds(boot: Boot) -> float:
     return (boot.prepared or 0.0) + (boot.took or 0.0)
+
+
+def _seconds_again(boot: Boot) -> float:
+    """Return what a boot takes once more: one that was cold has prepared and compiled what the next one finds."""
+    if boot.cache != "cold":
+        return _seconds(boot)
+    return (boot.took or 0.0) - boot.phases.get(Phase.COMPILE, 0.0)
 
 
 def _first_boot_of(progress: Progress, of: RoundBegan) -> int:

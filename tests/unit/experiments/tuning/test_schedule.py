@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
-from dflash_tui.experiments.design import CONFIRM, RoundBegan
+from dflash_tui.experiments.design import CONFIRM, BootEnded, RoundBegan
 from dflash_tui.experiments.progress import Progress, fold_progress
-from dflash_tui.experiments.tuning import outcome
+from dflash_tui.experiments.tuning import outcome, schedule
 from dflash_tui.planning.recipes.recipe import Mode
-from tests.support.tune_simulation import Truth, a_tune, run_tune
+from tests.support.tune_simulation import Truth, a_tune, propose, run_tune
 
 AXES = (
     "mode=graphs,compile",
@@ -211,3 +211,15 @@ def test_no_verdict_rests_on_a_single_boot_each():
     if min(found.comparison.boots) < 2:
         assert not outcome.is_faster(found)
     assert found.comparison.word in {Verdict.FASTER, Verdict.NO_DIFFERENCE}
+
+
+@pytest.mark.parametrize(("cache", "tried"), [("cold", True), ("cached", False)])
+def test_a_cold_first_boot_leaves_room_for_others(cache, tried):
+    """As on an H200: 3:06 with 1:05 of compiling, of a budget of 14 minutes; the next one finds what was compiled."""
+    progress, happened = run_tune(a_tune(840, AXES), TRUTH, 0, boots=1)
+    [ended] = [event for event in happened if isinstance(event, BootEnded)]
+    first = replace(ended.boot, cache=cache, prepared=21.0, took=165.0, phases={"compile": 65.0})
+    happened = [replace(event, boot=first) if event is ended else event for event in happened]
+    following = schedule.plan_round(fold_progress(progress.design, happened), propose)
+    assert following
+    assert (following.event.key != CONFIRM) is tried
