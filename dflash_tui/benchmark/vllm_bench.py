@@ -42,7 +42,7 @@ class BenchPrompt(msgspec.Struct, frozen=True):
 class VllmBenchCompared(Event, frozen=True, tag="compared"):
     """What `vllm bench serve` measured in each of its turns, with `streams` requests under way at a time.
 
-    `tok_s` is how many times its output tokens per second ours were, turn by turn; None before the second turn.
+    The ratios are how many times theirs ours was, turn by turn; None before the second turn, and where one is unknown.
     """
 
     run: str
@@ -50,21 +50,47 @@ class VllmBenchCompared(Event, frozen=True, tag="compared"):
     streams: int
     theirs: tuple[ImportedResult, ...]
     tok_s: Ratio | None = None
+    """Output tokens per second of all requests together."""
+    ttft: Ratio | None = None
+    """The median time to the first token."""
+    tpot: Ratio | None = None
+    """The median time per output token after it."""
 
     @classmethod
     def from_results(
         cls, run: Run, ours: Sequence[LevelSummary], theirs: Sequence[ImportedResult]
     ) -> VllmBenchCompared:
         """Return the turns of both, paired in their order."""
-        turns = zip((result.tok_s for result in ours), (result.measured[0].tok_s for result in theirs), strict=True)
-        both = [(mine, other) for mine, other in turns if mine and other]
-        arms = [
-            [BootLogs({PromptCell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)})]
-            for side in (1, 0)
-        ]
-        apart = stats.compare_arms(arms, 0, 1) if len(both) > 1 else None
-        ratio = apart.ratio() if apart else None
-        return cls(time.time(), run.id, run.plan.synthetic, ours[0].streams, tuple(theirs), ratio)
+        measured = [result.measured[0] for result in theirs]
+        figures = [turn.figures for turn in ours]
+        return cls(
+            time.time(),
+            run.id,
+            run.plan.synthetic,
+            ours[0].streams,
+            tuple(theirs),
+            tok_s=_compare_turns([turn.tok_s for turn in ours], [turn.tok_s for turn in measured]),
+            ttft=_compare_turns(
+                [each.ttft.median if each and each.ttft else None for each in figures],
+                [turn.ttft for turn in measured],
+            ),
+            tpot=_compare_turns(
+                [each.tpot.median if each and each.tpot else None for each in figures],
+                [turn.tpot for turn in measured],
+            ),
+        )
+
+
+def _compare_turns(ours: Sequence[float | None], theirs: Sequence[float | None]) -> Ratio | None:
+    """Return the ratio of ours to theirs over the turns that have both; None of fewer than two."""
+    both = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if mine and other]
+    if len(both) < 2:
+        return None
+    arms = [
+        [BootLogs({PromptCell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)})] for side in (1, 0)
+    ]
+    apart = stats.compare_arms(arms, 0, 1)
+    return apart.ratio() if apart else None
 
 
 async def run_vllm_bench(

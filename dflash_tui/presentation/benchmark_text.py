@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from msgspec import structs
 
-from dflash_tui.benchmark.stats import LEVEL
+from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark.stats import LEVEL, Ratio
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
@@ -148,14 +149,14 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
 def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
     """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
     theirs = [turn.measured[0] for turn in compared.theirs]
-    mine, other = _mean(turn.tok_s for turn in ours), _mean(turn.tok_s for turn in theirs)
-    if compared.tok_s:
-        low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (compared.tok_s.low, compared.tok_s.high))
-        speed = f"{(compared.tok_s.ratio - 1) * 100:+.1f} % ({low} to {high})"
-    else:
-        speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else UNKNOWN
+    figures = [turn.figures for turn in ours]
+    speeds = [turn.tok_s for turn in ours], [turn.tok_s for turn in theirs]
+    first = [each.ttft.median if each and each.ttft else None for each in figures], [turn.ttft for turn in theirs]
+    later = [each.tpot.median if each and each.tpot else None for each in figures], [turn.tpot for turn in theirs]
     rows = (
-        ("output tok/s", format_number(mine), format_number(other), speed),
+        _compared("output tok/s", *speeds, compared.tok_s, format_number),
+        _compared("TTFT p50", *first, compared.ttft, format_latency),
+        _compared("TPOT p50", *later, compared.tpot, format_latency),
         _acceptance(_mean(turn.acceptance for turn in ours), _mean(turn.acceptance for turn in theirs)),
         _length(_mean(turn.counted_length for turn in ours), _mean(turn.acceptance_length for turn in theirs)),
         ("requests", _out_of([(turn.requests - turn.failed, turn.failed) for turn in ours]),
@@ -165,6 +166,27 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
     what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
     between = "difference" if compared.tok_s is None else f"difference ({LEVEL:.0%})"
     return format_table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
+
+
+def format_turn(ours: LevelSummary, theirs: ImportedResult) -> str:
+    """Return one turn as a line, so that what was measured is known when the rest is not waited for."""
+    return f"output tok/s: dflash-tui {ours.tok_s:.1f}, {theirs.source} {format_number(theirs.measured[0].tok_s)}"
+
+
+def _compared(
+    what: str,
+    ours: Sequence[float | None],
+    theirs: Sequence[float | None],
+    ratio: Ratio | None,
+    show: Callable[[float], str],
+) -> tuple[str, ...]:
+    """Return the row of a figure: the means of turns and their difference, with its interval where there is one."""
+    mine, other = _mean(ours), _mean(theirs)
+    apart = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else UNKNOWN
+    if ratio:
+        low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (ratio.low, ratio.high))
+        apart = f"{(ratio.ratio - 1) * 100:+.1f} % ({low} to {high})"
+    return what, *(UNKNOWN if mean is None else show(mean) for mean in (mine, other)), apart
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

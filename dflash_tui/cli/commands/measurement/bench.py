@@ -125,6 +125,7 @@ class Bench(NamedTuple):
             ours.append(await mine.level(streams))
             if not turn % 2:
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
+            print_status(f"turn {turn + 1}: {benchmark_text.format_turn(ours[-1], theirs[-1])}")
         compared = vllm_bench.VllmBenchCompared.from_results(self.run, ours, theirs)
         if self.as_json:
             print_data(encode(compared).decode())
