@@ -7,6 +7,7 @@ all verdicts and of the sweep is wrong, not in one of twenty comparisons.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import fmean, median
 
@@ -235,7 +236,10 @@ def _find_cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | No
 def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
     arms = collect_measure(design, boots, measure)
     ratios = []
-    for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot.by_prompt):
+    cells = list(dict.fromkeys(cell for boot in arms[a] for cell in boot.by_prompt))
+    if design.levels:  # they were sent in a shuffled order, and are read from the least level to the greatest
+        cells.sort(key=lambda cell: (cell.streams, [int(part) for part in re.findall(r"\d+", cell.kind)]))
+    for cell in cells:
         only = [[boot.only(cell) for boot in arm if cell in boot.by_prompt] for arm in arms]
         apart = compare_measure(only, a, b, measure)
         if apart is not None:

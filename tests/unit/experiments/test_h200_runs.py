@@ -5,11 +5,15 @@ minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), co
 """
 
 import pytest
+from msgspec import json
 
 from dflash_tui.events import Phase
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.monitoring import recording
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
+from tests import DATA
 from tests.support.recordings import RUNS
 
 CLIENT = {"eager": 119.46, "compile": 626.63}
@@ -69,3 +73,13 @@ def test_nothing_was_wrong_with_them(mode):
         if event.at >= due:
             due = event.at + 1
             assert find_alarms(state, event.at) == []
+
+
+def test_the_published_command_is_judged_against_ours_by_length_of_context():
+    """Two boots each at 2k to 32k, sent in a shuffled order: the ratios of the raw requests, least context first."""
+    kept = json.decode((DATA / "experiments" / "h200-stock-ours.json").read_bytes(), type=ExperimentReport)
+    [comparison] = verdict.build_report(kept.design, kept.boots).comparisons
+    assert [(prompt.kind, round(prompt.ratio.ratio, 2)) for prompt in comparison.prompts] == [
+        ("2k", 1.34), ("8k", 1.51), ("16k", 1.73), ("32k", 2.06),
+    ]  # fmt: skip
+    assert comparison.word is Verdict.FASTER
