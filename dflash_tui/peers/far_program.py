@@ -20,7 +20,7 @@ from dflash_tui.peers.connection import open_connection, require_same_release
 from dflash_tui.peers.messages import Greeting
 
 # What a program there draws by, besides TERM, which ssh tells of itself.
-_SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL")
+_SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
 _ERRORS_KEPT = 4096
 # What ssh has started may hold its stderr open for longer than ssh lives.

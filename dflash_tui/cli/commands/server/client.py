@@ -7,7 +7,7 @@ import argparse
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.presentation.clients.client_wiring import PLACES, ClientProgram, Endpoint, format_tunnel, format_wiring
 from dflash_tui.runs import registry, server_process
 
@@ -30,7 +30,7 @@ def client(args: argparse.Namespace) -> int:
         print_data(wiring)
     else:
         print_data(f"url    {endpoint.url}\nmodel  {endpoint.model}\nkey    {_name_key(endpoint)}")
-        print_status(f"for a program: dflash-tui client {run.id} --for {'|'.join(ClientProgram)}")
+        print_status(f"for a program: {name_program()} client {run.id} --for {'|'.join(ClientProgram)}")
     return 0
 
 
