@@ -80,6 +80,8 @@ def test_the_command_line_takes_every_command_of_the_docs(page, monkeypatch):
         try:
             with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
                 args = build_parser().parse_args(words)
+                if args.far_words:  # what another host is to run
+                    args = build_parser().parse_args(args.far_words)
         except SystemExit as end:
             named_only = len(words) == 1 and words[0] in COMMANDS  # `dflash-tui up` in a sentence
             refused += [words] if end.code and not named_only else []

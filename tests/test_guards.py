@@ -45,6 +45,7 @@ DEFERRED_IMPORTS = {
     ("cli.main", "cli.console"): QUICK_HELP,
     ("tui.host_surveys", "peers.program_install"): FEW_INSTALL,
     ("tui.host_surveys", "tui.dialogs.program"): FEW_INSTALL,
+    ("cli.main", "cli.commands.server.far_host"): QUICK_HELP,
     ("cli.main", "cli.commands.server.panel"): QUICK_HELP,
     ("cli.commands.measurement.ab_play", "tui.playback_export"): NO_TEXTUAL,
     ("cli.commands.measurement.ab_play", "tui.screens.playback"): NO_TEXTUAL,

@@ -24,6 +24,8 @@ USUAL_COMMANDS = {
     "down": "stop",
     "version": "--version",
 }
+HOST_OPTION = "--host"
+INSTALL_OPTION = "--install-peers"
 _USUAL_ACTIONS = {"ls": "list", "rm": "remove"}
 
 
@@ -69,12 +71,20 @@ class ProgramParser(LineParser):
     commands: Collection[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as the base does, with the command first and by our name; options without one are an error."""
+        """Parse as the base does, with the command first and by our name; options without one are an error.
+
+        What follows `--host HOST` is for the program there, and is kept as it was typed.
+        """
         words = order_words(sys.argv[1:] if args is None else args, self.commands)
-        parsed, unknown = super().parse_known_args(words, namespace)
+        near, far = _split_far_words(words)
+        parsed, unknown = super().parse_known_args(near or words, namespace)
+        parsed.far_words = far
+        parsed.json = parsed.json or "--json" in far
+        if parsed.command is None and not near and parsed.install_peers:
+            self.error(f"{INSTALL_OPTION} needs {HOST_OPTION} HOST or a command")
         if parsed.command is None and unknown:
-            near = _suggest(unknown[0], self.list_options())
-            self.error(f"{' '.join(unknown)}: options need --recipe NAME or a command{near}")
+            meant = _suggest(unknown[0], self.list_options())
+            self.error(f"{' '.join(unknown)}: options need --recipe NAME or a command{meant}")
         return parsed, unknown
 
     def suggest_names(self, choices: Iterable[str]) -> list[str]:
@@ -114,6 +124,8 @@ class CommandParser(LineParser):
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
             return f"{command} takes no further word: {' '.join(unknown)}"
+        if options[0] == HOST_OPTION:
+            return f"{HOST_OPTION} HOST comes first: dflash-tui {HOST_OPTION} HOST {command}"
         near = _suggest(options[0], self.list_options())
         return f"{command} has no option {options[0]}{near}"
 
@@ -128,8 +140,20 @@ def _suggest(word: str, names: Iterable[str]) -> str:
 
 
 def order_words(words: Iterable[str], commands: Collection[str]) -> list[str]:
-    """Return what was typed with the command first and by our name."""
-    return _name_command(_put_command_first([*words], commands))
+    """Return what was typed with the command first and by our name; what another host is to run as it is."""
+    words = [*words]
+    is_far = any(_split_far_words(words))
+    return words if is_far else _name_command(_put_command_first(words, commands))
+
+
+def _split_far_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words that name another host, and what follows for the program there; none where no host is named."""
+    near, far = list[str](), words
+    while far and far[0].partition("=")[0] in {HOST_OPTION, INSTALL_OPTION}:
+        count = 2 if far[0] == HOST_OPTION else 1
+        near, far = near + far[:count], far[count:]
+    is_named = any(word.partition("=")[0] == HOST_OPTION for word in near)
+    return (near, far) if is_named else ([], [])
 
 
 def _name_command(words: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
@@ -43,7 +44,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         print_status("\ndetached; the experiment continues in the background")
         if design.tuning:
             print_status(_describe_best(folder))
-        print_status(experiment_text.describe_experiment_commands(design))
+        print_status(experiment_text.describe_experiment_commands(design, name_program()))
         raise
     return _report_end(folder, design, as_json=as_json)
 

@@ -132,6 +132,12 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
 
 
 def _dispatch(args: argparse.Namespace) -> int:
+    if args.host is not None:
+        from dflash_tui.cli.commands.server import far_host
+
+        gc.enable()
+        with _ended_like_ctrl_c():
+            return far_host.run_there(args)
     if args.command is not None:
         module, function = _HANDLERS[args.command]
         handler: Callable[[argparse.Namespace], int] = getattr(

@@ -51,9 +51,9 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help=trust)
 
 
-def add_install_peers_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--install-peers`, which no variable sets: it is said of the hosts beside it."""
-    install = "say yes to installing this program on a --peer that lacks it, in our own folder there"
+def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --peer") -> None:
+    """Add `--install-peers`, which no variable sets: it is said of the hosts beside it, `which` are meant."""
+    install = f"say yes to installing this program on {which} that lacks it, in our own folder there"
     parser.add_argument("--install-peers", action="store_true", help=install)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dflash_tui import __version__
-from dflash_tui.cli.command_parser import CommandParser, ProgramParser
+from dflash_tui.cli.command_parser import HOST_OPTION, CommandParser, ProgramParser
 from dflash_tui.cli.measurement_parser import add_ab, add_bench, add_report, add_verify, add_verify_output
 from dflash_tui.cli.options import (
     add_install_peers_option,
@@ -35,6 +35,7 @@ _DESCRIPTION = """\
 Launch, watch and measure DFlash speculative decoding on vLLM.
 
 Without a command: the panel, on a terminal. With --recipe NAME: the same engine without a screen (as `up NAME`).
+With --host HOST before it: the same on another machine, over ssh.
 Narration goes to stderr, data to stdout. A server outlives the program that launched it."""
 
 
@@ -51,6 +52,9 @@ def build_parser(command: str | None = None) -> ProgramParser:
     )
     parser.add_argument("-V", "-v", "--version", action="version", version=f"dflash-tui {__version__}")
     add_option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
+    host = "run the panel, or the command that follows, on this host as ssh calls it; what is typed after it goes there"
+    parser.add_argument(HOST_OPTION, metavar="HOST", help=host)
+    add_install_peers_option(parser, "a --host")
     parser.set_defaults(json=read_switch("DFLASH_TUI_JSON"))  # for the errors of commands that print no JSON
     parser.commands = COMMANDS
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=CommandParser)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from dflash_tui.common.ssh_host import name_program
+
 UNKNOWN = "—"
 GIB = 1 << 30
 _GAP = "  "
@@ -129,8 +131,9 @@ def format_host_and_port(host: str, port: int | None = None) -> str:
 
 
 def describe_attach_and_stop(run: str) -> str:
-    """Return the commands that watch and stop the server of `run`, one per line."""
-    return f"  watch: dflash-tui attach {run}\n  log:   dflash-tui logs {run} -f\n  stop:  dflash-tui stop {run}"
+    """Return the commands that watch and stop the server of `run`, one per line, as the user types them."""
+    program = name_program()
+    return f"  watch: {program} attach {run}\n  log:   {program} logs {run} -f\n  stop:  {program} stop {run}"
 
 
 def fold_line(line: str, width: int, hang: int = 0) -> str:

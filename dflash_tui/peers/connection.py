@@ -227,3 +227,15 @@ async def _greet(connection: PeerConnection) -> Greeting:
     # An answer may have taken long: what lies between question and answer is no skew.
     connection.skew = answer.clock - min(max(answer.clock, sent_at), now)
     return answer
+
+
+def require_same_release(connection: PeerConnection) -> None:
+    """Raise where another release lies in our own folder there, which can be replaced.
+
+    Raises:
+        NeedsProgram: this one may be installed in its place.
+    """
+    host, greeting = connection.host, connection.greeting
+    if greeting.is_own and greeting.version != __version__:
+        what = f"{host} has another version of dflash-tui"
+        raise NeedsProgram(host, what, evidence=f"there: {greeting.version}; here: {__version__}")

@@ -21,11 +21,10 @@ from dflash_tui.machine import network, process_identity
 from dflash_tui.machine.link import Link, LinkEnd, choose_link
 from dflash_tui.machine.network import Network
 from dflash_tui.peers import host_parity, transport
-from dflash_tui.peers.connection import PeerConnection, open_connection
+from dflash_tui.peers.connection import PeerConnection, open_connection, require_same_release
 from dflash_tui.peers.copies import missing_models
 from dflash_tui.peers.copies.sources import ROLES, CopySource, find_sources, name_folders
 from dflash_tui.peers.messages import CheckRank, Greeting, RankChecked, RankOrder
-from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.request import LaunchRequest
@@ -57,9 +56,7 @@ async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]
     async with AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(open_connection(host)) for host in hosts]
         for peer in peers:
-            if peer.greeting.is_own and peer.greeting.version != __version__:
-                what = f"{peer.host} has another version of dflash-tui"
-                raise NeedsProgram(peer.host, what, evidence=f"there: {peer.greeting.version}; here: {__version__}")
+            require_same_release(peer)
         yield peers
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import string
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,11 +13,11 @@ from typing import NamedTuple
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
 
 # A rank on this machine, for trying it out and for two GPUs of one machine.
 LOCAL = "local"
-_HOST = re.compile(r"[A-Za-z0-9_][\w.:%@-]{0,254}", re.ASCII)
 # A question nobody sees would wait for ever, and a connection that is cut is found within 6 s. One of its own: what
 # another shares with us ends with that.
 _OPTIONS = {
@@ -36,6 +39,14 @@ _AGENT = (
     f"""{_OWN} agent; exec dflash-tui agent'"""
 )
 _RECEIVE = _AGENT.replace(" agent", " agent --receive")
+# The words of a user come as one word of harmless characters: quotes and backslashes mean other things to csh and fish.
+_RUN = (
+    """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
+    f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
+)
+_PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
+# A user looks at it: a network that is away for some seconds, as when a laptop roams, takes nobody's panel away.
+_PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
 # The address of the link is that of a host whose key is known by another name; whoever else has the address is refused.
 _ON_LINK = {"ProxyCommand": "none", "ProxyJump": "none", "CheckHostIP": "no", "UpdateHostKeys": "no"}
 # The fastest where processors have instructions for it; the others that a user allows follow.
@@ -90,7 +101,7 @@ class NeedsProgram(UsageError):
     """A host has no program of ours, or one of another release in our own folder: this one may be installed there."""
 
     def __init__(self, host: str, what: str, *, evidence: str = "") -> None:
-        hint = "--install-peers with plan, doctor, up or ab installs it there; on a terminal they ask"
+        hint = "--install-peers with --host, plan, doctor, up or ab installs it there; on a terminal they ask"
         super().__init__(what, evidence=evidence, hint=hint)
         self.host = host
 
@@ -102,11 +113,9 @@ def check_hosts(hosts: Sequence[str]) -> None:
         UsageError: with the name.
     """
     for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise UsageError(
-                f"--peer {clean_line(host)[:80]}: not a name of a host",
-                hint="as for ssh: NAME, USER@NAME or an address",
-            )
+        if not is_host_name(host):
+            what = f"'{clean_line(host)[:80]}' is not a name of a host"
+            raise UsageError(what, hint="as for ssh: NAME, USER@NAME or an address")
     if len({*hosts}) < len(hosts) and {*hosts} != {LOCAL}:
         raise UsageError(f"--peer: {', '.join(hosts)} names a host twice", hint="each further host has one --peer")
 
@@ -151,6 +160,32 @@ def build_receive_command(host: str, link: LinkAddress | None = None) -> list[st
     return _build_ssh_command(host, _RECEIVE, _FAST | _ON_LINK | bound)
 
 
+def build_program_command(
+    host: str, words: Sequence[str], variables: Mapping[str, str] = _NOTHING, *, on_terminal: bool
+) -> list[str]:
+    """Return the command that runs this program on `host`.
+
+    Args:
+        host: as ssh calls it.
+        words: what follows the program's name.
+        variables: what the program there finds in its environment besides what its login gives it.
+        on_terminal: whether it gets a terminal there, whose kind (TERM) ssh tells by itself.
+
+    Raises:
+        UsageError: it is not the name of a host.
+    """
+    check_hosts([host])
+    exports = [f"export {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
+    command = f"{_RUN} {_encode_word('; '.join([*exports, shlex.join(['set', '--', *words])]))}"
+    return _build_ssh_command(host, command, _PATIENT, on_terminal=on_terminal)
+
+
+def _encode_word(text: str) -> str:
+    """Return a text as one word that every shell reads alike, for `printf %b`."""
+    octal = (chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in os.fsencode(text))
+    return f"'{''.join(octal)}'"
+
+
 def build_settings_command(host: str) -> list[str]:
     """Return the command by which ssh says what it is configured to do for `host`; nothing is connected."""
     check_hosts([host])
@@ -166,9 +201,12 @@ def read_key_name(host: str, settings: str) -> str:
     return name if port == _SSH_PORT else f"[{name}]:{port}"
 
 
-def _build_ssh_command(host: str, command: str, more: Mapping[str, str] = _NOTHING) -> list[str]:
-    options = [word for name, value in {**_OPTIONS, **more}.items() for word in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *options, "--", host, command]
+def _build_ssh_command(
+    host: str, command: str, more: Mapping[str, str] = _NOTHING, *, on_terminal: bool = False
+) -> list[str]:
+    settings = {**_OPTIONS, **more, **({"RequestTTY": "yes"} if on_terminal else {})}
+    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", "-t" if on_terminal else "-T", *options, "--", host, command]
 
 
 def explain_end(host: str, code: int | None, errors: str) -> DflashError:

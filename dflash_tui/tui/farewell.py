@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_tui.common.formatting import describe_attach_and_stop, format_host_and_port
+from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
@@ -25,13 +26,13 @@ def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     measured = {progress.current.run for progress in driven if progress.current}
     paragraphs = [
         f"{run.plan.recipe} keeps running on {format_host_and_port(run.plan.host, run.plan.port)}\n"
-        f"{describe_attach_and_stop(run.id)}\n  use:   {format_endpoint(Endpoint.from_run(run))}"
+        f"{describe_attach_and_stop(run.id)}\n{describe_use(Endpoint.from_run(run), read_called_name())}"
         for run in runs
         if run.id not in measured
     ]
     paragraphs += [
         f"the {'tune' if progress.design.tuning else 'A/B'} of {progress.design.recipe} continues in the background\n"
-        + experiment_text.describe_experiment_commands(progress.design)
+        + experiment_text.describe_experiment_commands(progress.design, name_program())
         for progress in driven
     ]
     return "\n".join(paragraphs)

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint
+from dflash_tui.common import ssh_host
+from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
 from dflash_tui.runs import lifecycle
+from dflash_tui.tui.farewell import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
 
 KEY = "a-key-of-the-test-4711"
@@ -38,6 +40,23 @@ def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
     assert told["wiring"].startswith("curl ")
     assert main(["client"]) == 0
     assert f"{serving.url}/v1" in capfd.readouterr().out
+
+
+def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, monkeypatch):
+    """Who came by `--host`: a tunnel to the server, and commands that name the host."""
+    monkeypatch.setenv(ssh_host.CALLED_AS, "ann@spark-b")
+    port = serving.plan.port
+    tunnel = f"ssh -N -L {port}:127.0.0.1:{port} ann@spark-b"
+    assert main(["client", "--for", "curl"]) == 0
+    told = capfd.readouterr()
+    assert (tunnel in told.err, "ann" in told.out) == (True, False)
+    farewell = build_farewell()
+    assert tunnel in farewell
+    assert f"dflash-tui --host ann@spark-b stop {serving.id}" in farewell
+
+
+def test_a_tunnel_leads_to_an_address_of_ipv6_as_well():
+    assert format_tunnel(Endpoint("http://[::1]:8000/v1", "m"), "b") == "ssh -N -L 8000:[::1]:8000 b"
 
 
 @pytest.fixture

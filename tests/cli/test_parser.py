@@ -122,3 +122,43 @@ def test_help_is_a_command_too(words, usage, capsys):
 def test_a_plan_takes_a_class_by_any_usual_name(gpu):
     args = build_parser().parse_args(["plan", "gemma-4-31b", "--gpu", gpu])
     assert read_launch_request(args).gpu == "gb10"
+
+
+@pytest.mark.parametrize(
+    ("words", "far"),
+    [
+        (("--host", "spark"), []),
+        (("--host=spark", "ps", "--json"), ["ps", "--json"]),
+        (("--host", "spark", "--json", "--recipe", "toy"), ["--json", "--recipe", "toy"]),
+        (("--install-peers", "--host", "spark", "help", "ps"), ["help", "ps"]),
+        (("--host", "spark", "--install-peers", "up", "toy", "--install-peers"), ["up", "toy", "--install-peers"]),
+        (("--host", "spark", "--version"), ["--version"]),
+    ],
+)
+def test_what_follows_a_host_is_left_to_the_program_there(words, far, monkeypatch):
+    monkeypatch.setenv("DFLASH_TUI_RECIPE", "toy")
+    args = parsed(*words)
+    assert (args["host"], args["far_words"], args["command"]) == ("spark", far, None)
+    assert (args["json"], args["install_peers"]) == ("--json" in far, words[0] == "--install-peers" or "up" in far)
+
+
+@pytest.mark.parametrize(
+    "words", [("--host",), ("--host", "--json"), ("ps", "--host", "spark"), ("--json", "--host", "spark", "ps")]
+)
+def test_a_host_comes_first_and_has_a_name(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words)
+    assert caught.value.code == 2
+    assert "--host" in capsys.readouterr().err
+
+
+def test_a_yes_to_an_installation_needs_a_host(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--install-peers")
+    assert "--host" in capsys.readouterr().err
+    assert parsed("--install-peers", "up", "toy", "--peer", "b")["install_peers"] is True
+
+
+@pytest.mark.parametrize("words", [("recipes", "import", "--", "vllm", "serve", "m", "--host", "0.0.0.0"), ("ps",)])
+def test_the_host_of_other_words_is_theirs(words):
+    assert (parsed(*words)["host"], parsed(*words)["far_words"]) == (None, [])

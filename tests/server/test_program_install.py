@@ -249,3 +249,5 @@ def test_a_host_that_has_nothing_is_asked_for_its_plan(tmp_path):
             "10.77.0.2",
         ]
         assert hosts.run("a", *asked).returncode == 0
+        there = hosts.run("a", "dflash-tui", "--host", "spark-b", "--version")
+        assert (there.stdout.split(), there.stderr) == (VERSION, "")

@@ -17,6 +17,8 @@ from tests.support.waiting import PATIENCE
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 NO_MOUSE = b"\x1b[?1003l"
 PANEL = ("-m", "dflash_tui")
+# For what is no program of Python's: its command follows.
+ANY_PROGRAM = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
 
 
 class Terminal:

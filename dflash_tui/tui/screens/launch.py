@@ -18,6 +18,7 @@ from textual.widgets import Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.ssh_host import read_called_name
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
@@ -173,8 +174,9 @@ class LaunchScreen(OwnRecipesScreen):
     @while_open
     def draw(self) -> None:
         state = f"{pluralize(len(self.running), 'server')} running" if self.running else "no server running"
+        place = f" on {host}" if (host := read_called_name()) else ""
         driver = f" · driver {probe.driver}" if (probe := self.choice.probe) and probe.driver else ""
-        head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{driver} · {state}")
+        head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{place}{driver} · {state}")
         self.query_one("#head", Display).show(head)
         machine = self.query_one("#machine", Display)
         width = machine.content_size.width or self.app.size.width  # before it is laid out

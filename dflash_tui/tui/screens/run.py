@@ -19,6 +19,7 @@ from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.ssh_host import read_called_name
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import FILLER, PROBE, AnyEvent, Step
 from dflash_tui.monitoring import startup_history
@@ -259,11 +260,11 @@ class RunScreen(Screen[None]):
         self.set_class(cluster is not None, "-ranks")
         if cluster:
             self.query_one("#ranks", Display).show(ranks.render_ranks(cluster, self.state, now))
-        self.query_one("#status", Display).show(
-            status.render_status(
-                self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen, endpoint=self.endpoint
-            )
+        host = read_called_name()
+        line = status.render_status(
+            self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen, endpoint=self.endpoint, host=host
         )
+        self.query_one("#status", Display).show(line)
         if self.stage == "starting":
             # A pane that was hidden has no width before.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES

@@ -17,6 +17,7 @@ from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.formatting import format_duration
+from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store, variation
@@ -136,7 +137,7 @@ async def prepare_arms(design: Design, resolved_recipes: list[ResolvedRecipe], *
 def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     """Print how to follow an experiment, or follow it."""
     if args.detach:
-        print_status(experiment_text.describe_experiment_commands(design))
+        print_status(experiment_text.describe_experiment_commands(design, name_program()))
         if args.json:
             print_data(encode(experiment_text.Detached(time.time(), design.id)).decode())
         else:

@@ -7,7 +7,8 @@ import argparse
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.presentation.clients.client_wiring import PLACES, ClientProgram, Endpoint, format_wiring
+from dflash_tui.common.ssh_host import name_program, read_called_name
+from dflash_tui.presentation.clients.client_wiring import PLACES, ClientProgram, Endpoint, format_tunnel, format_wiring
 from dflash_tui.runs import registry, server_process
 
 
@@ -17,6 +18,8 @@ def client(args: argparse.Namespace) -> int:
     endpoint = Endpoint.from_run(run)
     if not server_process.is_alive(run):
         print_status(f"! {run.id} has ended; this is how it was reached")
+    if host := read_called_name():
+        print_status(f"on your machine first: {format_tunnel(endpoint, host)}")
     program = ClientProgram(args.program) if args.program else None
     wiring = format_wiring(endpoint, program) if program else ""
     if args.json:
@@ -27,7 +30,7 @@ def client(args: argparse.Namespace) -> int:
         print_data(wiring)
     else:
         print_data(f"url    {endpoint.url}\nmodel  {endpoint.model}\nkey    {_name_key(endpoint)}")
-        print_status(f"for a program: dflash-tui client {run.id} --for {'|'.join(ClientProgram)}")
+        print_status(f"for a program: {name_program()} client {run.id} --for {'|'.join(ClientProgram)}")
     return 0
 
 

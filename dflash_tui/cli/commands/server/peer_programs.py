@@ -1,4 +1,4 @@
-"""The question before this program is installed on another host of a launch, for every command that leads there."""
+"""The question before this program is installed on another host, for every command that leads there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_co
         UsageError: a name or a setting is wrong, a peer is not reached, or the user said no.
         DflashError: a peer cannot plan its rank, or this program cannot be installed there.
     """
-    return _install_and_ask(lambda: pairing.plan_request(request, with_commands=with_commands), args)
+    return install_and_ask(lambda: pairing.plan_request(request, with_commands=with_commands), args)
 
 
 def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
@@ -46,11 +46,16 @@ def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: 
         return None
     if is_whole:
         planner.plan_launch_here(request)
-    return _install_and_ask(lambda: pairing.find_cluster(request), args)
+    return install_and_ask(lambda: pairing.find_cluster(request), args)
 
 
-def _install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
-    """Return what the peers answer, after this program was installed on those that lack it."""
+def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
+    """Return what other hosts answer, after this program was installed on those that lack it.
+
+    Raises:
+        UsageError: a host is not reached, or the user said no.
+        DflashError: this program cannot be installed there, or what was asked for fails.
+    """
     installed: set[str] = set()
     while True:
         try:
@@ -58,11 +63,11 @@ def _install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse
         except NeedsProgram as error:
             if error.host in installed:
                 raise program_install.build_unheard_error(error) from None
-            _install(error, args)
+            _install_program(error, args)
             installed.add(error.host)
 
 
-def _install(error: NeedsProgram, args: argparse.Namespace) -> None:
+def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
     """Install this program on a host, after asking.
 
     Raises:

@@ -23,6 +23,7 @@ from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
+from dflash_tui.common.ssh_host import read_called_name
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
 from dflash_tui.events import Health
@@ -34,7 +35,7 @@ from dflash_tui.peers import cluster_launch, keeper, pairing
 from dflash_tui.peers.connection import PeerConnection
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation import startup_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use, format_endpoint, format_tunnel
 from dflash_tui.presentation.plan_text import describe_plan, format_check
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -143,7 +144,7 @@ async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, unti
 
 
 def _detach(args: argparse.Namespace, run: Run) -> int:
-    print_status(f"{describe_attach_and_stop(run.id)}\n  use:   {format_endpoint(Endpoint.from_run(run))}")
+    print_status(f"{describe_attach_and_stop(run.id)}\n{describe_use(Endpoint.from_run(run), read_called_name())}")
     if args.json:
         EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
@@ -245,7 +246,10 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Eve
 
 def _print_ready(run: Run, state: RunState) -> None:
     """Print where the server answers, and what the measures of its start saved, by earlier starts of this machine."""
-    print_status(f"  answers at {format_endpoint(Endpoint.from_run(run))}")
+    endpoint = Endpoint.from_run(run)
+    print_status(f"  answers at {format_endpoint(endpoint)}")
+    if host := read_called_name():
+        print_status(f"  reach it:  {format_tunnel(endpoint, host)}")
     earlier = startup_history.list_starts(kind=run.plan.kind, exclude=run.id) if run.plan.start else []
     before = [start for start in earlier if start.at < run.started_at]
     for saved in startup_text.find_saved(state, time.time(), run.plan.start, before).values():

@@ -1,0 +1,169 @@
+"""`--host HOST`, with another home folder in the place of that host: whose exit code, streams and terminal it is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui import __version__
+from dflash_tui.cli.main import main
+from dflash_tui.machine.network import Network
+from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.messages import PROTOCOL, Greeting, encode_line
+from tests.support import planted
+from tests.support.far_home import FarHome
+from tests.support.process_search import find_processes
+from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
+from tests.support.waiting import wait_until
+
+PROGRAM = [sys.executable, "-P", "-m", "dflash_tui"]
+GREETING = Greeting(1, PROTOCOL, __version__, "b", "aarch64", "boot", 1.0, 5, 9, Network())
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch) -> FarHome:
+    """Return a host that has this program."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    home = FarHome(tmp_path / "far")
+    home.put_program()
+    return home
+
+
+def put_far_program(far: FarHome, then: str, **greeting: object) -> None:
+    """Let ssh itself play a host: it greets as `greeting` says, and whatever else is run is `then`."""
+    said = encode_line(replace(GREETING, **greeting)).decode()
+    hello = f"printf '%s' '{said}'; cat >/dev/null; exit"
+    far.put_answer(f"for words; do :; done\ncase $words in *' agent'*) {hello};; esac\n{then}")
+
+
+def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run this program on the host, without a terminal."""
+    command = [*PROGRAM, "--host", "spark-b", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | more, input="")
+
+
+def test_streams_and_exit_code_are_those_of_the_far_command(far):
+    listed = run("recipes", "--json")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "demo-cpu" in [json.loads(line)["name"] for line in listed.stdout.splitlines()]
+    wrong = run("plan", "it's \\ $HOME !", "--json")
+    assert wrong.returncode == 2
+    assert "it's \\ $HOME !" in json.loads(wrong.stdout)["what"]
+    assert "error" in wrong.stderr
+
+
+def test_what_is_piped_in_arrives(far):
+    """A log in a pipe is read there; the failure in it has an exit code of its own."""
+    log = "ValueError: Free memory on device cuda:0 (9.0/80.0 GiB) on startup is less than desired GPU memory\n"
+    command = [*PROGRAM, "--host", "spark-b", "why", "-", "--json"]
+    there = subprocess.run(command, capture_output=True, text=True, check=False, input=log)
+    here = subprocess.run([*PROGRAM, "why", "-", "--json"], capture_output=True, text=True, check=False, input=log)
+    assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
+    assert there.stdout
+
+
+def test_what_colours_travels_and_no_token(far, tmp_path):
+    near, there = tmp_path / "near-variables", tmp_path / "far-variables"
+    put_far_program(far, f'env >{near}; sh -c "$words"')
+    program = far.folder / ".local" / "bin" / "dflash-tui"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\nenv >{there}\n")
+    program.chmod(0o755)
+    secrets = {"VLLM_API_KEY": planted.KEY, "HF_TOKEN": planted.KEY}
+    assert run("ps", NO_COLOR="1", COLORTERM="true 'colour'", HOME=str(far.folder), **secrets).returncode == 0
+    variables = there.read_text()
+    assert {"NO_COLOR=1", "COLORTERM=true 'colour'", "DFLASH_TUI_CALLED_AS=spark-b"} <= {*variables.splitlines()}
+    assert planted.KEY not in variables + near.read_text()
+
+
+def test_without_the_program_it_is_refused_and_says_how(far, capsys):
+    far.put_answer("exit 127")
+    assert main(["--host", "spark-b", "ps", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert (said["exit_code"], "--install-peers" in said["do"]) == (2, True)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 7), ("n", 2)])
+def test_on_a_terminal_it_asks_before_it_installs(far, terminal, tmp_path, answer, code):
+    """Once it is there, what was asked for is run."""
+    installed = tmp_path / "installed"
+    put_far_program(far, "exit 7")
+    there = (far.root / "near" / "ssh").read_text()
+    install = f'touch {installed}; echo "{MARK} installed /far/program 3.12"; cat >/dev/null; exit'
+    first = f"case $words in *venv*) {install};; esac\n[ -e {installed} ] || exit 127"
+    far.put_answer(f"for words; do :; done\n{first}\n{there}")
+    window = terminal("--host", "spark-b")
+    window.until(b"[y/N]")
+    window.type(f"{answer}\r")
+    assert window.ended() == code
+    assert installed.exists() is (answer == "y")
+
+
+@pytest.mark.parametrize(
+    ("greeting", "code", "word"),
+    [
+        ({"protocol": PROTOCOL + 1}, 2, "protocol"),
+        ({"version": "9.9.9", "is_own": True}, 2, "--install-peers"),
+        ({"version": "9.9.9"}, 3, "9.9.9"),
+    ],
+)
+def test_another_program_there(far, greeting, code, word):
+    """One that the user installed there, and that speaks our protocol, is run and named."""
+    put_far_program(far, "exit 3", **greeting)
+    done = run("ps")
+    assert (done.returncode, word in done.stderr) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("ssh: Could not resolve hostname spark-b: Name or service not known", "~/.ssh/config"),
+        ("ann@spark-b: Permission denied (publickey).", "ssh-copy-id"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "ssh-keygen -R"),
+        ("Host key verification failed.", "compare its key"),
+    ],
+)
+def test_a_host_that_is_not_reached_is_one_sentence(far, said, word, capsys):
+    far.put_answer(f"echo '{said}' >&2; exit 255")
+    assert main(["--host", "spark-b"]) == 2
+    assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["local", "-oProxyCommand=touch x", ""])
+def test_what_is_no_other_host_is_refused(host, capsys):
+    assert main([f"--host={host}", "ps"]) == 2
+    assert host in capsys.readouterr().err
+
+
+def test_a_broken_connection_is_an_error_of_ours(far):
+    put_far_program(far, "echo half of it; exit 255")
+    done = run("ps", "--json")
+    assert done.returncode == 1
+    begun, error = done.stdout.splitlines()
+    assert (begun, json.loads(error)["exit_code"]) == ("half of it", 1)
+    assert "dflash-tui --host spark-b" in json.loads(error)["do"]
+
+
+def test_a_broken_panel_leaves_the_terminal_as_it_was(far, terminal):
+    """Of what the far program said, nothing else is undone: it draws in this terminal."""
+    put_far_program(far, "printf '\\033[?1049h\\033[?1003h'; stty raw -echo; echo cut >&2; exit 255")
+    window = terminal("--host", "spark-b", "attach")
+    seen = window.until(ENTER)
+    seen += window.until(b"--host spark-b")
+    assert window.ended() == 1
+    after = seen.partition(ENTER)[2]
+    assert (after.count(LEAVE), after.count(NO_MOUSE), b"cut" in after) == (1, 1, True)
+    assert b"\r\n" in after.partition(LEAVE)[2]
+
+
+def test_an_end_from_outside_ends_ssh(far, tmp_path):
+    put_far_program(far, f"touch {tmp_path}/begun; exec sleep 4711.{os.getpid()}")
+    near = subprocess.Popen([*PROGRAM, "--host", "spark-b", "logs", "-f"], stdin=subprocess.DEVNULL)
+    wait_until((tmp_path / "begun").exists)
+    near.terminate()
+    assert near.wait() == 128 + signal.SIGTERM
+    assert find_processes(f"4711.{os.getpid()}") == []

@@ -1,0 +1,75 @@
+"""How this program is run on another host: what ssh is given, and what is said when that breaks."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_tui.common import ssh_host
+from dflash_tui.common.errors import UsageError
+from dflash_tui.peers import far_program, transport
+from tests.support import escapes
+
+# What sh, bash, zsh, csh and fish all leave alone between single quotes.
+HARMLESS = {*string.ascii_letters, *string.digits, *" -_=./:,+%@\\"}
+
+
+def build(*words: str, on_terminal: bool = True, **variables: str) -> list[str]:
+    return transport.build_program_command("ann@spark-b", words, variables, on_terminal=on_terminal)
+
+
+@pytest.mark.parametrize(("on_terminal", "option", "value"), [(True, "-t", "yes"), (False, "-T", "no")])
+def test_ssh_is_asked_for_a_terminal_or_for_none(on_terminal, option, value):
+    command = build("ps", on_terminal=on_terminal)
+    assert command[:2] == ["ssh", option]
+    assert [word for word in command if word.startswith("RequestTTY")] == [f"RequestTTY={value}"]
+    assert command[-3:-1] == ["--", "ann@spark-b"]
+    assert {"BatchMode=yes", "ControlPath=none", "ForwardAgent=no"} <= {*command}
+    assert not any("StrictHostKeyChecking" in word for word in command)
+
+
+def test_a_user_who_looks_at_it_loses_nothing_to_a_short_hole():
+    """Fifteen seconds, where a rank that is watched is told of after five."""
+    values = dict(word.split("=", 1) for word in build() if word.startswith("ServerAlive"))
+    assert int(values["ServerAliveInterval"]) * int(values["ServerAliveCountMax"]) == 15
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))), st.text(max_size=20))
+def test_words_reach_no_shell_but_the_one_that_is_meant(words, value):
+    script, words_there = build(*words, NO_COLOR=value.replace("\0", ""))[-1].rsplit(" sh ", 1)
+    assert script.startswith("sh -c '")
+    assert (script.count("'"), {*"\n!\\"} & {*script}) == (2, set())
+    assert (words_there[0], words_there[-1], {*words_there[1:-1]} - HARMLESS) == ("'", "'", set())
+    assert "\\\\" not in words_there
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "a;b", "$(x)"])
+def test_a_name_that_is_none_never_reaches_ssh(host):
+    with pytest.raises(UsageError):
+        transport.build_program_command(host, [], on_terminal=False)
+
+
+def test_a_break_says_what_goes_on_and_how_to_come_back(snapshot):
+    said = "Timeout, server spark-b not responding.\r\n"
+    assert str(far_program.explain_break("spark-b", ["up", "demo-cpu"], said)) == snapshot
+    assert str(far_program.explain_break("spark-b", ["up", "demo-cpu", "--foreground"], "")) == snapshot
+
+
+def test_what_ssh_says_of_a_break_does_nothing_to_the_terminal():
+    assert escapes.acting(str(far_program.explain_break("spark-b", [], escapes.all_of_them()))) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("ann@spark-b", "dflash-tui --host ann@spark-b"),
+        ("", "dflash-tui"),
+        ("-oX", "dflash-tui"),
+        ("a;b", "dflash-tui"),
+    ],
+)
+def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, monkeypatch):
+    """A name that no ssh would take is not believed."""
+    monkeypatch.setenv(ssh_host.CALLED_AS, name)
+    assert ssh_host.name_program() == program
