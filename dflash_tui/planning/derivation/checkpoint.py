@@ -39,6 +39,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Its speculators_model_type."""
     speculative_tokens: int | None = None
     """How many tokens per step it asks for, in the speculators format."""
+    verifier: str = ""
+    """The target that it was made for, in the speculators format: a repository or somebody's folder."""
+    verifier_architecture: str = ""
+    """The architecture of that target."""
     block_size: int | None = None
     """How many tokens its block holds, the anchor included."""
     anchored: bool = False
@@ -88,11 +92,10 @@ def read_checkpoint(
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
     places = [config, draft, text]
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    verifier = _mapping(_mapping(config.get("speculators_config")).get("verifier"))
     return Checkpoint(
         name=name,
-        architecture=_plain(first),
+        architecture=_read_architecture(config),
         model_type=_text(config, "model_type"),
         shape=kv_cache.read_model_shape(config),
         quantization=_text(_mapping(config.get("quantization_config")), "quant_method"),
@@ -100,6 +103,8 @@ def read_checkpoint(
         remote_code=bool(_mapping(config.get(_REMOTE_CODE))),
         speculators=_text(config, "speculators_model_type"),
         speculative_tokens=_read_speculative_tokens(config),
+        verifier=_text(verifier, "name_or_path"),
+        verifier_architecture=_read_architecture(verifier),
         block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
         anchored=any(place.get("sample_from_anchor") is True for place in places),
         last_layer_id=_find_last_layer(places),
@@ -110,6 +115,11 @@ def read_checkpoint(
         dspark_block=_first([config, text], "dspark_block_size"),
         forced_window=draft.get("use_swa") is True,
     )
+
+
+def _read_architecture(config: Mapping[str, Any]) -> str:
+    architectures = config.get("architectures")
+    return _plain(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
 
 def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:

@@ -21,6 +21,7 @@ _FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
 _NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
+_FOLDERS = ("/", ".", "~")
 _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
     Method.EAGLE3: (3, _PUBLISHED),
@@ -66,6 +67,8 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     tokens = _find_tokens(target, drafter, chosen, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     flags = _find_flags(target, drafter, facts, warnings)
+    if drafter and _names_other_target(target, drafter):
+        warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
     if target.architecture not in load_architectures().targets:
         warnings.append(
             f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
@@ -135,7 +138,23 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         return
     if drafter.architecture and drafter.architecture == target.architecture and method is not Method.DRAFT_MODEL:
         yield f"both are a {target.architecture}, and {method} takes a drafter"
+    if _is_of_other_family(target, drafter):
+        yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
+    if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
+        yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
     yield from _find_misshapes(target, drafter, method)
+
+
+def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
+    """Whether the architectures differ in more than what they generate: text, or text to images."""
+    families = {name.partition("For")[0] for name in (target.architecture, drafter.verifier_architecture) if name}
+    return len(families) > 1
+
+
+def _names_other_target(target: Checkpoint, drafter: Checkpoint) -> bool:
+    """Whether a drafter says that it was made for a model of another name; a precision may be added to it."""
+    ours, theirs = (name.rstrip("/").rpartition("/")[2].lower() for name in (target.name, drafter.verifier))
+    return bool(theirs) and ours not in theirs and theirs not in ours
 
 
 def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:

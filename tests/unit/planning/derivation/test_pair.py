@@ -45,6 +45,16 @@ SPECULATORS = {
     "aux_hidden_state_layer_ids": [1, 17, 29, 47, 59],
     "speculators_config": {"proposal_methods": [{"speculative_tokens": 7}]},
 }
+
+
+def made_for(verifier: str, *architectures: str) -> Config:
+    """Return the config of a drafter that names its target, as the speculators format has it."""
+    asks = {"proposal_methods": [{"speculative_tokens": 7}]}
+    return SPECULATORS | {
+        "speculators_config": asks | {"verifier": {"name_or_path": verifier, "architectures": [*architectures]}}
+    }
+
+
 EAGLE3 = {
     "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096, "vocab_size": 151936, "draft_vocab_size": 32000,
 }  # fmt: skip
@@ -99,12 +109,29 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
         (QWEN_8B, None, Method.MTP, "no head"),
         (QWEN_8B, EAGLE3, Method.NGRAM, "takes no drafter"),
+        (GEMMA_31B, made_for("Qwen/Qwen3-32B", "Qwen3ForCausalLM"), None, "Qwen3ForCausalLM"),
+        (GEMMA_31B, made_for("google/other-4-31B-it"), None, "google/other-4-31B-it"),
     ],
 )
 def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target, drafter, method, word):
     with pytest.raises(UsageError) as refused:
         derived(target, drafter, method)
     assert word in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("target", "verifier", "warnings"),
+    [
+        ("RedHatAI/gemma-4-31B-it-FP8-dynamic", "google/gemma-4-31B-it", 0),  # a precision of it
+        ("google/gemma-4-31B-it", "/home/them/gemma-4-31b-it/", 0),  # their folder of it
+        ("/models/mine", "google/gemma-4-31B-it", 1),  # a folder has any name
+        ("google/gemma-4-31B-it", "", 0),
+    ],
+)
+def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warnings):
+    drafter = made_for(verifier, "Gemma4ForCausalLM")  # the part of it that generates text
+    pair = derive_pair(read_checkpoint(target, GEMMA_31B), read_checkpoint("owner/drafter", drafter))
+    assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
 
 
 def test_a_name_decides_last_and_with_a_warning():
