@@ -54,6 +54,24 @@ def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
     assert recipe.drafter.max_tokens == 7
 
 
+def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path, capsys):
+    """Before anything is installed or downloaded; the release would not start it, the drafts are only warned of."""
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["plan", *words, "--gpu", "h100", "--vllm", "0.26.0", "--set", "n=9"]) == 0
+    release, fix, drafts, fewer = capsys.readouterr().err.splitlines()[-4:]
+    assert [word in release for word in ("0.28.0", "0.26.0")] == [True, True]
+    assert [word in drafts for word in ("9", "7")] == [True, True]
+    assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
+
+
+def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
+    big = model(tmp_path / "big", TARGET)
+    (tmp_path / "big" / "model.safetensors").unlink()
+    assert main.main(["plan", "--target", big, "--gpu", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fit"]["unknown"][0] == "weights"
+    assert recipe_loader.load_recipe(only_recipe()).target.size_gb is None
+
+
 def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path, monkeypatch):
     """Rules are written into comments, and what they quote has one line and no secret."""
     monkeypatch.setenv("MY_API_KEY", "planted-0123456789abcdef")
