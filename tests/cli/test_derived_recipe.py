@@ -64,6 +64,18 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
+@pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
+def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, capsys):
+    """And nobody reported a derived pair anywhere, so no class is one where it is known."""
+    assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--gpu", gpu, "--json"]) == 0
+    out, err = capsys.readouterr()
+    plan = json.loads(out)
+    words = plan["argv"]
+    assert (words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None) == cache
+    assert "known on" not in plan["standing"]["why"]
+    assert "gb10: kv-cache-dtype=fp8" in err
+
+
 def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
     big = model(tmp_path / "big", TARGET)
     (tmp_path / "big" / "model.safetensors").unlink()

@@ -13,6 +13,7 @@ from packaging.version import Version
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
 from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
@@ -21,6 +22,7 @@ _FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
 _NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
+_LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
 _FOLDERS = ("/", ".", "~")
 _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
@@ -47,7 +49,11 @@ class DerivedPair(NamedTuple):
     tokens: int
     oldest_vllm: Version | None
     """The first release that serves it right; None where each from 0.20.0 on does."""
+    newest_vllm: Version | None
+    """The last release that serves it; None where the newest one does."""
     flags: dict[str, Any]
+    class_rules: tuple[ClassRule, ...]
+    """What classes of machines change."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
@@ -66,14 +72,26 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     _refuse_wrong_pair(target, drafter, chosen)
     tokens = _find_tokens(target, drafter, chosen, facts)
     oldest = _find_release(target, drafter, chosen, facts)
+    newest = _find_last_release(target, oldest, facts)
     flags = _find_flags(target, drafter, facts, warnings)
+    class_rules = find_class_rules(target, drafter, chosen)
+    facts += map(_describe_rule, class_rules)
     if drafter and _names_other_target(target, drafter):
         warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
     if target.architecture not in load_architectures().targets:
         warnings.append(
             f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
         )
-    return DerivedPair(target, drafter, chosen, tokens, oldest, flags, tuple(facts), tuple(warnings))
+    return DerivedPair(
+        target, drafter, chosen, tokens, oldest, newest, flags, tuple(class_rules), tuple(facts), tuple(warnings)
+    )
+
+
+def _describe_rule(rule: ClassRule) -> DerivedFact:
+    changes = rule.values.items() if isinstance(rule.values, dict) else ()
+    values = [f"{key}={value}" for key, value in changes] or ["a warning"]
+    classes = ", ".join(kind.value for kind in rule.classes)
+    return DerivedFact("machine", f"{classes}: {', '.join(values)}", rule.why)
 
 
 def _find_method(
@@ -211,6 +229,22 @@ def _find_release(
     least, why = max(reasons, key=lambda reason: reason[0])
     facts.append(DerivedFact("vLLM", f">= {least}", why))
     return least
+
+
+def _find_last_release(target: Checkpoint, oldest: Version | None, facts: list[DerivedFact]) -> Version | None:
+    """Return the last release that reads the target's weights; None where the newest one does.
+
+    Raises:
+        UsageError: it is older than the first release that serves the pair.
+    """
+    last = _LAST_RELEASES.get(target.quantization)
+    if last is None:
+        return None
+    if oldest and oldest > last:
+        what = f"{target.name}: vLLM reads {target.quantization} up to {last}, and this pair needs {oldest}"
+        raise UsageError(what, hint="choose another quantization of the target")
+    facts.append(DerivedFact("vLLM", f"<= {last}", f"the last release that reads {target.quantization}"))
+    return last
 
 
 def _list_release_reasons(

@@ -7,6 +7,7 @@ import pytest
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
+from dflash_tui.planning.derivation.class_rules import build_layers
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
 from dflash_tui.planning.methods import Method
 
@@ -146,6 +147,42 @@ def test_parsers_and_flags_are_those_of_the_published_commands():
     }  # fmt: skip
     flags = derived(LAGUNA, None, Method.NGRAM).flags
     assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
+
+
+NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+EXPERTS = {"num_experts": 128}
+FP8_CACHE, NO_DEEP_GEMM = {"kv-cache-dtype": "fp8"}, {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "on_gb10", "on_5090"),
+    [
+        (QWEN_27B, None, {"flags": FP8_CACHE}, None),
+        (NEMOTRON, {"architectures": ["DSparkDraftModel"], "dspark_block_size": 7}, {"flags": FP8_CACHE}, None),
+        (QWEN_35B | NVFP4 | EXPERTS, None,
+         {"flags": FP8_CACHE | {"moe-backend": "marlin"}, "speculation": {"moe_backend": "triton"}}, None),
+        (GEMMA_26B | EXPERTS | {"quantization_config": {"format": "nvfp4-pack-quantized"}}, dflash(2816, 16),
+         {"flags": {"moe-backend": "marlin"}}, None),
+        (GEMMA_26B | FP8_BLOCKS, dflash(2816, 16), {"env": NO_DEEP_GEMM}, {"env": NO_DEEP_GEMM}),
+        (QWEN_35B | FP8_BLOCKS, None, {"flags": FP8_CACHE}, None),
+        (GEMMA_26B | NVFP4, dflash(2816, 16), None, None),
+    ],
+)  # fmt: skip
+def test_a_class_of_machine_has_the_flags_of_its_published_commands(target, drafter, on_gb10, on_5090):
+    layers = build_layers([*derived(target, drafter).class_rules])
+    assert (layers.get("gb10"), layers.get("rtx-5090")) == (on_gb10, on_5090)
+    assert (layers.get("rtx-5090-laptop"), layers.get("b200")) == (on_5090, None)
+    is_unpacked = "nvfp4" in str(target).lower()
+    assert bool(layers.get("h100", {}).get("warnings")) is is_unpacked
+
+
+def test_a_quantization_that_vllm_dropped_takes_the_last_release_that_reads_it():
+    config = {"quantization_config": {"quant_method": "bitsandbytes"}}
+    assert str(derived(QWEN_8B | config, EAGLE3).newest_vllm) == "0.27.1"
+    with pytest.raises(UsageError) as refused:
+        derived(QWEN_27B | config, dflash(5120, 8, architecture="DFlash2DraftModel"))
+    assert "0.28.0" in refused.value.what
 
 
 @pytest.mark.parametrize(
