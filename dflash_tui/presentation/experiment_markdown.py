@@ -126,8 +126,8 @@ def _render_verdict(report: ExperimentReport, comparison: Comparison) -> Iterato
         yield quote_block(*_draw_intervals(rows))
         if comparison.measure == TOKENS and design.rounds == 1 and min(comparison.boots) > 1:
             yield (
-                "However well the boots agree, the interval of a single prompt has what another text may do to its "
-                "tok/s: ±17 %, as two requests on a GB10 differed."
+                "However well the boots agree, the interval of a single prompt includes ±17 % for what another answer "
+                "would do to its tok/s: two requests on a GB10 differed by that."
             )
     if comparison.figures:
         figure = f"{escape_text(comparison.measure)}, {_name_mean(comparison)}"
