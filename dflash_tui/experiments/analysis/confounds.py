@@ -166,7 +166,7 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
     A prompt without any figure in a boot is compared in no boot, which refuses a verdict unless an answer of one token
     is the reason: that has no speed.
     """
-    found: dict[bool, list[str]] = {True: [], False: []}
+    evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
     for boot in sorted(pair.measured, key=lambda boot: boot.number):
         answered = [request for request in boot.requests if not request.error]
         unknown = [request for request in answered if not measure_request(request, pair.measure)]
@@ -179,8 +179,8 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
             )
             kinds = ", ".join(dict.fromkeys(request.kind for request in unknown))
             count = f"{len(unknown)} of {pluralize(len(answered), 'request')}"
-            found[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
-    for lost, evidence in found.items():
+            evidence_by_loss[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
+    for lost, evidence in evidence_by_loss.items():
         if evidence:
             yield Confound(f"requests without a figure in {pair.measure}", "; ".join(evidence)[:200], refuses=lost)
 

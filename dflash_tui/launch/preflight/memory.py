@@ -92,9 +92,10 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> str:
     Where none is known to fit, the variants are named whose size nobody knows.
     """
     variants = list(_list_other_targets(situation, budget))
-    known = {size: f"--variant {name}" for name, size, fits in variants if size and fits}
-    if known:
-        return f"{known[max(known)]} ({max(known):g} GB), or a GPU with more memory"
+    fitting_variants = {size: name for name, size, fits in variants if size and fits}
+    if fitting_variants:
+        size = max(fitting_variants)
+        return f"--variant {fitting_variants[size]} ({size:g} GB), or a GPU with more memory"
     catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
     pairs = catalogues.find_pairs(catalogue, target)
     fitting_models = [

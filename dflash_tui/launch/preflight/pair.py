@@ -50,7 +50,7 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
     drafter, tokens = resolved.drafter, plan.num_speculative_tokens
     most = drafter.max_tokens if drafter else None
     if most and tokens > most:
-        figures = next((each for each in plan.expected if each.tokens == tokens and each.tok_s), None)
+        figures = next((band for band in plan.expected if band.tokens == tokens and band.tok_s), None)
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
         yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
