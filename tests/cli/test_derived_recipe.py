@@ -111,8 +111,11 @@ def test_a_recipe_of_ones_own_is_begun_from_two_models(tmp_path, capsys):
     assert main.main(["recipes", "new", "mine", *words]) == 0
     assert main.main(["recipes", "check", "mine"]) == 0
     assert main.main(["plan", "mine", "--gpu", "h200"]) == 0
-    assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
     assert capsys.readouterr().err
+    assert main.main(["recipes", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "any GPU" in next(line for line in out.splitlines() if line.startswith("mine "))
+    assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
 
 
 def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
