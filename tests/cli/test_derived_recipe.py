@@ -76,6 +76,14 @@ def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, ca
     assert "gb10: kv-cache-dtype=fp8" in err
 
 
+@pytest.mark.parametrize(("gpu", "has_batch"), [("gb10", True), ("cpu", False)])
+def test_a_batch_is_made_for_a_gpu(tmp_path, gpu, has_batch, capsys):
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["plan", *words, "--gpu", gpu, "--json"]) == 0
+    argv = json.loads(capsys.readouterr().out)["argv"]
+    assert [flag in argv for flag in ("--max-num-seqs", "--max-num-batched-tokens")] == [has_batch, has_batch]
+
+
 def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
     big = model(tmp_path / "big", TARGET)
     (tmp_path / "big" / "model.safetensors").unlink()

@@ -24,6 +24,9 @@ _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
 _LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
 _FOLDERS = ("/", ".", "~")
+BATCH_FLAGS = ("max-num-batched-tokens", "max-num-seqs")
+"""The flags of a batch that a derived pair may have."""
+_BATCHED_TOKENS, _SEQUENCES = 8192, 256
 _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
     Method.EAGLE3: (3, _PUBLISHED),
@@ -73,7 +76,7 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     tokens = _find_tokens(target, drafter, chosen, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
-    flags = _find_flags(target, drafter, facts, warnings)
+    flags = _find_flags(target, drafter, facts, warnings) | _find_batch(chosen, tokens, facts)
     class_rules = find_class_rules(target, drafter, chosen)
     facts += map(_describe_rule, class_rules)
     if drafter and _names_other_target(target, drafter):
@@ -265,6 +268,19 @@ def _list_release_reasons(
             yield str(_SLIDING_RIGHT), "releases before ignore the sliding windows of a DFlash drafter"
         if drafter and drafter.is_mixed:
             yield str(_MIXED_RIGHT), "the first release that runs drafters with sliding and full attention right"
+
+
+def _find_batch(method: Method, tokens: int, facts: list[DerivedFact]) -> dict[str, Any]:
+    """Return a batch that holds the drafts of all its sequences, where a method drafts them in one run.
+
+    With the defaults of a GPU below 70 GiB it holds no 15 drafts of each: vLLM before 0.28 then refuses to start.
+    """
+    if method not in {Method.DFLASH, Method.DSPARK}:
+        return {}
+    sequences = min(_SEQUENCES, (_BATCHED_TOKENS - 1) // (1 + tokens))
+    rule = f"vLLM before 0.28 starts only where {sequences} sequences of {1 + tokens} tokens fit into a batch"
+    facts.append(DerivedFact("batch", f"{_BATCHED_TOKENS} tokens", rule))
+    return dict(zip(BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
 
 
 def _find_flags(

@@ -11,7 +11,7 @@ import yaml
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.checkpoint import Checkpoint
 from dflash_tui.planning.derivation.class_rules import build_layers
-from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.derivation.pair import BATCH_FLAGS, DerivedPair
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Recipe
 
@@ -35,7 +35,10 @@ def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
     """
     lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
-    mapping = _build_mapping(pair) | (_read_cpu_parts(cpu) if cpu else {})
+    mapping = _build_mapping(pair)
+    if cpu:  # whose batches are small, and whose first run of one is slow
+        flags = {name: value for name, value in mapping["flags"].items() if name not in BATCH_FLAGS}
+        mapping |= _read_cpu_parts(cpu) | {"flags": flags}
     body = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=110)
     return head + "\n".join(lines) + "\n" + body
 

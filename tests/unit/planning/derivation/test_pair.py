@@ -185,6 +185,15 @@ def test_a_quantization_that_vllm_dropped_takes_the_last_release_that_reads_it()
     assert "0.28.0" in refused.value.what
 
 
+@pytest.mark.parametrize(("block", "sequences"), [(8, 256), (16, 256), (64, 127)])
+def test_a_batch_holds_the_drafts_of_all_its_sequences(block, sequences):
+    """VLLM 0.20 to 0.27 start only where that is more than they take, which their defaults are not on a small GPU."""
+    pair = derived(QWEN_27B, dflash(5120, block))
+    batched, most = pair.flags["max-num-batched-tokens"], pair.flags["max-num-seqs"]
+    assert (most, batched > most * (1 + pair.tokens)) == (sequences, True)
+    assert "max-num-seqs" not in derived(QWEN_27B).flags
+
+
 @pytest.mark.parametrize(
     "config",
     [
