@@ -258,7 +258,7 @@ def _sharing_commands(actions: Any) -> None:
         "words",
         metavar="WORD",
         nargs="+",
-        help="a script or compose file, the command behind --, or all of it in quotes",
+        help="a script, compose file or sparkrun recipe, the command behind --, or all of it in quotes",
     )
     _add_naming(take)
     update = actions.add_parser("update", help="put a newer catalogue in place of the one here, after it was checked")

@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import kv_cache
 from dflash_tui.planning.field_types import FlagValue
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.methods import WITHOUT_DRAFTER
@@ -163,14 +164,7 @@ def _list_capture_sizes(flags: dict[str, FlagValue], verified: int, sequences: i
 
 def is_hybrid(config: ModelConfig | None) -> bool:
     """Whether a model has linear attention or Mamba layers beside full attention, such as Qwen3.5 and Qwen3-Next."""
-    return bool(
-        config
-        and (
-            config.linear_num_value_heads
-            or config.full_attention_interval
-            or any(layer.startswith(("linear", "mamba")) for layer in config.layer_types or ())
-        )
-    )
+    return bool(config and (config.linear_num_value_heads or {"linear", "mamba"} & {*kv_cache.classify_layers(config)}))
 
 
 def _needs_v2_runner(resolved: ResolvedRecipe, vllm: Version) -> bool:

@@ -12,6 +12,17 @@ from dflash_tui.planning.recipes.artifacts import ModelConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
+# What layers keep, by the names of layer_types and layers_block_type, and by the letters of a hybrid_override_pattern.
+_KINDS = {
+    "full_attention": "full", "attention": "full", "chunked_attention": "full", "sliding_attention": "sliding",
+    "linear_attention": "linear", "mamba": "mamba", "mlp": "none", "moe": "none",
+    "*": "full", "M": "mamba", "-": "none", "E": "none",
+}  # fmt: skip
+_UNKNOWN = "unknown"
+# Layers that keep neither all keys and values nor those of a window: which, nothing here knows.
+_OTHER_LAYERS = ("compress_ratios", "hybrid_layer_pattern", "linear_attn_config")
+# An index of 128 numbers has one byte for each, and a scale of four.
+_INDEXED, _SCALE = 128, 4
 # Where the language model stands in a config.json: beside a vision tower, or in a drafter of the speculators format.
 _INNER = ("text_config", "transformer_layer_config")
 
@@ -57,41 +68,48 @@ class KvCache(NamedTuple):
     def _measure_model(self, model: ModelConfig | None, length: int) -> int | None:
         """Return the bytes for one model, None when its config or the data type does not tell.
 
-        Each full-attention layer keeps keys and values of all tokens; a sliding layer those of its window and of the
-        tokens that are under way (vLLM's SlidingWindowSpec); a linear layer has states of fixed size.
+        Each full-attention layer keeps keys and values of all tokens, or a latent vector of each (MLA); a sliding layer
+        those of its window and of the tokens that are under way (vLLM's SlidingWindowSpec); a linear layer, and one of
+        Mamba, has states of fixed size.
         """
         element = _BYTES.get(self.dtype)
         if model is None or element is None:
             return None
         heads, width = model.num_key_value_heads, model.head_dim or _ratio(model)
-        if not (model.num_hidden_layers and heads and width):
-            return None
         kinds = classify_layers(model)
+        if not (kinds and heads and width) or _UNKNOWN in kinds:
+            return None
         sliding = min(length, (model.sliding_window or length) - 1 + self.in_flight)
         full_heads, full_width = model.num_global_key_value_heads or heads, model.global_head_dim or width
         # A head is never divided: where there are more GPUs than heads, several keep the same one.
         full = 2 * max(1, full_heads // self.split) * full_width * element * length
-        window = 2 * max(1, heads // self.split) * width * element * sliding
-        states = _states(model, self.tokens) // self.split
-        return kinds.count("full") * full + kinds.count("sliding") * window + kinds.count("linear") * states
+        by_kind = {
+            "full": _measure_latents(model, element) * length if model.kv_lora_rank else full,
+            "sliding": 2 * max(1, heads // self.split) * width * element * sliding,
+            "linear": _states(model, self.tokens) // self.split,
+            "mamba": _mamba_states(model, self.tokens) // self.split,
+        }
+        return sum(kinds.count(kind) * size for kind, size in by_kind.items())
 
 
 def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
     """Return what a config.json says of its language model; None when it says what no model can have."""
     inner = [config.get(name) for name in _INNER]
     text = next((part for part in inner if isinstance(part, Mapping)), config)
+    fields = {name: text.get(name) for name in ModelConfig.__struct_fields__}
+    if not fields["layer_types"] and any(text.get(name) for name in _OTHER_LAYERS):
+        fields["layer_types"] = [_UNKNOWN]
     try:
-        return msgspec.convert({name: text.get(name) for name in ModelConfig.__struct_fields__}, ModelConfig)
+        return msgspec.convert(fields, ModelConfig)
     except msgspec.ValidationError:
         return None
 
 
 def classify_layers(model: ModelConfig) -> list[str]:
-    """Return `full`, `sliding` or `linear` for each layer."""
+    """Return `full`, `sliding`, `linear`, `mamba`, `none` or `unknown` for each layer."""
     count = model.num_hidden_layers or 0
-    if model.layer_types:
-        names = {"sliding_attention": "sliding", "linear_attention": "linear"}
-        return [names.get(kind, "full") for kind in model.layer_types][:count]
+    if named := model.layer_types or model.layers_block_type or model.hybrid_override_pattern:
+        return [_KINDS.get(kind, _UNKNOWN) for kind in named][: count or None]
     if every := model.full_attention_interval:
         return ["linear" if (i + 1) % every else "full" for i in range(count)]
     if every := model.sliding_window_pattern:
@@ -110,6 +128,23 @@ def _states(model: ModelConfig, tokens: int) -> int:
     key, value = model.linear_key_head_dim or 0, model.linear_value_head_dim or 0
     tail = (model.linear_conv_kernel_dim or 1) - 1 + tokens
     return (values * key * value * 4 + (2 * keys * key + values * value) * tail * 2) * (2 + tokens)
+
+
+def _mamba_states(model: ModelConfig, tokens: int) -> int:
+    """Return the bytes that one request keeps in one layer of Mamba 2, in as many states as of a delta network."""
+    heads, width, size = model.mamba_num_heads or 0, model.mamba_head_dim or 0, model.ssm_state_size or 0
+    tail = (model.conv_kernel or 1) - 1 + tokens
+    columns = heads * width + 2 * (model.n_groups or 1) * size
+    return (heads * width * size * 4 + columns * tail * 2) * (2 + tokens)
+
+
+def _measure_latents(model: ModelConfig, element: int) -> int:
+    """Return the bytes of a token in one layer of multi-head latent attention, which every GPU keeps whole.
+
+    Where attention is sparse, an index that chooses the tokens is kept as well.
+    """
+    index = model.index_head_dim or 0
+    return ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * element + index + index // _INDEXED * _SCALE
 
 
 def _ratio(model: ModelConfig) -> int | None:

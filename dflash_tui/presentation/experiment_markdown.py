@@ -125,9 +125,10 @@ def _render_verdict(report: ExperimentReport, comparison: Comparison) -> Iterato
         yield render_table(header, escape_cells(row.cells() for row in rows), range(1, 5))
         yield quote_block(*_draw_intervals(rows))
         if comparison.measure == TOKENS and design.rounds == 1 and min(comparison.boots) > 1:
+            part = "intervals of tok/s and AL include" if design.levels else "interval of a single prompt includes"
             yield (
-                "However well the boots agree, the interval of a single prompt has what another text may do to its "
-                "tok/s: ±17 %, as two requests on a GB10 differed."
+                f"However well the boots agree, the {part} ±17 % for what another text may do: two requests on a GB10 "
+                "differed by that."
             )
     if comparison.figures:
         figure = f"{escape_text(comparison.measure)}, {_name_mean(comparison)}"

@@ -9,7 +9,7 @@ from dflash_tui.experiments.analysis.report import ExactMatch, FirstDifference, 
 _HEADLINES = {
     OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
     OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
-    OutputVerdict.UNKNOWN: "answers: not known whether alike",
+    OutputVerdict.UNKNOWN: "answers not compared",
 }
 _NAME = 16
 

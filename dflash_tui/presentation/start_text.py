@@ -49,7 +49,7 @@ def describe_break_even(comparison: Comparison, even: BreakEven, a: str, b: str)
         requests = pluralize(round(even.requests), "request")
         after = f"{_format_tokens(even.tokens)} output tokens ({bounds}), about {requests}"
     elif even.low is None:
-        after = f"never, since {late} is not the faster one"
+        after = f"none, since {late} is not the faster one"
     else:
         after = f"never, or not before {_format_tokens(even.low)} output tokens"
     return f"break-even of {late}{start}: {after}; {later}"

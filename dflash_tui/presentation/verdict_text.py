@@ -277,7 +277,11 @@ def _format_interval(ratio: Ratio) -> str:
 
 
 def format_factor(value: float) -> str:
-    """Return a ratio with as many digits as tell something."""
+    """Return a ratio with as many digits as tell something; beyond a thousand either way none do."""
+    if not 0.001 <= value < 1000:
+        return ">1000" if value > 1 else "<0.001"
+    if value < 0.01:
+        return f"{value:.3f}"
     return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 

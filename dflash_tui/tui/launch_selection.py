@@ -169,7 +169,7 @@ class LaunchSelection:
             return SuitabilityReason(Suitability.YES, "runs on any CPU")
         if not self.cards:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
-            return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.hardware) or 'a GPU'}")
+            return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.reported_on) or 'a GPU'}")
         try:
             planned = self.plan(recipe)
         except DflashError as error:

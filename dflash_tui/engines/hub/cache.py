@@ -194,6 +194,14 @@ def find_local_folder(text: str) -> Path | None:
         return None
 
 
+def has_weights(at: Path) -> bool:
+    """Whether there are weights in the root of a folder; also where it cannot be read, which does not tell."""
+    try:
+        return bool(select_weight_files(path.name for path in at.iterdir()))
+    except OSError:
+        return True
+
+
 def measure_local_size(at: Path) -> int:
     """Return the bytes of the files in the root of a folder; 0 when it cannot be read."""
     try:

@@ -119,9 +119,11 @@ def _read_config(model: ModelAvailability) -> ModelConfig | None:
 
 def _find_folder(repo: str, revision: str) -> ModelAvailability | None:
     if local := cache.find_local_folder(repo):
-        return _complete(
+        model = _complete(
             ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, cache.measure_local_size(local)
         )
+        # Random weights need no files of their own, and are as large as those of the model that is not here.
+        return model if cache.has_weights(local) else msgspec.structs.replace(model, total_bytes=None)
     return None
 
 

@@ -166,7 +166,8 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
     A prompt without any figure in a boot is compared in no boot, which refuses a verdict unless an answer of one token
     is the reason: that has no speed.
     """
-    for boot in pair.measured:
+    evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
+    for boot in sorted(pair.measured, key=lambda boot: boot.number):
         answered = [request for request in boot.requests if not request.error]
         unknown = [request for request in answered if not measure_request(request, pair.measure)]
         if unknown:
@@ -177,8 +178,11 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
                 request.tokens > 1 and (request.kind, request.streams) not in measured_kinds for request in unknown
             )
             kinds = ", ".join(dict.fromkeys(request.kind for request in unknown))
-            evidence = f"boot {boot.number + 1}: {len(unknown)} of {pluralize(len(answered), 'request')} ({kinds})"
-            yield Confound(f"requests without a figure in {pair.measure}", evidence[:200], refuses=lost)
+            count = f"{len(unknown)} of {pluralize(len(answered), 'request')}"
+            evidence_by_loss[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
+    for lost, evidence in evidence_by_loss.items():
+        if evidence:
+            yield Confound(f"requests without a figure in {pair.measure}", "; ".join(evidence)[:200], refuses=lost)
 
 
 def _load_differences(pair: _ArmPair) -> Iterator[Confound]:

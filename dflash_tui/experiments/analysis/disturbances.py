@@ -95,7 +95,7 @@ def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
     degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
     if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
         yield Confound("the GPU's temperature differed between boots", _list_by_boot(degrees, "°C"), refuses=False)
-    loads = {number: reading.load for number, reading in begins.items() if reading.load is not None}
+    loads = {number: round(reading.load, 1) for number, reading in begins.items() if reading.load is not None}
     others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
     if others and max(others.values()) - min(others.values()) > _OTHERS:
         yield Confound("other processes kept CPU cores busy unequally", _list_by_boot(others, "cores"), refuses=False)

@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from packaging.version import Version
-
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
@@ -20,14 +18,14 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
-from dflash_tui.launch.preflight import ray
+from dflash_tui.launch.preflight import pair, ray
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
-from dflash_tui.planning import patch_file, releases
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Recipe, Status
+from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
@@ -39,7 +37,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     """Return the checks of a plan; `thorough` ones may ask the engine for its flags, which takes 20 s once."""
     checks = [
         *_check_standing(situation),
-        *_check_draft_length(situation),
+        *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
     ]
@@ -74,40 +72,6 @@ def _check_standing(situation: Situation) -> Iterator[Check]:
             yield fail_check("recipe", finding, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
             yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", finding)
-    oldest = situation.resolved.oldest_vllm
-    since, until = situation.resolved.oldest_patched, situation.resolved.last_patched or plan.vllm
-    in_range = since and Version(since) <= Version(plan.vllm) <= Version(until)
-    patched = in_range and _patches_suffice(situation)
-    if oldest and Version(plan.vllm) < Version(oldest) and not patched:
-        releases_by_age = sorted(map(Version, releases.load_releases()))
-        newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
-        problem = (
-            f"vLLM {plan.vllm} serves this pair incorrectly; {oldest} is the first release that does not need patches"
-        )
-        yield fail_check("vLLM", problem, f"--vllm {newer}")
-
-
-def _patches_suffice(situation: Situation) -> bool:
-    """Whether the recipe's own patches make the pair run: some for every machine are in, and none was left out.
-
-    What was added by hand, or is for one machine's kernels, does not.
-    """
-    by_hand = {key.removeprefix("patches.") for key in situation.resolved.changed}
-    own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
-    return bool(own) and not set(situation.plan.disabled_patches) & set(_list_recipe_patches(situation.resolved.recipe))
-
-
-def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
-    for part in (recipe, *recipe.hardware.values(), *recipe.profiles.values(), *recipe.variants.values()):
-        yield from part.patches
-
-
-def _check_draft_length(situation: Situation) -> Iterator[Check]:
-    drafter, tokens = situation.resolved.drafter, situation.plan.num_speculative_tokens
-    most = drafter.max_tokens if drafter else None
-    if most and tokens > most:
-        finding = f"{tokens} drafted tokens, but its block was trained for {most}"
-        yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
 
 
 def _check_engine(situation: Situation) -> Iterator[Check]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from dflash_tui.common.formatting import GIB, format_gib, format_number
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.recipes import resolution
 
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MAX_SWAP = 1 << 30
@@ -80,20 +83,53 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
         length = min(tried.longest or 0, max_len)
         if length >= min(_MIN_MODEL_LEN, max_len) > 0:
             return _format_settings(changes | ({"max_model_len": length} if length < max_len else {}))
-    return _NOTHING_FITS if _exceeds_free(fit) else _suggest_smaller_target(situation, fit)
+    return _suggest_smaller_target(situation, min(fit.budget, fit.free - _CUDA_CONTEXT_BYTES))
 
 
-def _suggest_smaller_target(situation: Situation, fit: MemoryEstimate) -> str:
-    """Return the largest precision of the target that fits, by the catalogue; in general words where it knows none."""
+def _suggest_smaller_target(situation: Situation, budget: int) -> str:
+    """Return the largest target that fits: a variant of the recipe, or another precision by the catalogue.
+
+    Where none is known to fit, the variants are named whose size nobody knows.
+    """
+    variants = list(_list_other_targets(situation, budget))
+    fitting_variants = {size: name for name, size, fits in variants if size and fits}
+    if fitting_variants:
+        size = max(fitting_variants)
+        return f"--variant {fitting_variants[size]} ({size:g} GB), or a GPU with more memory"
     catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
     pairs = catalogues.find_pairs(catalogue, target)
-    budget = fit.budget / GIB
-    fitting_models = [model for pair in pairs for model in catalogues.list_fitting_models(catalogue, pair, budget)]
+    fitting_models = [
+        model for pair in pairs for model in catalogues.list_fitting_models(catalogue, pair, budget / GIB)
+    ]
     smaller = [model for model in fitting_models if model.repo != target and model.size_gb]
-    if not smaller:
-        return _NOTHING_FITS
-    best = max(smaller, key=lambda model: model.size_gb or 0)
-    return f"--set target.model={best.repo} ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
+    if smaller:
+        best = max(smaller, key=lambda model: model.size_gb or 0)
+        return f"--set target.model={best.repo} ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
+    if unknown := [name for name, size, is_smaller in variants if size is None and is_smaller]:
+        return f"--variant {' or '.join(unknown)}, of unknown size, or a GPU with more memory"
+    return _NOTHING_FITS
+
+
+def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
+    """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
+
+    Of one whose size nobody knows the last is whether its weights have fewer bits.
+    """
+    resolved = situation.resolved
+    for name in (name for name, part in resolved.recipe.variants.items() if part.target):
+        other = resolution.resolve_recipe(
+            resolved.recipe, resolved.hardware, profile=resolved.profile, variant=name, method=resolved.method
+        )
+        if other.target.model != resolved.target.model and other.hosts == resolved.hosts:
+            estimate = msgspec.structs.replace(situation, resolved=other, models=()).fit()
+            fits = estimate is not None and estimate.certain <= budget
+            is_smaller = _count_bits(other.target.quantization) < _count_bits(resolved.target.quantization)
+            yield name, other.target.size_gb, fits if other.target.size_gb else is_smaller
+
+
+def _count_bits(quantization: str) -> int:
+    """Return the bits of a weight by what the recipe calls its quantization."""
+    return next((int(bits) for bits in "48" if bits in quantization), 16)
 
 
 def _format_settings(changes: Mapping[str, int | float]) -> str:

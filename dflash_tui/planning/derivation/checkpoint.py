@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -15,7 +16,16 @@ _MOST = 1 << 24
 _LONGEST_WORD = 128
 _LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _REMOTE_CODE = "auto_map"
+
+
+class Precision(StrEnum):
+    """How weights are stored, where a class of machine treats that in its own way."""
+
+    NVFP4 = "nvfp4"
+    FP8_BLOCKS = "fp8 in blocks"
+    OTHER = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -31,6 +41,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """What the memory arithmetic reads."""
     quantization: str = ""
     """How its weights are quantized, by its quantization_config."""
+    precision: Precision = Precision.OTHER
+    """How its weights are stored, by its quantization_config."""
+    experts: bool = False
+    """Whether it is a mixture of experts."""
     head_layers: int = 0
     """The layers of a head of its own that drafts (MTP); 0 without one."""
     remote_code: bool = False
@@ -39,6 +53,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Its speculators_model_type."""
     speculative_tokens: int | None = None
     """How many tokens per step it asks for, in the speculators format."""
+    verifier: str = ""
+    """The target that it was made for, in the speculators format: a repository or somebody's folder."""
+    verifier_architecture: str = ""
+    """The architecture of that target."""
     block_size: int | None = None
     """How many tokens its block holds, the anchor included."""
     anchored: bool = False
@@ -88,18 +106,21 @@ def read_checkpoint(
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
     places = [config, draft, text]
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    verifier = _mapping(_mapping(config.get("speculators_config")).get("verifier"))
     return Checkpoint(
         name=name,
-        architecture=_plain(first),
+        architecture=_read_architecture(config),
         model_type=_text(config, "model_type"),
         shape=kv_cache.read_model_shape(config),
         quantization=_text(_mapping(config.get("quantization_config")), "quant_method"),
+        precision=_read_precision(_mapping(config.get("quantization_config"))),
+        experts=any((_number(place, key) or 0) > 1 for place in (config, text) for key in _EXPERTS),
         head_layers=max((_number(place, key) or 0 for place in (config, text) for key in _HEAD_LAYERS), default=0),
         remote_code=bool(_mapping(config.get(_REMOTE_CODE))),
         speculators=_text(config, "speculators_model_type"),
         speculative_tokens=_read_speculative_tokens(config),
+        verifier=_text(verifier, "name_or_path"),
+        verifier_architecture=_read_architecture(verifier),
         block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
         anchored=any(place.get("sample_from_anchor") is True for place in places),
         last_layer_id=_find_last_layer(places),
@@ -110,6 +131,20 @@ def read_checkpoint(
         dspark_block=_first([config, text], "dspark_block_size"),
         forced_window=draft.get("use_swa") is True,
     )
+
+
+def _read_architecture(config: Mapping[str, Any]) -> str:
+    architectures = config.get("architectures")
+    return _plain(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+
+def _read_precision(config: Mapping[str, Any]) -> Precision:
+    """Return the precision as modelopt, compressed-tensors or transformers writes it down."""
+    inner = _mapping(config.get("quantization"))
+    names = {_text(place, key).lower() for place in (config, inner) for key in ("quant_method", "quant_algo", "format")}
+    if any("nvfp4" in name or name == "modelopt_fp4" for name in names):
+        return Precision.NVFP4
+    return Precision.FP8_BLOCKS if "fp8" in names and config.get("weight_block_size") else Precision.OTHER
 
 
 def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:

@@ -1,4 +1,4 @@
-"""A file that starts vLLM, as somebody wrote it: a shell script, a compose file, or one command. Pure."""
+"""A file that starts vLLM, as somebody wrote it: a script, a compose file, a sparkrun recipe, or one command. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.planning.derivation import command_template
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, read_shell_command
 
 LARGEST = 64 << 10
@@ -51,13 +52,13 @@ def read_command_file(name: str, text: str) -> ShellCommand:
     """Return the command of a file that starts vLLM.
 
     Args:
-        name: The file's name; a compose file ends with .yaml or .yml.
+        name: The file's name; a compose file, and a recipe of sparkrun, end with .yaml or .yml.
         text: What is in it.
 
     Raises:
         UsageError: nothing in it starts vLLM, its quotes do not match, or a variable of the command has no value in it.
     """
-    return _read_compose(text) if name.endswith((".yaml", ".yml")) else _read_script(text)
+    return _read_yaml(text) if name.endswith((".yaml", ".yml")) else _read_script(text)
 
 
 def _read_script(text: str) -> ShellCommand:
@@ -126,13 +127,31 @@ def _expand_known(value: str, variables: _Variables) -> str:
     return variables.substitute(value, lambda match: variables.values.get(match[1] or match[2], match[3] or match[0]))
 
 
-def _read_compose(text: str) -> ShellCommand:
-    """Return the first service of a compose file that starts vLLM."""
+def _read_yaml(text: str) -> ShellCommand:
     try:
         content = yaml_loader.parse_yaml_value(text)
     except YamlError as error:
-        raise UsageError(f"line {error.line}: {error}", hint="a compose file without anchors and tags") from None
-    services = content.get("services") if isinstance(content, dict) else None
+        raise UsageError(f"line {error.line}: {error}", hint="a file without anchors and tags") from None
+    if isinstance(content, dict) and isinstance(content.get("command"), str):
+        return _read_template(content)
+    return _read_compose(content.get("services") if isinstance(content, dict) else None)
+
+
+def _read_template(content: Mapping[str, Any]) -> ShellCommand:
+    """Return the command of a recipe of sparkrun or spark-vllm-docker, filled in with the defaults beside it."""
+    start = _read_script(command_template.fill_template(content))
+    variables = content.get("env")
+    own = {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
+    from_shell = [name for name, value in own.items() if _VARIABLE.search(value)]
+    left = [LeftOut(f"env {name}", "its value comes from your shell, which servers have") for name in from_shell]
+    left += [LeftOut(name, _CONTAINER) for name in ("build_args", "mods", "pre_exec", "post_exec") if content.get(name)]
+    env = {name: value for name, value in own.items() if name not in from_shell} | start.env
+    image = str(content.get("container") or "")
+    return replace(start, env=env, image=image, left_out=(*start.left_out, *left))
+
+
+def _read_compose(services: Any) -> ShellCommand:
+    """Return the first service of a compose file that starts vLLM."""
     left, start = list[LeftOut](), None
     for name, service in services.items() if isinstance(services, dict) else ():
         if start is None and isinstance(service, dict) and "vllm" in f"{service.get('image')} {service.get('command')}":
@@ -140,7 +159,8 @@ def _read_compose(text: str) -> ShellCommand:
         else:
             left.append(LeftOut(f"service {name}", "is another service of the file"))
     if start is None:
-        raise UsageError("the file has no service that starts vLLM", hint="one with an image or a command of vllm")
+        hint = "a compose file with an image or a command of vllm, or a sparkrun recipe with a command"
+        raise UsageError("the file has no service and no command that starts vLLM", hint=hint)
     return replace(start, left_out=(*start.left_out, *left))
 
 

@@ -13,6 +13,7 @@ from packaging.version import Version
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
 from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
@@ -21,6 +22,11 @@ _FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
 _NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
+_LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
+_FOLDERS = ("/", ".", "~")
+BATCH_FLAGS = ("max-num-batched-tokens", "max-num-seqs")
+"""The flags of a batch that a derived pair may have."""
+_BATCHED_TOKENS, _SEQUENCES = 8192, 256
 _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
     Method.EAGLE3: (3, _PUBLISHED),
@@ -46,7 +52,11 @@ class DerivedPair(NamedTuple):
     tokens: int
     oldest_vllm: Version | None
     """The first release that serves it right; None where each from 0.20.0 on does."""
+    newest_vllm: Version | None
+    """The last release that serves it; None where the newest one does."""
     flags: dict[str, Any]
+    class_rules: tuple[ClassRule, ...]
+    """What classes of machines change."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
@@ -65,12 +75,26 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     _refuse_wrong_pair(target, drafter, chosen)
     tokens = _find_tokens(target, drafter, chosen, facts)
     oldest = _find_release(target, drafter, chosen, facts)
-    flags = _find_flags(target, drafter, facts, warnings)
+    newest = _find_last_release(target, oldest, facts)
+    flags = _find_flags(target, drafter, facts, warnings) | _find_batch(chosen, tokens, facts)
+    class_rules = find_class_rules(target, drafter, chosen)
+    facts += map(_describe_rule, class_rules)
+    if drafter and _names_other_target(target, drafter):
+        warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
     if target.architecture not in load_architectures().targets:
         warnings.append(
             f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
         )
-    return DerivedPair(target, drafter, chosen, tokens, oldest, flags, tuple(facts), tuple(warnings))
+    return DerivedPair(
+        target, drafter, chosen, tokens, oldest, newest, flags, tuple(class_rules), tuple(facts), tuple(warnings)
+    )
+
+
+def _describe_rule(rule: ClassRule) -> DerivedFact:
+    changes = rule.values.items() if isinstance(rule.values, dict) else ()
+    values = [f"{key}={value}" for key, value in changes] or ["a warning"]
+    classes = ", ".join(kind.value for kind in rule.classes)
+    return DerivedFact("machine", f"{classes}: {', '.join(values)}", rule.why)
 
 
 def _find_method(
@@ -135,7 +159,23 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         return
     if drafter.architecture and drafter.architecture == target.architecture and method is not Method.DRAFT_MODEL:
         yield f"both are a {target.architecture}, and {method} takes a drafter"
+    if _is_of_other_family(target, drafter):
+        yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
+    if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
+        yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
     yield from _find_misshapes(target, drafter, method)
+
+
+def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
+    """Whether the architectures differ in more than what they generate: text, or text to images."""
+    families = {name.partition("For")[0] for name in (target.architecture, drafter.verifier_architecture) if name}
+    return len(families) > 1
+
+
+def _names_other_target(target: Checkpoint, drafter: Checkpoint) -> bool:
+    """Whether a drafter says that it was made for a model of another name; a precision may be added to it."""
+    ours, theirs = (name.rstrip("/").rpartition("/")[2].lower() for name in (target.name, drafter.verifier))
+    return bool(theirs) and ours not in theirs and theirs not in ours
 
 
 def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:
@@ -194,6 +234,22 @@ def _find_release(
     return least
 
 
+def _find_last_release(target: Checkpoint, oldest: Version | None, facts: list[DerivedFact]) -> Version | None:
+    """Return the last release that reads the target's weights; None where the newest one does.
+
+    Raises:
+        UsageError: it is older than the first release that serves the pair.
+    """
+    last = _LAST_RELEASES.get(target.quantization)
+    if last is None:
+        return None
+    if oldest and oldest > last:
+        what = f"{target.name}: vLLM reads {target.quantization} up to {last}, and this pair needs {oldest}"
+        raise UsageError(what, hint="choose another quantization of the target")
+    facts.append(DerivedFact("vLLM", f"<= {last}", f"the last release that reads {target.quantization}"))
+    return last
+
+
 def _list_release_reasons(
     target: Checkpoint, drafter: Checkpoint | None, method: Method
 ) -> Iterator[tuple[str | None, str]]:
@@ -212,6 +268,19 @@ def _list_release_reasons(
             yield str(_SLIDING_RIGHT), "releases before ignore the sliding windows of a DFlash drafter"
         if drafter and drafter.is_mixed:
             yield str(_MIXED_RIGHT), "the first release that runs drafters with sliding and full attention right"
+
+
+def _find_batch(method: Method, tokens: int, facts: list[DerivedFact]) -> dict[str, Any]:
+    """Return a batch that holds the drafts of all its sequences, where a method drafts them in one run.
+
+    With the defaults of a GPU below 70 GiB it holds no 15 drafts of each: vLLM before 0.28 then refuses to start.
+    """
+    if method not in {Method.DFLASH, Method.DSPARK}:
+        return {}
+    sequences = min(_SEQUENCES, (_BATCHED_TOKENS - 1) // (1 + tokens))
+    rule = f"vLLM before 0.28 starts only where {sequences} sequences of {1 + tokens} tokens fit into a batch"
+    facts.append(DerivedFact("batch", f"{_BATCHED_TOKENS} tokens", rule))
+    return dict(zip(BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
 
 
 def _find_flags(

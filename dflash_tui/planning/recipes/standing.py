@@ -41,8 +41,8 @@ def find_trust(recipe: Recipe, hardware: Hardware, profile: str, variant: str) -
     there = recipe.hardware.get(hardware)
     if there and profile in there.standing:
         return there.standing[profile]
-    if recipe.hardware and there is None:
-        hardware_kinds = ", ".join(kind.value for kind in recipe.hardware)
+    if recipe.reported_on and there is None:
+        hardware_kinds = ", ".join(kind.value for kind in recipe.reported_on)
         return Trust(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {hardware_kinds}")
     if (part := recipe.profiles.get(profile)) and part.standing:
         return part.standing

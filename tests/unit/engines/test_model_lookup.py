@@ -246,7 +246,9 @@ def test_offline_asks_nobody(server, monkeypatch):
 def test_a_folder_is_taken_as_it_is(server, tmp_path):
     (tmp_path / "config.json").write_bytes(b"{}")
     model = look(str(tmp_path))
-    assert (model.complete, model.total_bytes, model.folder) == (True, 2, str(tmp_path))
+    assert (model.complete, model.total_bytes, model.folder) == (True, None, str(tmp_path))  # its weights are not here
+    (tmp_path / "model.safetensors").write_bytes(b"wwww")
+    assert look(str(tmp_path)).total_bytes == 6
     assert not server.asked
 
 

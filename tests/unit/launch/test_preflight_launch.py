@@ -323,6 +323,8 @@ def test_more_drafts_than_a_block_holds():
     many = replace(found, plan=replace(found.plan, num_speculative_tokens=40))
     check = named(many, "drafts")
     assert (check.level, check.fix) == (CheckLevel.WARN, "--num-speculative-tokens 15")
+    published = named(situation("qwen3.8-27b", GB10, settings={"n": 8}), "drafts")
+    assert "NVIDIA" in published.finding
 
 
 def test_names_of_others_do_not_steer_the_terminal():

@@ -11,8 +11,9 @@ from dflash_tui.launch.preflight import memory as preflight_memory
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.system import SystemMemory
-from tests.support.preflight_situations import DESKTOP, GB10, GIB, situation
+from tests.support.preflight_situations import DESKTOP, GB10, GIB, a_gpu, situation
 
 RECIPE = "gemma-4-26b-a4b"
 QUIET = SystemMemory(120 * GIB, 100 * GIB, 1 * GIB, 16 * GIB, 0)
@@ -103,6 +104,14 @@ def test_a_target_that_is_too_large_is_told_which_precision_of_it_fits():
     found = check(situation(RECIPE, DESKTOP, models=sized(52), settings={"target.model": "google/gemma-4-26B-A4B-it"}))
     assert found.level is CheckLevel.FAIL
     assert found.fix.split()[:2] == ["--set", "target.model=cyankiwi/gemma-4-26B-A4B-it-AWQ-4bit"]
+
+
+def test_a_variant_that_fits_is_named():
+    """The largest whose size is known; else those with fewer bits, of which that is said."""
+    large = check(situation("gemma-4-31b", a_gpu(Hardware.H100, used=30 * GIB), models=sized(62)))
+    assert (large.level, "--variant fp8 (33 GB)" in large.fix) == (CheckLevel.FAIL, True)
+    small = check(situation("gemma-4-31b", DESKTOP, models=sized(62)))
+    assert [name in small.fix for name in ("nvfp4", "qat-int4", "fp8,", "z-lab")] == [True, True, False, False]
 
 
 def test_the_gpu_with_the_least_counts():

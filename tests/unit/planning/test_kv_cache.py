@@ -44,6 +44,9 @@ def test_the_longest_request_is_what_vllm_estimated():
         ({"full_attention_interval": 4}, "linear linear linear full " * 2),
         # Of Gemma 4 the last layer is a full one, whatever the pattern.
         ({"sliding_window_pattern": 6}, "sliding " * 5 + "full sliding full"),
+        ({"hybrid_override_pattern": "MEM*-MEM"}, "mamba none mamba full none mamba none mamba"),
+        ({"layers_block_type": ("mamba", "moe", "attention", "mlp")}, "mamba none full none"),
+        ({"layer_types": ("full_attention", "compressed_sparse_attention")}, "full unknown"),
     ],
 )
 def test_layer_kinds(words, kinds):
@@ -71,6 +74,38 @@ def test_a_linear_layer_keeps_a_state_per_drafted_token():
         assert plain.needed(length) == 2 * PER_TOKEN * length + states
         states = 6 * 9 * (4 * 16 * 32 * 4 + (2 * 2 * 16 + 4 * 32) * 10 * 2)
         assert drafting.needed(length) == 2 * PER_TOKEN * length + states
+
+
+def test_a_layer_of_mamba_keeps_a_state_per_drafted_token():
+    """Nemotron 3.5 Lightning has six layers of attention among 52: 6 KiB for each token, as published."""
+    model = ModelConfig(
+        num_hidden_layers=52, num_key_value_heads=2, head_dim=128, hybrid_override_pattern="MEMEM*" * 6 + "ME" * 8,
+        mamba_num_heads=64, mamba_head_dim=64, ssm_state_size=128, n_groups=8, conv_kernel=4,
+    )  # fmt: skip
+    plain, drafting = KvCache((model,), in_flight=2048), KvCache((model,), in_flight=2048, tokens=3)
+    mamba, columns = 26, 64 * 64 + 2 * 8 * 128
+    for length in (1000, 2000):
+        states = mamba * 2 * (64 * 64 * 128 * 4 + columns * 3 * 2)
+        assert plain.needed(length) == 6 * 1024 * length + states
+        states = mamba * 5 * (64 * 64 * 128 * 4 + columns * 6 * 2)
+        assert drafting.needed(length) == 6 * 1024 * length + states
+
+
+@pytest.mark.parametrize(("more", "bytes_per_token"), [({}, 2 * 576), ({"index_head_dim": 128}, 2 * 576 + 132)])
+def test_a_latent_vector_is_kept_whole_by_every_gpu(more, bytes_per_token):
+    """DeepSeek V3's 61 layers keep 68.6 KiB of a token, however many heads they have; V3.2's an index as well."""
+    model = ModelConfig(num_hidden_layers=61, num_key_value_heads=128, head_dim=128, kv_lora_rank=512,
+                        qk_rope_head_dim=64, **more)  # fmt: skip
+    for split in (1, 8):
+        assert KvCache((model,), in_flight=0, split=split).needed(1000) == 61 * 1000 * bytes_per_token
+
+
+@pytest.mark.parametrize("words", [{"linear_attn_config": {"kda_layers": [1]}}, {"compress_ratios": [0, 4]}])
+def test_of_layers_that_nobody_here_knows_nothing_is_computed(words):
+    """Rather than as if each kept all keys and values."""
+    model = kv_cache.read_model_shape({"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, **words})
+    cache = KvCache((model,), in_flight=0)
+    assert (cache.needed(1000), cache.unknown) == (None, ("KV cache",))
 
 
 def test_a_config_json_is_read_with_its_language_part():

@@ -1,11 +1,14 @@
 """The flags and parsers of shipped recipes, against the sources of the release that each plan installs."""
 
+import json
 import re
+from itertools import product
 
 import pytest
 import requests
 
 from dflash_tui.common import paths
+from dflash_tui.planning import releases
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.powers import harmless_options
@@ -66,6 +69,27 @@ def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
         for flag, names in parsers.items():
             assert len(names) > 10
             assert found.get(flag, next(iter(names))) in names, name
+
+
+@pytest.mark.index
+@pytest.mark.long
+@pytest.mark.parametrize("version", releases.load_releases())
+def test_every_key_of_a_speculative_config_is_in_the_wheel_of_its_release(version):
+    """Those of shipped recipes by each of their methods, and those that a derived pair has on some machine."""
+    try:
+        keys = vllm_flags.read_speculation_keys(version)
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    assert {"method", "model", "num_speculative_tokens", "moe_backend"} <= keys
+    for name in RECIPES:
+        recipe = recipe_loader.find_recipe(name)
+        for profile, method in product(resolution.list_profiles(recipe), (recipe.method, *recipe.methods)):
+            for hardware in recipe.hardware:
+                resolved = resolution.resolve_recipe(recipe, hardware, profile=profile, method=method)
+                plan = build_plan(resolved)
+                config = plan.find_flag("speculative-config")
+                if config and plan.vllm == version:
+                    assert json.loads(config).keys() - keys == set(), (name, method)
 
 
 def test_every_method_of_every_recipe_is_in_its_release():

@@ -1,10 +1,13 @@
 """docs/seeds.md: each of its commands plans, shows the figures that the page names, and says what the page says."""
 
+import json
 import re
 import shlex
 
 import pytest
 
+from dflash_tui.benchmark import suites
+from dflash_tui.common import paths
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
@@ -74,3 +77,19 @@ def test_every_published_speed_of_a_seed_is_on_the_page():
     assert len(ROWS) >= 18
     for number in ("28.1", "62.2", "15.44", "5.53", "175.4", "108", "36.2", "222.3", "235.2", "187.3", "578", "33.2"):
         assert re.search(rf"\b{number}\b", page)
+
+
+def test_the_published_benchmark_is_one_command(monkeypatch):
+    """80 prompts of mt-bench, one at a time, 2048 tokens at most, temperature 0, with and without speculation."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    questions = [{"question_id": 81 + number, "category": "any", "turns": ["Why?", "And?"]} for number in range(80)]
+    file = paths.user_suites_folder() / "mt-bench.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join(map(json.dumps, questions)))
+    page = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+    (words,) = re.findall(r"`dflash-tui ab (gemma-4-31b [^`]*mt-bench[^`]*)`", page)
+    design, _ = command_line.experiment(*shlex.split(words), "--gpu", "gb10")
+    prompts = suites.load_suite(design.suite).prompts
+    assert {prompt.max_tokens * design.scale for prompt in prompts} == {2048}
+    assert (len(prompts) * design.rounds, design.concurrency, design.temperature) == (80, (1,), 0.0)
+    assert [arm.plan.num_speculative_tokens for arm in design.arms] == [8, 0]

@@ -15,6 +15,7 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files
+from dflash_tui.launch.preflight.pair import check_pair
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import pairing
@@ -31,6 +32,8 @@ def plan(args: argparse.Namespace) -> int:
         print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
     else:
         print_data(describe_plan(planned, terminal_width()))
+    for check in check_pair(planned.resolved, planned.plan):
+        print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
         for mistake in release_values.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
             print_status(f"! it would not start: {mistake}")

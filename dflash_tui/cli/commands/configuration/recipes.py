@@ -44,7 +44,7 @@ def print_recipes(args: argparse.Namespace) -> int:
 
 def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
     """Return the cells of a recipe, as it is on the first GPU of this machine that it is for, else on the first."""
-    names = ", ".join(kind.value for kind in recipe.hardware) or ("any CPU" if recipe.for_cpu else "any GPU")
+    names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:
         resolved = resolution.resolve_recipe(recipe, hardware)

@@ -92,6 +92,8 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
         return skip_check(_OUTPUT, why)
     try:
         verify_output.verify_output(args)
+    except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
+        return skip_check(_OUTPUT, error.what)
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
     return FunctionalCheck(_OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation")

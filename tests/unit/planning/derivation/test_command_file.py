@@ -86,9 +86,39 @@ services:
     assert command.env == {"VLLM_USE_V1": "1"}
 
 
+SPARKRUN = """
+recipe_version: "2"
+model: a/B
+container: vllm/vllm-openai:v0.28.0
+mods: [mods/mine]
+metadata: {description: "{port} of nothing"}
+defaults: {port: 8001, async_scheduling: true, spec: '{"method":"mtp","num_speculative_tokens":3}'}
+env: {VLLM_USE_V1: 1, HF_TOKEN: "${HF_TOKEN}"}
+command: |
+  vllm serve {model} \\
+    --port {port} --speculative-config '{spec}' --async-scheduling {async_scheduling}
+"""
+
+
+@pytest.mark.parametrize("config", ["'{spec}'", """'{{"method":"mtp","num_speculative_tokens":3}}'"""])
+def test_a_recipe_of_sparkrun_is_its_command_with_its_defaults(config):
+    """Of eugr's scripts, too, in which braces of JSON are doubled."""
+    command = read_command_file("mine.yaml", SPARKRUN.replace("'{spec}' ", f"{config} "))
+    assert command.words == (
+        "a/B", "--port", "8001", "--speculative-config", '{"method":"mtp","num_speculative_tokens":3}',
+        "--async-scheduling", "true",
+    )  # fmt: skip
+    assert (command.env, command.image) == ({"VLLM_USE_V1": "1"}, "vllm/vllm-openai:v0.28.0")
+    assert left_out(command) == ["env HF_TOKEN", "mods"]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("mine.yaml", "command: vllm serve {model}"),
+        ("mine.yaml", "{command: vllm serve {a}, defaults: {a: [1]}}"),
+        ("mine.yaml", f"command: vllm serve {'{a}' * 300}\ndefaults: {{a: {'x' * 300}}}"),
+        ("mine.yaml", "command: echo\ndefaults: 3"),
         ("run.sh", "echo hello"),
         ("run.sh", ""),
         ("run.sh", "vllm serve $MODEL"),

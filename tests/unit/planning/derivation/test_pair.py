@@ -7,6 +7,7 @@ import pytest
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
+from dflash_tui.planning.derivation.class_rules import build_layers
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
 from dflash_tui.planning.methods import Method
 
@@ -45,6 +46,16 @@ SPECULATORS = {
     "aux_hidden_state_layer_ids": [1, 17, 29, 47, 59],
     "speculators_config": {"proposal_methods": [{"speculative_tokens": 7}]},
 }
+
+
+def made_for(verifier: str, *architectures: str) -> Config:
+    """Return the config of a drafter that names its target, as the speculators format has it."""
+    asks = {"proposal_methods": [{"speculative_tokens": 7}]}
+    return SPECULATORS | {
+        "speculators_config": asks | {"verifier": {"name_or_path": verifier, "architectures": [*architectures]}}
+    }
+
+
 EAGLE3 = {
     "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096, "vocab_size": 151936, "draft_vocab_size": 32000,
 }  # fmt: skip
@@ -99,12 +110,29 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
         (QWEN_8B, None, Method.MTP, "no head"),
         (QWEN_8B, EAGLE3, Method.NGRAM, "takes no drafter"),
+        (GEMMA_31B, made_for("Qwen/Qwen3-32B", "Qwen3ForCausalLM"), None, "Qwen3ForCausalLM"),
+        (GEMMA_31B, made_for("google/other-4-31B-it"), None, "google/other-4-31B-it"),
     ],
 )
 def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target, drafter, method, word):
     with pytest.raises(UsageError) as refused:
         derived(target, drafter, method)
     assert word in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("target", "verifier", "warnings"),
+    [
+        ("RedHatAI/gemma-4-31B-it-FP8-dynamic", "google/gemma-4-31B-it", 0),  # a precision of it
+        ("google/gemma-4-31B-it", "/home/them/gemma-4-31b-it/", 0),  # their folder of it
+        ("/models/mine", "google/gemma-4-31B-it", 1),  # a folder has any name
+        ("google/gemma-4-31B-it", "", 0),
+    ],
+)
+def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warnings):
+    drafter = made_for(verifier, "Gemma4ForCausalLM")  # the part of it that generates text
+    pair = derive_pair(read_checkpoint(target, GEMMA_31B), read_checkpoint("owner/drafter", drafter))
+    assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
 
 
 def test_a_name_decides_last_and_with_a_warning():
@@ -119,6 +147,51 @@ def test_parsers_and_flags_are_those_of_the_published_commands():
     }  # fmt: skip
     flags = derived(LAGUNA, None, Method.NGRAM).flags
     assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
+
+
+NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+EXPERTS = {"num_experts": 128}
+FP8_CACHE, NO_DEEP_GEMM = {"kv-cache-dtype": "fp8"}, {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "on_gb10", "on_5090"),
+    [
+        (QWEN_27B, None, {"flags": FP8_CACHE}, None),
+        (NEMOTRON, {"architectures": ["DSparkDraftModel"], "dspark_block_size": 7}, {"flags": FP8_CACHE}, None),
+        (QWEN_35B | NVFP4 | EXPERTS, None,
+         {"flags": FP8_CACHE | {"moe-backend": "marlin"}, "speculation": {"moe_backend": "triton"}}, None),
+        (GEMMA_26B | EXPERTS | {"quantization_config": {"format": "nvfp4-pack-quantized"}}, dflash(2816, 16),
+         {"flags": {"moe-backend": "marlin"}}, None),
+        (GEMMA_26B | FP8_BLOCKS, dflash(2816, 16), {"env": NO_DEEP_GEMM}, {"env": NO_DEEP_GEMM}),
+        (QWEN_35B | FP8_BLOCKS, None, {"flags": FP8_CACHE}, None),
+        (GEMMA_26B | NVFP4, dflash(2816, 16), None, None),
+    ],
+)  # fmt: skip
+def test_a_class_of_machine_has_the_flags_of_its_published_commands(target, drafter, on_gb10, on_5090):
+    layers = build_layers([*derived(target, drafter).class_rules])
+    assert (layers.get("gb10"), layers.get("rtx-5090")) == (on_gb10, on_5090)
+    assert (layers.get("rtx-5090-laptop"), layers.get("b200")) == (on_5090, None)
+    is_unpacked = "nvfp4" in str(target).lower()
+    assert bool(layers.get("h100", {}).get("warnings")) is is_unpacked
+
+
+def test_a_quantization_that_vllm_dropped_takes_the_last_release_that_reads_it():
+    config = {"quantization_config": {"quant_method": "bitsandbytes"}}
+    assert str(derived(QWEN_8B | config, EAGLE3).newest_vllm) == "0.27.1"
+    with pytest.raises(UsageError) as refused:
+        derived(QWEN_27B | config, dflash(5120, 8, architecture="DFlash2DraftModel"))
+    assert "0.28.0" in refused.value.what
+
+
+@pytest.mark.parametrize(("block", "sequences"), [(8, 256), (16, 256), (64, 127)])
+def test_a_batch_holds_the_drafts_of_all_its_sequences(block, sequences):
+    """VLLM 0.20 to 0.27 start only where that is more than they take, which their defaults are not on a small GPU."""
+    pair = derived(QWEN_27B, dflash(5120, block))
+    batched, most = pair.flags["max-num-batched-tokens"], pair.flags["max-num-seqs"]
+    assert (most, batched > most * (1 + pair.tokens)) == (sequences, True)
+    assert "max-num-seqs" not in derived(QWEN_27B).flags
 
 
 @pytest.mark.parametrize(

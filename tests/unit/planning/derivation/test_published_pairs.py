@@ -8,6 +8,8 @@ import pytest
 import yaml
 from packaging.version import Version
 
+from dflash_tui.launch.preflight.pair import check_pair
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.derivation import catalogue, recipe_draft
@@ -15,8 +17,8 @@ from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.server_command import build_flag
 
 Config = dict[str, Any]
 CONFIGS = Path(__file__).parents[3] / "data/pairs.yaml"
@@ -103,8 +105,13 @@ def test_each_published_pair_is_derived_or_says_why_not(pair, tmp_path):
     least = next(each for each in releases.load_releases() if not oldest or Version(each) >= Version(oldest))
     for release in {least, resolved.engine.vllm}:  # the flags of both were read from their wheels
         assert release_values.list_values(release)
-        words = [word for name, value in resolved.flags.items() for word in build_flag(name, value)]
-        assert release_values.find_mistakes(release, words) == []
+        for hardware in (Hardware.GB10, Hardware.RTX_5090, Hardware.H100):
+            launched = resolution.resolve_recipe(
+                recipe_loader.load_recipe(path), hardware, engine=recipe_loader.engine_for_release(release)
+            )
+            plan = build_plan(launched)
+            assert release_values.find_mistakes(release, plan.argv[3:]) == []
+            assert check_pair(launched, plan) == []
 
 
 def test_each_exception_and_config_is_of_a_pair():
