@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from dflash_tui.common.secrets import own_secrets
 from dflash_tui.engines import environments
+from dflash_tui.engines.hub import client as hub_client
 from dflash_tui.experiments import controller, store
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -24,8 +25,10 @@ from dflash_tui.runs.run import Run
 from tests.support import fake_nvml, fake_runs
 from tests.support.pty_terminal import Terminal
 
-# Textual gives a screen 30 s to settle, which a busy machine may not. What hangs is ended by pytest's own limit.
+# Textual gives a screen 30 s to settle, we give a hub 10 s to answer: a busy machine needs more. What hangs is ended
+# by pytest's own limit.
 Pilot._wait_for_screen.__defaults__ = (300.0,)
+hub_client.TIMEOUT = 300.0
 
 # Nor is an example of hypothesis too slow.
 _UNJUDGED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
