@@ -83,3 +83,14 @@ def test_the_published_command_is_judged_against_ours_by_length_of_context():
         ("2k", 1.34), ("8k", 1.51), ("16k", 1.73), ("32k", 2.06),
     ]  # fmt: skip
     assert comparison.word is Verdict.FASTER
+
+
+def test_a_target_with_linear_attention_is_read_as_healthy():
+    """Qwen3.5-27B's shape with a DFlash drafter: no alarm, and the acceptance length that was asked for."""
+    state = replayed("qwen3.5-27b")
+    assert find_alarms(state, state.readings[-1].at) == []
+    assert Phase.COMPILE not in state.phases
+    mean = state.window(60, state.readings[-1].at)
+    assert mean
+    assert mean.acceptance_length == pytest.approx(5, abs=0.01)
+    assert mean.tok_s == pytest.approx((mean.steps_s or 0) * (mean.acceptance_length or 0), rel=0.01)
