@@ -119,9 +119,18 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
     cut = cut_all(max(heads, key=lambda head: len(set(cut_all(head).values()))))
     for text in {text for text, times in Counter(cut.values()).items() if times > 1}:
         alike = [name for name in long if cut[name] == text]
-        common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*alike, strict=False)))
+        common = _count_common_letters(alike)
         cut |= {name: truncate(f"…{name[common:]}", width) for name in alike}
+    common = _count_common_letters(long)
+    if len(set(cut.values())) < len(long) and common > 1:  # what all begin with is left out, and the rest cut again
+        endings = shorten_names((name[common:] for name in long), letter_count)
+        cut = {name: f"…{endings[name[common:]]}" for name in long}
     return texts | cut
+
+
+def _count_common_letters(names: Sequence[str]) -> int:
+    """Return with how many letters all names begin alike."""
+    return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 
 def format_host_and_port(host: str, port: int | None = None) -> str:

@@ -135,6 +135,11 @@ def _add_saved(row: StartupRow, saved: SavedSeconds | None) -> StartupRow:
     return row._replace(note="; ".join(filter(None, (row.note, format_saved(saved))))) if saved else row
 
 
+def _explain_phase(phase: Phase) -> str:
+    """Return the first words of what a phase is; empty for one that has none."""
+    return dict(GLOSSES).get(phase.value, "").partition(";")[0]
+
+
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
     """Return the silence of a start that says nothing, or None."""
     startup = state.startup
@@ -146,7 +151,7 @@ def find_silence(state: RunState, now: float, expected: ExpectedStart | None) ->
 def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet: Silence | None) -> StartupRow:
     running = not span.finished and state.up_at is None
     mark = RowMark.RUNNING if running else RowMark.DONE
-    note = _format_note(state, span)
+    note = _format_note(state, span) or (_explain_phase(span.phase) if running else "")
     if state.exit is not None and state.up_at is None and span.phase is state.startup.phase:
         mark = RowMark.FAILED
     elif running and quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -31,6 +31,9 @@ from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
 
 if TYPE_CHECKING:  # the other screens come after the first paint
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
+
     from dflash_tui.machine.gpus import GpuProbe
     from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.monitoring.player import Player
@@ -42,6 +45,12 @@ if TYPE_CHECKING:  # the other screens come after the first paint
     from dflash_tui.tui.screens.verdict import VerdictScreen
 
 _SETTLED = 3.0  # seconds after the first frame until what it did without is imported
+_OPENING = "opening …"
+_OPENS = frozenset(
+    {"ab", "chat", "check", "command_palette", "drafters", "experiments", "hosts", "options", "patches", "runs",
+     "show", "tune"}
+)  # fmt: skip
+"""The actions that open what is imported later."""
 
 
 def load_palette() -> type[PanelCommands]:
@@ -106,6 +115,7 @@ class DflashApp(ServerApp):
         self._last_experiment_mode = ""
         self._chat_screen: ChatScreen | None = None
         self._mode_before_chat = "live"
+        self.imports_later = False  # while a key may wait for an import
 
     @cached_property
     def replay_screen(self) -> ReplayScreen:
@@ -155,6 +165,7 @@ class DflashApp(ServerApp):
     def on_ready(self, event: Ready) -> None:
         super().on_ready(event)
         if not self.is_headless:
+            self.imports_later = True
             self.set_timer(_SETTLED, self.import_other_screens)
 
     @work(thread=True, group="imports")
@@ -162,6 +173,33 @@ class DflashApp(ServerApp):
         """Import what the first frame did without, before a key asks for it."""
         worker = get_current_worker()
         import_later(lambda: worker.is_cancelled)
+        self.imports_later = False
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action; where it may wait for an import, that it opens something is seen before."""
+        words = action.partition("(")[0] if isinstance(action, str) else f"{action[0]}.{action[1]}"
+        place, _, name = words.rpartition(".")
+        owner = self if place == "app" or default_namespace is None else default_namespace
+        if not (self.imports_later and name in _OPENS and owner.check_action(name, ())):
+            return await super().run_action(action, default_namespace, namespaces)
+        self.notify(_OPENING)
+        self.call_after_refresh(self._open, action, default_namespace, namespaces)
+        return True
+
+    async def _open(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None,
+        namespaces: Mapping[str, DOMNode] | None,
+    ) -> None:
+        await super().run_action(action, default_namespace, namespaces)
+        if self.status and self.status.text == _OPENING:
+            self._set_status(None)
 
     def play(self, player: Player, own: Run | None = None) -> None:
         """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""

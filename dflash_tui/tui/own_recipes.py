@@ -34,13 +34,13 @@ class OwnRecipesScreen(HostsScreen):
         """All recipes; a replay that is left without looking at them never reads them."""
         return self.load()
 
-    def add_recipe_of(self, pair: CataloguePair, *, launching: bool) -> None:
-        """Begin to make a recipe of a pair of the catalogue, where enter was pressed on it."""
+    def add_recipe_of(self, pair: CataloguePair) -> None:
+        """Begin to make a recipe of a pair of the catalogue."""
         model = catalogues.choose_model(catalogues.load_catalogue(), pair, self.query_one(RecipeList).place.budget)
-        if launching and model:
+        if model:
             self.derive(model.repo, pair.drafter, None if pair.drafter else pair.method)
         else:
-            self.notify("enter makes a recipe of this pair" if model else "no repository of its target is known")
+            self.notify("no repository of its target is known", severity="warning")
 
     def action_drafters(self) -> None:
         """Ask for a model, and make a recipe of it and the drafter that is chosen."""

@@ -50,7 +50,7 @@ LIGHT = Theme(
         "series-a": "#0072B2",
         "series-b": "#D55E00",
         "series-c": "#A3477F",
-        "series-dim": "#8FB4CC",
+        "series-dim": "#5C8AA8",
         "border": "#A9AEB2",
         "border-blurred": "#C2C6C9",
         "footer-background": "#E2E2DD",

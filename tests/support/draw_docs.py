@@ -24,7 +24,7 @@ PICTURES = {
 
 # What is laid over the launch screen: the recipe, the key, and words that are there when all has been looked at.
 DIALOGS = {
-    "doctor": ("demo-cpu", "d", "r  check again"),
+    "doctor": ("demo-cpu", "d", "r check again"),
     "patch-diff": ("demo-cpu", "p", "+++ b/"),
 }
 

@@ -18,7 +18,7 @@ from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support import hub_server
 from tests.support.hub_server import Hub
-from tests.tui.panel import NO_GPU, shows, wait_for
+from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
@@ -53,6 +53,8 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
         assert len(rows.visible_names) == len(recipes) + len(PAIRS)
         rows.choose("qwen3.8-27b/dflash2")
         await shows(pilot, "z-lab/Qwen3.8-27B-DFlash2", "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0", "59.8 GiB")
+        keys = text(panel).splitlines()[-1]
+        assert ("⏎ Make a recipe" in keys, "Mode" in keys, "Doctor" in keys) == (True, False, False)
         await pilot.press("e", "m", "plus", "y", "a", "d")  # keys of a recipe do nothing here
         assert panel.screen is panel.launch_screen
         await pilot.press("slash", "m", "t", "p", "space", "f", "i", "t", "s")

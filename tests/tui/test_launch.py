@@ -58,6 +58,18 @@ async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
         await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
 
 
+@pytest.mark.parametrize(("size", "rows"), [((60, 20), 3), ((120, 36), 8)])
+async def test_of_many_gpus_those_in_trouble_and_those_taken_are_seen(size, rows):
+    """Where there is no room for all of them, it says how many are not shown."""
+    gpus = [replace(GB10, index=place, uuid=f"GPU-{place}", unified=False) for place in range(8)]
+    gpus[6] = replace(LOST, index=6)
+    panel = app({"toy": a_recipe()}, probe=GpuProbe(tuple(gpus), "580.95"))
+    async with panel.run_test(size=size) as pilot:
+        await shows(pilot, "6  GPU is lost")
+        assert ("and 6 more" in text(panel)) == (rows < len(gpus))
+        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == rows)
+
+
 async def test_words_that_no_recipe_has_are_said():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24)) as pilot:

@@ -129,28 +129,28 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
         recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": False}
     )
     looked = patches.read_patch_view(build_plan(made))
-    assert re.fullmatch("· cpu-expand-kernel  not needed: .* --set", patches.render_patches(looked).plain)
+    assert re.fullmatch("· cpu-expand-kernel  not needed: .* --set", patches.render_patches(looked, 80).plain)
 
 
 def test_of_half_a_change_only_that_is_shown(engine):
     """How the patches stand in it says nothing."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
     plan = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
-    assert patches.render_patches(patches.read_patch_view(plan)).plain.startswith("! an interrupted change")
+    assert patches.render_patches(patches.read_patch_view(plan), 80).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
     plan = build_plan(made)
-    seen = patches.render_patches(patches.read_patch_view(plan)).plain
+    seen = patches.render_patches(patches.read_patch_view(plan), 100).plain
     assert f"+ triton-non-causal  {NEEDED}" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen
     why = plan.skipped_patches["gb10-cutlass-fp8"]
     assert "CUDA 13" in why
     assert f"· gb10-cutlass-fp8  not needed: {why}" in seen
     none = patches.read_patch_view(replace(plan, patches=(), skipped_patches={}))
-    assert "needs no patch" in patches.render_patches(none).plain
+    assert "needs no patch" in patches.render_patches(none, 80).plain
 
 
 def test_without_an_engine_a_line_that_stays_is_in_the_diff_once():

@@ -76,13 +76,14 @@ def test_running_servers_are_told_apart_and_keep_their_port(width):
     assert max(map(len, lines)) <= width
 
 
-@pytest.mark.parametrize("width", [50, 72, 94])
-def test_names_of_runs_have_the_room_first(width):
+@pytest.mark.parametrize("width", [50, 80, 94])
+def test_times_of_runs_then_names_have_the_room_first(width):
     rows = [RunRow(a_run(recipe=one.name), "failed", 70.0) for one in FAMILY]
     shown = [content.plain for content in render_run_rows(rows, width)]
     assert len(set(shown)) == len(rows)
     assert all(len(line) <= width for line in shown)
-    assert FAMILY[0].name in render_run_rows(rows, 72)[0].plain
+    assert {"11-21 01:24" in line for line in shown} == {True}
+    assert FAMILY[0].name in render_run_rows(rows, 80)[0].plain
 
 
 async def test_each_recipe_is_planned_once_and_what_has_not_changed_is_not_drawn_again(monkeypatch):

@@ -54,8 +54,13 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 def format_endpoint(endpoint: Endpoint) -> str:
     """Return all of an endpoint in one line."""
-    key = f" · key in ${endpoint.key_variable}" if endpoint.key_variable else " · no key"
-    return f"{endpoint.url} · model {endpoint.model}{key}"
+    return " · ".join([endpoint.url, *list_endpoint_facts(endpoint)])
+
+
+def list_endpoint_facts(endpoint: Endpoint) -> list[str]:
+    """Return what a client has to know beside the URL: the model's name, and where the key is."""
+    key = f"key in ${endpoint.key_variable}" if endpoint.key_variable else "no key"
+    return [f"model {endpoint.model}", key]
 
 
 def format_tunnel(endpoint: Endpoint, host: str) -> str:

@@ -29,10 +29,11 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
     lines = []
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
-        overflow = f"  +{more} more: !" if more > 0 else ""
-        since = f" {format_duration(max(0.0, now - alarm.since))}"
+        since, tail = f" {format_duration(max(0.0, now - alarm.since))}", f"  {alarm.evidence} → {alarm.hint}"
+        is_cut = len(alarm.what) + 2 + len(since) + len(tail) > width
+        overflow = f"  +{more} more: !" if more > 0 else "  in full: !" if is_cut else ""
         head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
-        tail = truncate(f"  {alarm.evidence} → {alarm.hint}", max(0, width - len(head) - len(since) - len(overflow)))
+        tail = truncate(tail, max(0, width - len(head) - len(since) - len(overflow)))
         lines.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (overflow, "bold")))
     return Content("\n").join(lines)
 

@@ -12,6 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
@@ -41,6 +42,11 @@ class Dialog(ModalScreen[Result]):
         box.mount(KeyLine(self.ENTER))
 
 
+def measure_text(pane: Widget) -> int:
+    """Return the cells of a row of text in a scrolled pane, whose scrollbar may come with the text."""
+    return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar))
+
+
 class Confirm(ModalScreen[bool]):
     """Asks a yes-or-no question; only `y` means yes."""
 
@@ -55,13 +61,15 @@ class Confirm(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         keys = (("y", "bold $primary"), f"  {self.yes}\n", ("n", "bold $primary"), f"  {self.no}")
-        with Vertical(classes="dialog"):
+        with Vertical(classes="dialog") as box:
+            box.border_title = "confirm"
             yield Static(Content.assemble((self.question, "bold"), f"\n{self.detail}\n\n", *keys))
 
 
-class ErrorDialog(ModalScreen[None]):
+class ErrorDialog(Dialog[None]):
     """Shows an error that has no place of its own on the screen."""
 
+    HEADING: ClassVar = "error"
     BINDINGS: ClassVar = [Binding("escape,enter,space,q", "dismiss", "close", key_display="esc")]
 
     def __init__(self, error: DflashError) -> None:
@@ -71,7 +79,6 @@ class ErrorDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
             yield Static(render_error(self.error.what, self.error.evidence, self.error.hint))
-            yield Static(Content("\nesc  close"), classes="muted")
 
 
 class KeyGroup(NamedTuple):
@@ -109,8 +116,7 @@ class Help(ModalScreen[None]):
 
     def draw(self) -> None:
         """List the keys; what does not fit beside a key goes on below its first line."""
-        checks = self.query_one("#checks")  # its scrollbar comes with the text
-        width = max(40, checks.scrollable_content_region.width - (not checks.show_vertical_scrollbar))
+        width = measure_text(self.query_one("#checks"))
         self.query_one("#keys", Static).update(render_keys(self.groups, width))
 
 

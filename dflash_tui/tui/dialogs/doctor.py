@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
@@ -17,8 +17,8 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.dialogs.basic import Dialog, measure_text
+from dflash_tui.tui.render.plan import render_hung
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -36,6 +36,7 @@ class Doctor(Dialog[str | None]):
 
     HEADING: ClassVar = "doctor"
     BINDINGS: ClassVar = [
+        Binding("enter", "launch", "launch", key_display="⏎", priority=True, tooltip="Launch for this reason"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
         Binding("F", "insist", "launch anyway"),
@@ -45,6 +46,7 @@ class Doctor(Dialog[str | None]):
         super().__init__()
         self.resolved, self.plan, self.launching = resolved, plan, launching
         self.report: PreflightReport | None = None
+        self.checks: list[Check] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -58,7 +60,20 @@ class Doctor(Dialog[str | None]):
         self.query_one("#because").display = False
         self.call_after_refresh(self.action_run_checks)  # what they import takes longer than a frame
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Show the checks that were made, wrapped to the width that there is."""
+        if self.checks:
+            width = measure_text(self.query_one("#checks"))
+            self.query_one("#found", Static).update(
+                Content("\n").join([render_check(check, width) for check in self.checks])
+            )
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        if action == "launch":
+            return self.has_class("-typing")
         return action != "insist" or (self.launching and self.report is not None)
 
     def action_run_checks(self) -> None:
@@ -86,7 +101,8 @@ class Doctor(Dialog[str | None]):
             return
         checks = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
         self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
-        self.query_one("#found", Static).update(Content("\n").join([render_check(check) for check in checks]))
+        self.checks = checks
+        self.draw()
         self.refresh_bindings()
         self.query_one("#checks").focus()
 
@@ -94,20 +110,21 @@ class Doctor(Dialog[str | None]):
         """Ask for the reason of launching although a check failed."""
         if self.launching and self.report:
             self.add_class("-typing")
-            self.add_class("-typing")
             self.query_one("#because").display = True
             self.query_one("#because").focus()
+            self.refresh_bindings()
 
-    @on(Input.Submitted, "#because")
-    def _insist(self, message: Input.Submitted) -> None:
-        if reason := message.value.strip():
+    def action_launch(self) -> None:
+        """Launch, if there is a reason."""
+        if reason := self.query_one("#because", Input).value.strip():
             self.dismiss(reason)
 
 
-def render_check(check: Check) -> Content:
-    """Return a check as a row, with its fix beneath when it is not right."""
-    mark, style = _STYLES[check.level.value]
-    content = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.finding)
+def render_check(check: Check, width: int) -> Content:
+    """Return a check in rows of `width` cells, with its fix beneath when it is not right."""
+    head = _STYLES[check.level.value]
+    text = render_hung(head, f"{check.name}: {check.finding}", width)
+    content = text.stylize("bold", len(head[0]), len(head[0]) + len(check.name) + 1)
     if check.fix and check.level.value != "ok":
-        content = Content("\n").join([content, Content.assemble(("  → ", "bold $primary"), (check.fix, MUTED))])
+        content = Content("\n").join([content, render_hung(("  → ", "bold $primary"), check.fix, width)])
     return content

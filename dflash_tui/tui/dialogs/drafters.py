@@ -34,7 +34,8 @@ class DrafterDialog(Dialog[DrafterChoice]):
 
     HEADING: ClassVar = "find a drafter"
     BINDINGS: ClassVar = [
-        Binding("enter", "choose", "look", key_display="⏎", priority=True, tooltip="Look for drafters, or take one"),
+        Binding("enter", "look", "look", key_display="⏎", priority=True, tooltip="Look for drafters of this model"),
+        Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe with it"),
         Binding("slash", "type", "another model", key_display="/", tooltip="Another model"),
         Binding("escape", "dismiss", "close", key_display="esc"),
     ]
@@ -57,20 +58,22 @@ class DrafterDialog(Dialog[DrafterChoice]):
         self.query_one(Input).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return action != "type" or bool(self.query(Input) and not self.query_one(Input).has_focus)
+        typing = not self.query(Input) or self.query_one(Input).has_focus
+        return {"look": typing, "choose": not typing, "type": not typing}.get(action, True)
 
     def action_type(self) -> None:
         """Type another model."""
         self.query_one(Input).focus()
         self.refresh_bindings()
 
+    def action_look(self) -> None:
+        """Look for drafters of what was typed."""
+        if model := self.query_one(Input).value.strip():
+            self.look_up(model)
+
     def action_choose(self) -> None:
-        """Look for drafters of what was typed, or take the highlighted one."""
-        place = self.query_one(OptionList).highlighted
-        if self.query_one(Input).has_focus:
-            if model := self.query_one(Input).value.strip():
-                self.look_up(model)
-        elif place is not None:
+        """Take the highlighted drafter."""
+        if (place := self.query_one(OptionList).highlighted) is not None:
             self.dismiss(self.choices[place])
 
     @on(Input.Changed)

@@ -27,8 +27,8 @@ from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, list_broken_opti
 
 _MOST = 100
 _STATUS, _BEGAN, _BOOTS = 14, 12, 7
-# Cells of the longest name, and the least that say what is varied.
-_NAME, _LEAST_VARIED = 32, 14
+# Cells of the longest name where what is varied has fewer than so many, and the least that say what is varied.
+_NAME, _ROOMY, _LEAST_VARIED = 44, 32, 14
 
 
 def list_progress() -> list[Progress]:
@@ -44,7 +44,8 @@ def render_experiment_rows(rows: Sequence[Progress], width: int) -> list[Content
 
     When it began has the room first, since the same recipe is measured again and again, then the recipe's name.
     """
-    most = max(1, min(_NAME, width - _STATUS - _BEGAN))
+    most = max(_NAME, width - _STATUS - _BEGAN - _BOOTS - _ROOMY)
+    most = max(1, min(most, width - _STATUS - _BEGAN))
     short_names = shorten_names((clean_line(row.design.recipe) for row in rows), most)
     name = max(map(len, short_names.values()), default=0)
     left = width - _STATUS - name
@@ -63,7 +64,7 @@ def _render_experiment_row(progress: Progress, name: str, left: int) -> Content:
 class ExperimentList(Dialog[str]):
     """Lists the experiments; closes with the name of the one that was chosen, or None."""
 
-    HEADING: ClassVar = "experiments"
+    HEADING: ClassVar = "A/Bs and tunes"
     ENTER: ClassVar = "open"
     BINDINGS: ClassVar = [Binding("escape,q,o", "dismiss", "close", key_display="esc")]
 
@@ -72,8 +73,8 @@ class ExperimentList(Dialog[str]):
         self.rows: list[Progress] = []
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble(("experiments", "bold"), "  looking …"), id="head-of-runs")
+        with Vertical(classes="dialog -wide -list"):
+            yield Static(Content("reading …"), id="head-of-runs")
             yield MarkedList(id="runs", markup=False)
 
     @once_composed
@@ -86,8 +87,8 @@ class ExperimentList(Dialog[str]):
         """Read how they stand, away from the screen's own thread."""
         self.rows = await asyncio.to_thread(list_progress)
         broken = await asyncio.to_thread(store.list_broken_experiments)
-        note = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"
-        self.query_one("#head-of-runs", Static).update(Content.assemble(("experiments", "bold"), note))
+        note = f"{len(self.rows)}, the newest first" if self.rows else "none yet; a on the launch screen begins one"
+        self.query_one("#head-of-runs", Static).update(Content(note))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options(map(Option, render_experiment_rows(self.rows, width)))

@@ -37,7 +37,6 @@ class LogDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static(Content.styled("Explain a log", "bold"))
             yield Input(id="log-file", placeholder="a file: the log of any vLLM, also of docker or journalctl")
             with VerticalScroll(id="explanation"):
                 yield Static(id="why", markup=False)

@@ -21,7 +21,7 @@ from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.launch_selection import LaunchSelection
 from dflash_tui.tui.render.command_diff import render_command_diff
 from dflash_tui.tui.render.plan import render_memory
@@ -86,7 +86,8 @@ class OptionsDialog(Dialog[None]):
         Binding("enter", "edit", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
         Binding("enter", "keep", "keep", key_display="⏎", priority=True, tooltip="Keep what was typed"),
         Binding("x", "reset", "as the recipe has it", tooltip="Take the change of this option back"),
-        Binding("escape", "leave", "close", key_display="esc", tooltip="Leave the field, or close"),
+        Binding("escape", "dismiss", "close", key_display="esc"),
+        Binding("escape", "leave", "leave the field", key_display="esc"),
         Binding("q,o", "dismiss", "close", show=False),
     ]
 
@@ -130,22 +131,22 @@ class OptionsDialog(Dialog[None]):
     def show_effect(self, request: LaunchRequest) -> bool:
         """Show what `request` changes of the recipe's command and of the memory; return whether it can be planned."""
         effect, pane = self.query_one("#change", Static), self.query_one("#effect")
-        width = pane.scrollable_content_region.width - (0 if pane.show_vertical_scrollbar else 2)  # its scrollbar
+        width = measure_text(pane)
         try:
             planned = self.choice.plan_request(self.recipe, request)
             own = self.choice.plan_request(self.recipe, _without_options(request))
         except DflashError as error:
             effect.update(render_error(error.what, error.evidence, error.hint))
             return False
-        rows = render_memory(planned.memory, max(40, width)) if planned.memory else []
+        rows = render_memory(planned.memory, width) if planned.memory else []
         rows.append(Content.assemble(("what changes of the recipe's command", "bold")))
-        effect.update(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan)]))
+        effect.update(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan, width)]))
         return True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action in {"edit", "reset", "dismiss"}:
             return not self.editing
-        return bool(self.editing) if action == "keep" else True
+        return bool(self.editing) if action in {"keep", "leave"} else True
 
     def action_edit(self) -> None:
         """Let the highlighted option be typed."""
@@ -157,15 +158,13 @@ class OptionsDialog(Dialog[None]):
         entry.suggester = SuggestFromList([f"{flag}=" for flag in flags])
         entry.border_title = Content(row.name)
         entry.display = True
+        self.add_class("-typing")
         entry.focus()
         self.refresh_bindings()
 
     def action_leave(self) -> None:
-        """Leave the field as it was, or close."""
-        if self.editing:
-            self._end_editing()
-        else:
-            self.dismiss(None)
+        """Leave the field as it was."""
+        self._end_editing()
 
     def action_reset(self) -> None:
         """Take back what was changed of the highlighted option."""
@@ -203,6 +202,7 @@ class OptionsDialog(Dialog[None]):
 
     def _end_editing(self) -> None:
         self.editing = ""
+        self.remove_class("-typing")
         self.query_one(Input).display = False
         self.query_one(OptionList).focus()
         self.draw()

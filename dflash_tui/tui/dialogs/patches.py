@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -26,8 +26,9 @@ from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ErrorDialog
+from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ErrorDialog, measure_text
 from dflash_tui.tui.dialogs.trust import ask_patch_trust
+from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
@@ -94,28 +95,29 @@ def _format_edits(name: str) -> str:
     return "".join(lines)
 
 
-def render_patches(view: PatchView) -> Content:
-    """Return the rows of the patches and, below, their diffs in colour."""
-    rows = [_render_row(state) for state in view.states]
+def render_patches(view: PatchView, width: int) -> Content:
+    """Return the rows of the patches, wrapped at `width` cells, and, below, their diffs in colour."""
+    rows = [row for state in view.states for row in _render_rows(state, width)]
     if not rows and not view.unfinished:
         rows.append(Content("this recipe needs no patch of vLLM"))
     if view.unfinished:
-        rows.append(Content.assemble(("! ", "bold $error"), clean_line(view.unfinished.message)))
+        rows.append(render_hung(("! ", "bold $error"), clean_line(view.unfinished.message), width))
     for name, why in view.unusable.items():
-        rows.append(
-            Content.assemble(("! ", "bold $warning"), (name, "bold"), f"  its file is unusable: {clean_line(why)}")
-        )
+        rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {clean_line(why)}", width))
     lines = [_render_diff_line(clean_line(line)) for line in view.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 
-def _render_row(status: PatchStatus) -> Content:
-    mark, style = _MARKS[status.state]
+def _render_rows(status: PatchStatus, width: int) -> list[Content]:
     why = f": {status.why}" if status.why else ""
-    head = Content.assemble((mark, style), (status.name, "bold"), f"  {_WORDS[status.state]}{why}")
-    if status.state in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}:
-        return head
-    return Content.assemble(head, "\n", (f"  {patch_file.load_patch(status.name).title}", MUTED))
+    rows = [_name_row(_MARKS[status.state], status.name, f"{_WORDS[status.state]}{why}", width)]
+    if status.state not in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}:
+        rows.append(render_hung(("  ", ""), patch_file.load_patch(status.name).title, width).stylize(MUTED))
+    return rows
+
+
+def _name_row(mark: tuple[str, str], name: str, text: str, width: int) -> Content:
+    return render_hung(mark, f"{name}  {text}", width).stylize("bold", len(mark[0]), len(mark[0]) + len(name))
 
 
 def _render_diff_line(line: str) -> Content:
@@ -169,12 +171,29 @@ class PatchScreen(Dialog[None]):
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
         note = "" if engine else ", not installed yet: a launch installs it and applies what is needed"
         self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
-        self.query_one("#found", Static).update(render_patches(self.view))
+        self.draw()
+        self.refresh_bindings()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Show what was read, wrapped to the width that there is."""
+        if self.view:
+            rows = render_patches(self.view, measure_text(self.query_one("#checks")))
+            self.query_one("#found", Static).update(rows)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        if action not in {"apply", "revert"}:
+            return True
+        return self.view is not None and self.view.engine is not None and (action == "apply" or bool(self._ours))
+
+    @property
+    def _ours(self) -> list[str]:
+        """The patches that dflash-tui applied."""
+        return [state.name for state in self.view.states if state.state is PatchState.APPLIED] if self.view else []
 
     def action_apply(self) -> None:
-        if self.view and self.view.engine is None:
-            self.notify("the engine is not installed yet; a launch does both", severity="warning")
-            return
         if self.view is None or (engine := self.view.engine) is None:
             return
         try:
@@ -186,12 +205,7 @@ class PatchScreen(Dialog[None]):
         ask_patch_trust(self.app, patches.add, engine, lambda: self.act(work))
 
     def action_revert(self) -> None:
-        ours: Sequence[str] = (
-            [state.name for state in self.view.states if state.state is PatchState.APPLIED] if self.view else []
-        )
-        if not ours:
-            self.notify("nothing to revert")
-            return
+        ours = self._ours
 
         def revert(sure: bool | None) -> None:
             if sure:

@@ -24,7 +24,7 @@ from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.render.command_diff import render_command_diff
 from dflash_tui.tui.widgets.basic import MUTED
@@ -123,7 +123,7 @@ class RemedyDialog(Dialog[Launch | None]):
         rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
         rows += [
             Content.assemble(("what changes of vLLM's command", "bold")),
-            *render_command_diff(self.run.plan, self.planned.plan),
+            *render_command_diff(self.run.plan, self.planned.plan, measure_text(self.query_one("#checks"))),
         ]
         if self.offer.leftovers:
             note = "what is left of the failed server is stopped first"

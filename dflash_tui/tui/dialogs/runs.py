@@ -35,7 +35,7 @@ _MARKS = {
     "sample": ("▶", "$accent"),
 }
 _MOST = 200
-_STATUS = 11
+_STATUS, _LAUNCHED = 11, 12
 
 
 class _Column(NamedTuple):
@@ -44,7 +44,13 @@ class _Column(NamedTuple):
 
 
 # The most important first: what follows falls away where there is too little room.
-_COLUMNS = (_Column("launched", 12), _Column("took", 9), _Column("port", 7), _Column("mode", 10), _Column("where", 11))
+_COLUMNS = (
+    _Column("launched", _LAUNCHED),
+    _Column("took", 9),
+    _Column("port", 8),
+    _Column("mode", 9),
+    _Column("where", 11),
+)
 
 
 class RunRow(NamedTuple):
@@ -78,10 +84,11 @@ def _read_row(run: Run, now: float) -> RunRow:
 def render_run_rows(rows: Sequence[RunRow], width: int) -> list[Content]:
     """Return a line for each run: status, recipe, time of the launch, mode, port, duration, GPU.
 
-    The recipe's name has the room first. ↻ marks a run that was launched to replace a server that had failed.
+    The time has the room first, since the same recipe is launched again and again, then the recipe's name. ↻ marks a
+    run that was launched to replace a server that had failed.
     """
     names = [f"{'↻ ' if row.run.restarted_from else ''}{row.run.plan.recipe}" for row in rows]
-    short_names = shorten_names(names, max(1, width - _STATUS))
+    short_names = shorten_names(names, max(1, width - _STATUS - _LAUNCHED))
     name = max(map(len, short_names.values()), default=0)
     columns: list[str] = []
     left = width - _STATUS - name
@@ -98,8 +105,8 @@ def _render_run_row(row: RunRow, name: str, columns: Collection[str]) -> Content
     where = "CPU" if plan.on_cpu else pluralize(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
     cells = {
         "launched": time.strftime(" %m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset)),
-        "mode": f"  {plan.mode.value:<8}",
-        "port": f":{plan.port:<6}",
+        "mode": f"  {plan.mode.value:<7}",
+        "port": f"  {f':{plan.port}':<6}",
         "took": f" {format_duration(row.seconds):>8}",
         "where": f"  {truncate_middle(where, 9)}",
     }
@@ -124,8 +131,8 @@ class RunList(Dialog[Run]):
         self.rows: list[RunRow] = []
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble(("runs", "bold"), "  reading …"), id="head-of-runs")
+        with Vertical(classes="dialog -wide -list"):
+            yield Static(Content("reading …"), id="head-of-runs")
             yield MarkedList(id="runs", markup=False)
 
     @once_composed
@@ -139,8 +146,8 @@ class RunList(Dialog[Run]):
         self.rows = await asyncio.to_thread(list_run_rows, self.now())
         broken = await asyncio.to_thread(registry.list_broken_runs)
         running = sum(row.status == "running" for row in self.rows)
-        counts = f"  {running} running, {len(self.rows) - 1 - running} finished, and the sample"
-        self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), counts))
+        counts = f"{running} running, {len(self.rows) - 1 - running} finished, and the sample"
+        self.query_one("#head-of-runs", Static).update(Content(counts))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options(map(Option, render_run_rows(self.rows, width)))

@@ -9,7 +9,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
@@ -21,15 +20,17 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.powers.plan_powers import list_patch_powers
 from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
+from dflash_tui.tui.render.plan import render_hung
 
 
-class TrustDialog(ModalScreen[bool]):
+class TrustDialog(Dialog[bool]):
     """Lists what somebody's recipe or patch may do, and asks whether it may; only `y` means yes."""
 
+    HEADING: ClassVar = "trust"
     BINDINGS: ClassVar = [
-        Binding("y", "dismiss(True)", "yes"),
-        Binding("n,escape,q", "dismiss(False)", "no"),
+        Binding("y", "dismiss(True)", "yes, until it changes"),
+        Binding("n,escape,q", "dismiss(False)", "cancel"),
     ]
 
     def __init__(self, question: str, powers: Sequence[Power]) -> None:
@@ -39,13 +40,20 @@ class TrustDialog(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         count = pluralize(len(self.powers), "power")
         advice = f"It is not shipped with dflash-tui and has {count}. Read this before you say yes."
-        rows = [Content.assemble((power.source, "bold"), f": {power.words}") for power in self.powers]
-        keys = (("y", "bold $primary"), "  run it; asked again when it changes   ", ("n", "bold $primary"), "  cancel")
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):
-                yield Static(Content("\n").join(rows))
-            yield Static(Content.assemble("\n", *keys))
+                yield Static(id="found", markup=False)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """List the powers, wrapped to the width that there is."""
+        width = measure_text(self.query_one("#checks"))
+        rows = [render_hung(("! ", "bold $warning"), str(power), width) for power in self.powers]
+        named = [row.stylize("bold", 2, 2 + len(power.source)) for row, power in zip(rows, self.powers, strict=True)]
+        self.query_one("#found", Static).update(Content("\n").join(named))
 
 
 def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callable[[], object]) -> None:

@@ -8,14 +8,15 @@ from textual.content import Content
 
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.server_command import format_command
+from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED
 
 
-def render_command_diff(before: Plan, after: Plan) -> list[Content]:
-    """Return the lines of the two commands that differ, the old ones with a minus."""
+def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:
+    """Return the lines of the two commands that differ, in rows of `width` cells, the old ones with a minus."""
     rows = []
     for line in difflib.ndiff(format_command(before).splitlines(), format_command(after).splitlines()):
         mark, text = line[:2], line[2:].strip().removesuffix("\\").strip()
         if mark in {"- ", "+ "}:
-            rows.append(Content.assemble((mark, "bold $error" if mark == "- " else "bold $success"), text))
+            rows.append(render_hung((mark, "bold $error" if mark == "- " else "bold $success"), text, width))
     return rows or [Content.assemble(("no change: the same command again", MUTED))]

@@ -32,7 +32,7 @@ from dflash_tui.presentation.experiment_tables import (
     name_arm,
     place_interval,
 )
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
 _VERDICTS = {
@@ -50,12 +50,16 @@ STATUS = {
 _DETAILS = {"✗": "bold $error", "!": "bold $warning", "": ""}
 # By the latest answer: what follows is under way.
 _STAGES = {"starting": "starting", "cold": "warming up", "warm-up": "warming up", "round": "measuring"}
-_PROMPT = 14
+_PROMPT = 22
 # Columns from which on there is room for the verdicts on other measures.
 _ROOMY = 100
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold", "cached", "first")
 _WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
 _TIGHT = (6, 8, 8, 6, 8, 8, 8)
+
+
+# Of a line over a screen: its padding, the most and the least cells of a name, and the least that say what is varied.
+_PADDING, _NAME, _LEAST_NAME, _LEAST_VARIED = 2, 28, 12, 16
 
 
 def arm_color(arm: int) -> str:
@@ -71,41 +75,50 @@ def render_arm_name(design: Design, arm: int, width: int = 20) -> Content:
     )
 
 
-def render_report_head(report: ExperimentReport, place: int = 0) -> Content:
-    """Return the line over a verdict: what was compared, and of how much."""
+def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> Content:
+    """Return the line over a verdict, as wide as the screen: what was compared, and of how much as far as it fits."""
     design = report.design
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
     engine = next((boot.engine for boot in report.boots if boot.engine), "")
-    facts = [
-        describe_variation(design),
-        describe_certainty(design),
-        f"{count_requests(report.boots)} requests",
-        clean_line(engine),
-    ]
-    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
-    return Content.assemble(
-        ("A/B ", "bold"), (truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
-        (which, "bold"), f"  {' · '.join(filter(None, facts))}",
-    )  # fmt: skip
+    marks = Content.assemble(
+        (" SYNTHETIC" if design.synthetic else "", "bold $accent"),
+        ("" if report.complete else " NOT COMPLETE", "bold $error"),
+        (which, "bold"),
+    )
+    name = shorten_recipe(design, width - _PADDING - len("A/B ") - marks.cell_length)
+    head = Content.assemble(("A/B ", "bold"), (name, "bold $primary")) + marks
+    facts = [describe_certainty(design), f"{count_requests(report.boots)} requests", clean_line(engine)]
+    varied = _describe_in(design, width - _PADDING - head.cell_length)
+    return join_fitting([head, varied, *(Content(f" · {fact}") for fact in facts if fact)], width - _PADDING)
+
+
+def _describe_in(design: Design, room: int) -> Content:
+    """Return what is varied, cut where it alone has no room, unless that would say nothing."""
+    text = f"  {describe_variation(design)}"
+    return Content(truncate(text, room) if room >= _LEAST_VARIED else text)
+
+
+def shorten_recipe(design: Design, room: int) -> str:
+    """Return the name of what is measured, in so many cells and no more than a line over a screen has for it."""
+    return truncate_middle(clean_line(design.recipe), max(_LEAST_NAME, min(_NAME, room)))
 
 
 def render_progress(progress: Progress, now: float, width: int) -> Content:
-    """Return the line over an experiment: how it stands, what it is; cut from the right."""
+    """Return the line over an experiment, as wide as the screen: how it stands, what it is as far as it fits."""
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
     done = len(progress.boots)
-    facts = f"  {done} of {pluralize(len(design.order), 'boot')}  {truncate_middle(clean_line(design.recipe), 28)}"
-    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    description = f"  {describe_variation(design)} · {'honest' if design.honest else 'quick'}"
-    since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
-    return Content.assemble(
+    head = Content.assemble(
         (f"{sign} ", color),
         (f"A/B {word.upper()}", "bold"),
-        *synthetic,
-        facts,
-        (truncate(description + since, width), MUTED),
+        (" SYNTHETIC" if design.synthetic else "", "bold $accent"),
+        f"  {done} of {pluralize(len(design.order), 'boot')}  ",
     )
+    head += shorten_recipe(design, width - _PADDING - head.cell_length)
+    since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    facts = [f" · {'honest' if design.honest else 'quick'}", since]
+    varied = _describe_in(design, width - _PADDING - head.cell_length).stylize(MUTED)
+    return join_fitting([head, varied, *(Content.assemble((fact, MUTED)) for fact in facts)], width - _PADDING)
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:

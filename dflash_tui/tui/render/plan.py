@@ -53,15 +53,24 @@ _FIT = 24
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int) -> Content:
-    """Return a row of `width` cells per GPU, those that a launch takes marked, or why there are none and what works."""
+def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int, rows: int) -> Content:
+    """Return a row of `width` cells per GPU, those that a launch takes marked, or why there are none and what works.
+
+    Where there are more than `rows`, those that a launch takes and those in trouble are shown, and how many are not.
+    """
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
-        rows = Content.assemble((probe.why_none, "bold"))
-        return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
-    several = len(probe.gpus) > 1
-    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu in taken else "", width) for gpu in probe.gpus])
+        why = Content.assemble((probe.why_none, "bold"))
+        return Content("\n").join([why, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
+    gpus, marks = list(probe.gpus), ("▸ ", "  ") if len(probe.gpus) > 1 else ("", "")
+    if len(gpus) > rows:
+        urgent = sorted(gpus, key=lambda gpu: not (gpu in taken or gpu.trouble))[: rows - 1]
+        gpus = [gpu for gpu in gpus if gpu in urgent]
+    lines = [_gpu(gpu, marks[gpu not in taken], width) for gpu in gpus]
+    if hidden := len(probe.gpus) - len(gpus):
+        lines.append(Content.assemble((f"  and {hidden} more; g chooses the next", MUTED)))
+    return Content("\n").join(lines)
 
 
 def _gpu(gpu: Gpu, mark: str, width: int) -> Content:
@@ -221,17 +230,25 @@ def render_plan_error(error: DflashError) -> Content:
 
 def render_servers(runs: Sequence[Run], now: float, width: int) -> Content:
     """Return a row of `width` cells per running server; names that are too long are cut so that they differ."""
-    facts = [
-        f"  :{run.plan.port}  {run.plan.mode.value}  age {format_duration(server_process.measure_age(run, now))}"
-        for run in runs
-    ]
-    room = max(12, width - 2 - max(map(len, facts), default=0))
-    names = shorten_names((run.plan.recipe for run in runs), room)
+    longest = max((len(run.plan.recipe) for run in runs), default=0)
+    cells = [_list_run_facts(run, now) for run in runs]
+    for count in (3, 2, 1):  # a name has the room first
+        facts = ["".join(row[:count]) for row in cells]
+        room = width - 2 - max(map(len, facts), default=0)
+        if longest <= room:
+            break
+    names = shorten_names((run.plan.recipe for run in runs), max(12, room))
     rows = [
         Content.assemble(("● ", "$success"), (names[run.plan.recipe], "bold"), fact)
         for run, fact in zip(runs, facts, strict=True)
     ]
     return Content("\n").join(rows)
+
+
+def _list_run_facts(run: Run, now: float) -> tuple[str, str, str]:
+    """Return what is said beside a running server's name, the most important first."""
+    age = format_duration(server_process.measure_age(run, now))
+    return f"  :{run.plan.port}", f"  age {age}", f"  {run.plan.mode.value}"
 
 
 def render_fact(name: str, value: str, width: int) -> Content:

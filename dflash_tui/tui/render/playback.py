@@ -13,22 +13,32 @@ from dflash_tui.monitoring.player import PlaybackClock
 from dflash_tui.presentation.experiment_tables import name_arm
 from dflash_tui.presentation.verdict_text import format_factor
 from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_headline
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
 
 _CURSOR = "▌"
 NOT_KEPT = "The text of this answer was not kept; its tokens and seconds were measured."
 _CUT = "[not kept from here on]"
 
 
-def render_clock(pair: PlayedPair, place: int, count: int, clock: PlaybackClock) -> Content:
-    """Return the line over two answers: how they are played, which prompt it is, and of how many."""
+def render_clock(pair: PlayedPair, place: int, count: int, clock: PlaybackClock, width: int) -> Content:
+    """Return the line over two answers: how they are played, which prompt it is, and of how many where there is room.
+
+    Args:
+        pair: the answers.
+        place: which of all pairs this is, from 0.
+        count: of how many.
+        clock: what plays them.
+        width: of the line.
+    """
     mark, word = ("■", "end") if clock.finished else ("‖", "paused") if clock.paused else ("▶", "playing")
     streams = f", one of {pair.key.streams} at a time" if pair.key.streams != 1 else ""
-    return Content.assemble(
+    head = Content.assemble(
         (f" {mark} A/B ", "bold reverse $accent"),
         (f" {word:<8} ×{clock.speed:g}  {clock.position:4.1f} of {clock.duration:.1f} s  ", "bold"),
-        (f"{clean_line(pair.key.kind)}, round {pair.key.round + 1}{streams}", "bold $primary"),
-        (f"  {place + 1} of {pluralize(count, 'prompt')}", MUTED),
+    )
+    prompt = Content.assemble((f"{clean_line(pair.key.kind)}, round {pair.key.round + 1}{streams}", "bold $primary"))
+    return join_fitting(
+        [head, prompt, Content.assemble((f"  {place + 1} of {pluralize(count, 'prompt')}", MUTED))], width
     )
 
 
@@ -64,23 +74,23 @@ def render_figures(answer: PlayedAnswer, at: float, most: int, width: int) -> Co
     color = arm_color(answer.arm)
     lines = [
         Content.assemble((f"{tokens:>5}", f"bold {color}"), " tokens  ", (format_number(speed), "bold"), " tok/s"),
-        Content.assemble((truncate(f"{'✓ ' if over else '  '}{passed}, TTFT {first}", width), MUTED)),
+        join_fitting([Content(f"{'✓ ' if over else '  '}{passed}"), Content(f", TTFT {first}")], width).stylize(MUTED),
         Content.styled(draw_bar(tokens / most, width) or " ", color),
     ]
     return Content("\n").join(lines)
 
 
-def render_ratio(design: Design, pair: PlayedPair, at: float) -> Content:
-    """Return the output of the second arm so far as a multiple of that of the first."""
+def render_ratio(design: Design, pair: PlayedPair, at: float, width: int) -> Content:
+    """Return the output of the second arm so far as a multiple of that of the first, in `width` cells."""
     ratio = pair.measure_ratio(at)
-    a, b = (name_arm(design, answer.arm, 20) for answer in (pair.a, pair.b))
-    factor = UNKNOWN if ratio is None else f"{format_factor(ratio)}x"
-    over = at >= pair.seconds
-    return Content.assemble(
-        (f" {factor} ", f"bold reverse {arm_color(pair.b.arm)}"),
-        (f"  {b}'s output {'' if over else 'so far '}against {a}'s", "bold"),
-        ("  tokens/s since the request", MUTED),
+    factor = Content.styled(
+        f" {UNKNOWN if ratio is None else f'{format_factor(ratio)}x'} ", f"bold reverse {arm_color(pair.b.arm)}"
     )
+    words = f"'s output {'' if at >= pair.seconds else 'so far '}against "
+    room = (width - factor.cell_length - len(words) - len("  A  B 's")) // 2
+    a, b = (name_arm(design, answer.arm, max(3, min(20, room))) for answer in (pair.a, pair.b))
+    compared = Content.assemble((f"  {b}{words}{a}'s", "bold"))
+    return join_fitting([factor, compared, Content.assemble(("  tokens/s since the request", MUTED))], width)
 
 
 def render_foot(report: ExperimentReport, comparison: Comparison | None, pair: PlayedPair, width: int) -> Content:

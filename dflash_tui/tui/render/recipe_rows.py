@@ -30,7 +30,7 @@ class RecipeRow(NamedTuple):
 
 _HEAD = RecipeRow("recipe", " ", "n", "vLLM", "status")
 _TOKENS, _VLLM = 4, 9
-# Where not all columns fit beside the longest name, longer ones than this cover those beside them.
+# Where the status does not fit beside the longest name, longer ones than this cover the columns beside them.
 _USUAL = 30
 
 
@@ -56,14 +56,16 @@ def build_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelec
 def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:
     """Return the head of the table and its rows, in `width` cells.
 
-    The names come first, then the status, how many tokens are drafted, and the release; a longer name may cover them.
+    The names come first, then the status, how many tokens are drafted, and the release. Where the status does not fit
+    beside the longest name, longer ones than usual cover the columns beside them.
     """
+    if not rows:
+        return Content(""), []
     room = max(0, width - 2)  # beside the mark
     lengths = [len(_HEAD.name), *(len(row.name) for row in rows)]
     status = max([len(_HEAD.status), *(len(row.status) for row in rows)])
-    every = _TOKENS + _VLLM + status + 1
     usual = max(length for length in lengths if length <= _USUAL)
-    name = max(lengths) if max(lengths) + every <= room else usual
+    name = max(lengths) if max(lengths) + status + 1 <= room else usual
     left = room - name - status - 1
     tokens, vllm = left >= _TOKENS, left >= _TOKENS + _VLLM
     before = max(0, room - status - 1) if left < 0 else name

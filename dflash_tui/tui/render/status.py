@@ -8,14 +8,14 @@ import time
 from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate_middle
+from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate, truncate_middle
 from dflash_tui.events import PROBE, LogLine
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
 from dflash_tui.run_state import idle_probe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, join_fitting
 
 _MARKS = {
     "preparing": ("◐", "$warning"),
@@ -29,6 +29,8 @@ _MARKS = {
     "failed": ("✗", "$error"),
     "lost": ("✗", "$error"),
 }
+# Cells that a name has at least, those from which on the mode stands beside it, and those of why it is synthetic.
+_LEAST_NAME, _LONG_NAME, _LEAST_WHY = 12, 28, 16
 _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 
 
@@ -40,10 +42,11 @@ def render_status(
     *,
     now: float,
     frozen: bool,
+    width: int,
     endpoint: Endpoint | None = None,
     host: str = "",
 ) -> Content:
-    """Return the status line, the most important first, since it is cut off at the right.
+    """Return the status line in `width` cells: the most important first, and what has no room is left out.
 
     Args:
         plan: What is prepared or was launched; None without a run.
@@ -52,30 +55,40 @@ def render_status(
         error: Why it could not be prepared, launched or watched.
         now: The present time, in seconds since the epoch.
         frozen: Whether the display is frozen.
+        width: The cells of the line.
         endpoint: Where it answers, if it does.
         host: What the user's own machine calls this one; empty where that is this one.
     """
     if plan is None:
-        return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  press 1 to choose a recipe")
+        idle = Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 chooses a recipe")
+        return join_fitting([idle, Content(", r an earlier run")], width)
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
     since, has_clock = state.started_at, word == "starting" and not state.startup.clock_set
     elapsed = f" {format_duration(max(0.0, now - since))}" if has_clock and since is not None else ""
-    parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
-    # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
-    parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
-    parts += [(f" on {host}", "bold")] if host else []
-    parts += [("  FROZEN, space resumes", "bold $accent")] if frozen else []
-    place = f"  {format_endpoint(endpoint)}" if endpoint else ""
-    port = "" if endpoint else f" :{plan.port}"
-    about = f"{truncate_middle(plan.recipe, 28)}  {plan.mode.value} · n={plan.num_speculative_tokens}"
-    facts = f"{port}  {about}{place}"
-    parts.append((facts, "$foreground"))
-    parts += [(f" · {plan.synthetic}", "$accent")] if plan.synthetic else []
+    head = Content.assemble(
+        (f"{mark} ", color),
+        (f"{word.upper()}{elapsed}", "bold"),
+        # Short and early, since there may be no room for why it is synthetic.
+        (" SYNTHETIC" if plan.synthetic else "", "bold $accent"),
+        (f" on {host}" if host else "", "bold"),
+        ("  FROZEN, space resumes" if frozen else "", "bold $accent"),
+    )
+    place = f"  {endpoint.url}" if endpoint else f"  :{plan.port}"
+    about = f"  {plan.mode.value} · n={plan.num_speculative_tokens}"
+    beside = width - head.cell_length - 2
+    room = beside - len(place) if beside - len(place) >= _LEAST_NAME else beside
+    name = truncate_middle(plan.recipe, max(_LEAST_NAME, room - len(about) if room > _LONG_NAME else room))
+    parts = [head, Content(f"  {name}"), Content(place), Content(about)]
+    parts += [Content(f" · {fact}") for fact in (list_endpoint_facts(endpoint) if endpoint else ())]
+    if plan.synthetic:
+        left = width - sum(part.cell_length for part in parts) - 3
+        why = truncate(plan.synthetic, left) if left >= _LEAST_WHY else plan.synthetic
+        parts.append(Content.assemble((f" · {why}", "$accent")))
     if run:
-        parts.append((f" · {run.engine}", MUTED))
-        parts += [(f" +{pluralize(len(run.patches), 'patch')}", MUTED)] if run.patches else []
-    return Content.assemble(*parts)
+        parts.append(Content.assemble((f" · {run.engine}", MUTED)))
+        parts += [Content.assemble((f" +{pluralize(len(run.patches), 'patch')}", MUTED))] if run.patches else []
+    return join_fitting(parts, width)
 
 
 def render_probe(state: RunState, now: float) -> str:

@@ -22,9 +22,9 @@ from dflash_tui.experiments.design import CONFIRM, PUBLISHED, RoundBegan
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import tune_text
 from dflash_tui.presentation.tune_text import CandidateRow
-from dflash_tui.tui.render.experiment import STATUS
+from dflash_tui.tui.render.experiment import STATUS, shorten_recipe
 from dflash_tui.tui.render.experiment_progress import render_budget
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
 
 _MARKS = {
     "best": ("★", "$success"),
@@ -47,13 +47,11 @@ def render_tune_progress(progress: Progress, now: float, width: int) -> Content:
     under_way = now - progress.current.began if progress.current and progress.driven else 0.0
     spent = format_duration(progress.spent + max(0.0, under_way))
     budget = format_duration(design.tuning.budget if design.tuning else None)
-    facts = f"  {pluralize(len(progress.boots), 'boot')}  {truncate_middle(clean_line(design.recipe), 28)}"
-    head = Content.assemble((f"{sign} ", color), (f"TUNE {word.upper()}", "bold"), *synthetic, facts)
-    for part in (f"  {spent} of {budget}", f" · {pluralize(len(design.arms), 'setting')}"):
-        if head.cell_length + len(part) > width - 2:  # the bar's padding
-            break
-        head += Content.assemble((part, MUTED))
-    return head
+    boots = f"  {pluralize(len(progress.boots), 'boot')}  "
+    head = Content.assemble((f"{sign} ", color), (f"TUNE {word.upper()}", "bold"), *synthetic, boots)
+    head += shorten_recipe(design, width - 2 - head.cell_length)
+    parts = (f"  {spent} of {budget}", f" · {pluralize(len(design.arms), 'setting')}")
+    return join_fitting([head, *(Content.assemble((part, MUTED)) for part in parts)], width - 2)  # the bar's padding
 
 
 def render_rounds(progress: Progress, width: int, rows: int) -> Content:

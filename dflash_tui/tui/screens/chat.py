@@ -15,12 +15,13 @@ from textual.widgets import Input, Static
 from textual.worker import Worker
 
 from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, obey_command
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall
+from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall, join_fitting
 from dflash_tui.tui.widgets.key_line import KeyLine
 
 # Seconds between two drawings of an answer, and how much of it is drawn: its end.
@@ -28,6 +29,7 @@ _INTERVAL = 0.1
 _DRAWN = 20_000
 # Older parts of the conversation are not drawn any more.
 _MOST_PARTS = 120
+_LEAST_NAME = 12
 
 
 class ChatScreen(Screen[None]):
@@ -63,6 +65,9 @@ class ChatScreen(Screen[None]):
         self.query_one("#say").focus()
         self._show_status()
 
+    def on_resize(self) -> None:
+        self._show_status()
+
     def begin(self, run: Run) -> None:
         """Talk with the server of `run`: go on with it, or begin anew with another one."""
         if self.conversation and self.conversation.run.id == run.id:
@@ -79,13 +84,13 @@ class ChatScreen(Screen[None]):
             return
         settings = [f"temperature {talk.temperature:g}"] if talk.temperature is not None else []
         settings += ["system text"] if talk.system else []
-        self.query_one("#status", Display).show(
-            Content.assemble(
-                ("● ", "$primary"), ("CHAT", "bold"), f"  {talk.run.plan.recipe}",
-                (f"  {format_endpoint(Endpoint.from_run(talk.run))}", "$foreground"),
-                (f"  {' · '.join(settings)}" if settings else "", "$accent"),
-            )
-        )  # fmt: skip
+        endpoint, width = Endpoint.from_run(talk.run), self.size.width - 2
+        head, place = Content.assemble(("● ", "$primary"), ("CHAT", "bold")), Content(f"  {endpoint.url}")
+        set_here = [Content.assemble((f"  {' · '.join(settings)}", "$accent"))] if settings else []
+        room = width - sum(part.cell_length for part in (head, place, *set_here)) - 2
+        name = Content(f"  {truncate_middle(talk.run.plan.recipe, max(_LEAST_NAME, room))}")
+        facts = [Content(f" · {fact}") for fact in list_endpoint_facts(endpoint)]
+        self.query_one("#status", Display).show(join_fitting([head, name, *set_here, place, *facts], width))
 
     @property
     def answering(self) -> bool:

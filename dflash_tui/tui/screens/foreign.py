@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import work
@@ -11,12 +13,15 @@ from textual.binding import Binding
 from textual.content import Content
 
 from dflash_tui.common.formatting import truncate_middle
+from dflash_tui.events import Health
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, join_fitting
 
 _MARKS = {"healthy": ("●", "$primary"), "unhealthy": ("✗", "$error"), "starting": ("◐", "$warning")}
+# Cells that a model's name has at least, and those of the release beside it.
+_LEAST_NAME, _VERSION = 16, 20
 _SHARED = {"window(-1)", "window(1)", "freeze", "chart", "alarms"}
 
 
@@ -31,7 +36,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the server is not affected"),
     ]
 
-    NO_GPU: ClassVar = "/metrics says nothing about GPUs"
+    CHARTS: ClassVar[Sequence[str]] = ("tok_s", "acceptance")  # /metrics says nothing of memory and GPUs
 
     def __init__(self, server: ForeignServer) -> None:
         super().__init__(time.time)
@@ -44,7 +49,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
     @once_composed
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one(Requests).hint = Content.assemble(("single requests of a foreign server are not known", MUTED))
+        self.query_one(Requests).hint = Content.assemble(("not known of a foreign server", MUTED))
         self.follow()
 
     @work(exclusive=True, group="foreign")
@@ -78,24 +83,29 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         health = self.state.health.value
         mark, color = _MARKS.get(health, _MARKS["starting"])
         about = self.server.identity
-        # What went wrong comes before what is only good to know: the line is cut from the right.
-        detail = f"  {self.state.health_detail}" if self.state.health_detail else ""
         word = "CONNECTING" if health == "starting" else health.upper()
-        frozen = "  FROZEN, space resumes" if self.frozen else ""
-        self.query_one("#status", Display).show(
-            Content.assemble(
-                (f"{mark} ", color),
-                (word, "bold"),
-                (frozen, "bold $accent"),
-                (detail, "$error"),
-                f"  {truncate_middle(about.model, 48)}" if about.model else "",
-                (f" · vLLM {about.version}" if about.version else "", MUTED),
-            )
+        width = self.size.width - 2
+        head = Content.assemble(
+            (f"{mark} ", color), (word, "bold"), ("  FROZEN, space resumes" if self.frozen else "", "bold $accent")
         )
-        self.query_one("#player", Display).show(
-            Content.assemble(
-                (" ○ FOREIGN: metrics only ", "bold reverse $accent"),
-                (f" {truncate_middle(self.server.url, 48)}", "bold"),
-                (" · not started by dflash-tui: nothing is sent, stopped or recorded", MUTED),
-            )
-        )
+        model = truncate_middle(about.model, max(_LEAST_NAME, width - head.cell_length - _VERSION))
+        parts = [head, Content(f"  {model}" if model else "")]
+        parts += [Content.assemble((f" · vLLM {about.version}", MUTED))] if about.version else []
+        self.query_one("#status", Display).show(join_fitting(parts, width))
+        label = Content.assemble((" ○ FOREIGN: metrics only ", "bold reverse $accent"))
+        url = Content.assemble((f" {truncate_middle(self.server.url, max(1, width - label.cell_length - 1))}", "bold"))
+        notes = (" · not started by dflash-tui", ": nothing is sent, stopped or recorded")
+        parts = [label, url, *(Content.assemble((note, MUTED)) for note in notes)]
+        self.query_one("#player", Display).show(join_fitting(parts, width))
+
+    def _draw_alarms(self, now: float) -> None:
+        if self.state.health is not Health.UNHEALTHY:
+            super()._draw_alarms(now)
+            return
+        display, width = (
+            self.query_one("#alarms", Display),
+            max(20, self.size.width - 4),
+        )  # which has no alarms to judge
+        lines = textwrap.wrap(self.state.health_detail or "it does not answer", width)
+        display.show(Content.assemble(("! ", "bold $error"), "\n  ".join(lines)))
+        display.add_class("-raised")

@@ -41,6 +41,10 @@ from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
+_OF_RECIPE = frozenset(
+    {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
+)
+"""The actions that need a recipe to be highlighted."""
 
 
 class LaunchScreen(OwnRecipesScreen):
@@ -48,24 +52,25 @@ class LaunchScreen(OwnRecipesScreen):
 
     BINDINGS: ClassVar = [
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
+        Binding("enter", "adopt", "Make a recipe", priority=True, tooltip="Make a recipe of the catalogue's pair"),
         Binding("enter", "keep_filter", "Keep the filter", priority=True, tooltip="Back to the list that is filtered"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
-        Binding("m", "method", "Method", show=False, tooltip="Next method of speculation, such as mtp, or none"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
         Binding("minus", "tokens(-1)", "Draft one token less", show=False),
         Binding("s", "profile", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (as published)"),
         Binding("o", "options", "Options", tooltip="Options: context, memory share, requests, port, any flag"),
         Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
-        Binding("v", "variant", "Variant", show=False, tooltip="Next variant, for instance another drafter"),
-        Binding("g", "gpu", "GPU", show=False, tooltip="Next GPU"),
-        Binding("h", "hosts", "Hosts", show=False, tooltip="Hosts: serve together with another machine, over ssh"),
-        Binding("n", "drafters", "New pair", show=False, tooltip="New pair: find a drafter for a model, for a recipe"),
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
-        Binding("slash", "filter", "Filter", show=False, key_display="/", tooltip="Filter the recipes by words"),
-        Binding("y", "copy", "Copy", show=False, tooltip="Copy the command"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
-        Binding("f", "tune", "Tune", show=False, tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        Binding("slash", "filter", "Filter", key_display="/", tooltip="Filter the recipes by words"),
+        Binding("n", "drafters", "New pair", tooltip="New pair: find a drafter for a model, for a recipe"),
+        Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
+        Binding("g", "gpu", "GPU", tooltip="Next GPU"),
+        Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
+        Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
+        Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("1", "app.show('launch')", "Launch screen", show=False),
@@ -180,7 +185,8 @@ class LaunchScreen(OwnRecipesScreen):
         self.query_one("#head", Display).show(head)
         machine = self.query_one("#machine", Display)
         width = machine.content_size.width or self.app.size.width  # before it is laid out
-        machine.show(render_plan.render_machine(probe, self.choice.choose_cards(self._recipe), width))
+        rows = 3 if self.has_class("-narrow") and self.has_class("-short") else 8  # what the style sheet gives
+        machine.show(render_plan.render_machine(probe, self.choice.choose_cards(self._recipe), width, rows))
         servers, newest_first = self.query_one("#servers", Display), self.running[::-1]
         width = servers.content_size.width or machine.content_size.width or self.app.size.width
         servers.show(render_plan.render_servers(newest_first, self.now(), width))
@@ -210,7 +216,7 @@ class LaunchScreen(OwnRecipesScreen):
         """Return what there is to do where no recipe is listed."""
         if self.query_one(RecipeList).filtered:
             return Content("no recipe has all these words; esc shows all")
-        return Content("no recipe was found; dflash-tui recipes new makes one")
+        return Content("no recipe was found; n finds a drafter for a model, dflash-tui recipes new makes a file")
 
     def _render_plan(self, recipe: Recipe, width: int) -> Content:
         resolved, plan, _, memory = self.choice.plan(recipe)
@@ -255,9 +261,15 @@ class LaunchScreen(OwnRecipesScreen):
         filtering, filtered = (recipes.filtering, recipes.filtered) if recipes else (False, False)
         if filtering or action in {"keep_filter", "unfilter"}:
             return {"keep_filter": filtering, "unfilter": filtered}.get(action, False)
-        if action in {"variant", "profile"}:
-            recipe = self._recipe
-            return recipe is not None and (bool(recipe.variants) if action == "variant" else len(recipe.profiles) > 1)
+        chosen = self.chosen
+        if action == "filter":
+            return bool(recipes and recipes.entries)
+        if action == "adopt":
+            return isinstance(chosen, CataloguePair)
+        if action in _OF_RECIPE and not isinstance(chosen, Recipe):
+            return False
+        if isinstance(chosen, Recipe) and action in {"variant", "profile"}:
+            return bool(chosen.variants) if action == "variant" else len(chosen.profiles) > 1
         return len(self.choice.cards) > 1 if action == "gpu" else True
 
     def action_mode(self) -> None:
@@ -334,6 +346,11 @@ class LaunchScreen(OwnRecipesScreen):
         if planned := self._plan():
             self.app.push_screen(PatchScreen(planned.plan))
 
+    def action_adopt(self) -> None:
+        """Make a recipe of the highlighted pair."""
+        if isinstance(pair := self.chosen, CataloguePair):
+            self.add_recipe_of(pair)
+
     def action_keep_filter(self) -> None:
         self.query_one(RecipeList).close_filter(keep=True)
 
@@ -341,11 +358,7 @@ class LaunchScreen(OwnRecipesScreen):
         """Show the checks of the plan; a launch continues when none fails."""
         from dflash_tui.tui.dialogs.doctor import Doctor
 
-        if isinstance(recipe := self.chosen, CataloguePair):
-            self.add_recipe_of(recipe, launching=launching)
-            return
-        if not isinstance(recipe, Recipe):
-            self.notify("this recipe does not load; the right side says why", severity="warning")
+        if (recipe := self._recipe) is None:
             return
         try:
             port = lifecycle.find_free_port(recipe.port) if launching else None

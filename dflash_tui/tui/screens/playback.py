@@ -92,7 +92,6 @@ class PlaybackScreen(Screen[None]):
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#found").border_title = "verdict on all prompts"
-        self.query_one("#status", Display).show(render_report_head(self.report))
         label = synthetic_label(self.report.design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
@@ -107,15 +106,18 @@ class PlaybackScreen(Screen[None]):
         """Show how far both answers are."""
         pair, at, design = self.pair, self.clock.position, self.report.design
         most = max(pair.a.tokens, pair.b.tokens)
-        self.query_one("#player", Display).show(playback.render_clock(pair, self.place, len(self.pairs), self.clock))
+        width = self.size.width - 2
+        self.query_one("#status", Display).show(render_report_head(self.report, self.size.width))
+        clock = playback.render_clock(pair, self.place, len(self.pairs), self.clock, width)
+        self.query_one("#player", Display).show(clock)
         for side, answer in zip(_SIDES, (pair.a, pair.b), strict=True):
             pane, text = self.query_one(f"#side-{side}"), self.query_one(f"#text-{side}", Display)
-            width, rows = pane.content_region.width, text.size.height
-            pane.border_title = playback.render_side_title(design, answer, width)
-            text.show(playback.render_text(answer, at, width, rows))
-            figures = playback.render_figures(answer, at, most, width)
+            cells, rows = pane.content_region.width, text.size.height
+            pane.border_title = playback.render_side_title(design, answer, cells)
+            text.show(playback.render_text(answer, at, cells, rows))
+            figures = playback.render_figures(answer, at, most, cells)
             self.query_one(f"#figures-{side}", Display).show(figures)
-        self.query_one("#ratio", Display).show(playback.render_ratio(design, pair, at))
+        self.query_one("#ratio", Display).show(playback.render_ratio(design, pair, at, width))
         foot = playback.render_foot(self.report, self.comparison, pair, self.query_one("#found").content_region.width)
         self.query_one("#foot", Display).show(foot)
 

@@ -20,7 +20,7 @@ from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar, join_fitting
 
 # Seconds that reading may take before keys are handled, so that a key press is painted within 50 ms.
 SLICE = 0.01
@@ -28,7 +28,7 @@ _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
 _LEAST_STEP = 2.0
 _BAR = 24
-_SHARED = {"window(-1)", "window(1)", "log", "chart", "alarms", "app.fix", "report"}
+_FIRST, _SHARED = {"app.fix", "report"}, {"window(-1)", "window(1)", "log", "chart", "alarms"}
 
 
 class ReplayScreen(RunScreen, inherit_bindings=False):
@@ -38,6 +38,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     """
 
     BINDINGS: ClassVar = [
+        *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _FIRST),
         Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
         Binding("left", "seek(-1)", "Back", key_display="←", priority=True, tooltip="Back by a 40th"),
         Binding("right", "seek(1)", "Forward", key_display="→", priority=True, tooltip="Forward by a 40th"),
@@ -181,11 +182,12 @@ def render_position(player: Player, width: int) -> Content:
     state = "reading …" if player.behind else "end" if player.finished else "paused" if player.paused else "playing"
     mark = "■" if player.finished else "‖" if player.paused else "▶"
     share = player.position / player.duration if player.duration else 1.0
-    drawn = draw_bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
-    return Content.assemble(
+    head = Content.assemble(
         (f" {mark} REPLAY ", "bold reverse $accent"),
         (f" {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
-        (f" {drawn}  ", "$accent"),
-        (truncate_middle(player.recording.name, 40), "$foreground 80%"),
-        (" · recorded, not a live server", MUTED),
+        (f" {draw_bar(share, _BAR).ljust(_BAR, '░')} " if width >= 100 else "", "$accent"),
     )
+    width -= 2  # the padding
+    name = truncate_middle(player.recording.name, max(1, width - head.cell_length - 1))
+    note = Content.assemble((" · recorded, not a live server", MUTED))
+    return join_fitting([head, Content.assemble((f" {name}", "$foreground 80%")), note], width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.alarms import AlarmDialog, render_alarms
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.render import ranks, status
+from dflash_tui.tui.render import charts, ranks, status
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
 from dflash_tui.tui.widgets.failure import FailurePane
@@ -62,33 +62,29 @@ class RunScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar = [
-        Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
-        Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost"),
-        Binding(
-            "left_square_bracket",
-            "window(-1)",
-            "Time",
-            key_display="[ ]",
-            tooltip="Shorter or longer window: 2, 10, 60 min",
-        ),
-        Binding("right_square_bracket", "window(1)", "Longer window", show=False),
-        Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
-        Binding("l", "log", "Log", tooltip="Full-screen log, and back"),
-        Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="All alarms in full"),
-        Binding("y", "copy_curl", "Curl", show=False, tooltip="Copy a curl that asks this server"),
-        Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
         Binding("f", "app.fix", "Fix", tooltip="Launch again with a suggested fix; shows the command first"),
         Binding("u", "report", "Report", tooltip="Write a bug report for vLLM's issue tracker"),
+        Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
+        Binding("l", "log", "Log", tooltip="Full-screen log, and back"),
+        Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
+        Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
+        Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost"),
+        Binding("left_square_bracket", "window(-1)", "Time", key_display="[ ]",
+                tooltip="Shorter or longer window: 2, 10, 60 min"),
+        Binding("right_square_bracket", "window(1)", "Longer window", show=False),
+        Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="All alarms in full"),
+        Binding("y", "copy_curl", "Curl", show=False, tooltip="Copy a curl that asks this server"),
         Binding("1", "app.show('launch')", "Launch", tooltip="The launch screen"),
         Binding("2", "app.show('live')", "Live screen", show=False),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the server keeps running"),
-    ]
+    ]  # fmt: skip
 
     # The footer offers keys by these: the stage, whether there is a server, and whether there is a failure.
     key_state: reactive[tuple[str, bool, bool]] = reactive(("", False, False), repaint=False, bindings=True)
 
     NO_GPU: ClassVar = "no GPU"
+    CHARTS: ClassVar[Sequence[str]] = charts.NAMES
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -162,7 +158,7 @@ class RunScreen(Screen[None]):
             yield Display(id="steps")
         yield FailurePane()
         yield RequestStrip()
-        yield RunPanes(self.NO_GPU)
+        yield RunPanes(self.NO_GPU, self.CHARTS)
         yield TooSmall()
         yield KeyLine()
 
@@ -260,11 +256,13 @@ class RunScreen(Screen[None]):
         self.set_class(cluster is not None, "-ranks")
         if cluster:
             self.query_one("#ranks", Display).show(ranks.render_ranks(cluster, self.state, now))
-        host = read_called_name()
-        line = status.render_status(
-            self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen, endpoint=self.endpoint, host=host
-        )
-        self.query_one("#status", Display).show(line)
+        self.query_one("#status", Display).show(
+            status.render_status(
+                self.plan, self.run, self.state, self.error,
+                now=now, frozen=self.frozen, width=self.size.width - 2, endpoint=self.endpoint,
+                host=read_called_name(),
+            )
+        )  # fmt: skip
         if self.stage == "starting":
             # A pane that was hidden has no width before.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES

@@ -42,7 +42,7 @@ class HistoryScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble(("starts", "bold"), "  reading …"), id="head-of-starts")
+            yield Static(Content("reading …"), id="head-of-starts")
             with VerticalScroll(id="checks"):
                 yield Static(id="compared", markup=False)
 
@@ -55,8 +55,8 @@ class HistoryScreen(Dialog[None]):
     async def load_starts(self) -> None:
         """Read the starts in a thread; those of finished runs are read once."""
         starts = await asyncio.to_thread(startup_history.list_starts)
-        head = f"  {pluralize(len(starts), 'start')} on this machine; medians until the first answer"
-        self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
+        head = f"{pluralize(len(starts), 'start')} on this machine; medians until the first answer"
+        self.query_one("#head-of-starts", Static).update(Content(head))
         comparison, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has started on this machine yet", MUTED))
         comparison.update(render_kinds(startup_comparison.group_starts(starts), width) if starts else none)

@@ -115,7 +115,7 @@ class VerdictScreen(Screen[None]):
             )
             return
         report, comparison, design = self.report, self.comparison, self.report.design
-        self.query_one("#status", Display).show(experiment.render_report_head(report, self.place))
+        self.query_one("#status", Display).show(experiment.render_report_head(report, self.size.width, self.place))
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -30,6 +30,8 @@ MUTED_ROW = "auto 70%"
 REQUESTS_SHOWN = 60
 # The cells from which a table of requests has the column of tokens, and the one of how each ended.
 _TOKENS_FROM, _END_FROM = 31, 37
+# The cells of a position's number and share, and those of a border beside its title.
+_LEAST_POSITION, _TITLE_EDGES = 8, 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -43,6 +45,19 @@ class Display(Static):
         if content != self.content:
             taller = content.plain.count("\n") != str(self.content).count("\n")
             self.update(content, layout=taller or self.styles.text_wrap == "wrap")
+
+
+def join_fitting(parts: Iterable[Content], width: int) -> Content:
+    """Return the parts that fit into `width` cells beside each other, the most important first.
+
+    The first that does not fit is left out whole, and so is what follows it; the very first is always there.
+    """
+    line: Content | None = None
+    for part in parts:
+        if line is not None and line.cell_length + part.cell_length > width:
+            break
+        line = part if line is None else line + part
+    return line or Content("")
 
 
 class MarkedList(OptionList):
@@ -168,20 +183,30 @@ class Positions(Widget):
 
     def watch_advice(self) -> None:
         """Name the advice in the title."""
-        self.border_title = Content(f"accepted per position{_format_advice(self.advice)}")
+        self._write_title()
+
+    def on_resize(self) -> None:
+        self._write_title()
+
+    def _write_title(self) -> None:
+        title = f"accepted per position{_format_advice(self.advice)}"
+        if len(title) + _TITLE_EDGES > self.outer_size.width:
+            title = title.replace(" per position", "")
+        self.border_title = Content(title)
 
     def render(self) -> RenderResult:
         width, height = self.size
         if not self.shares or height < 1:
             return Content("no steps in this window" if height > 0 else "")
-        columns = -(-len(self.shares) // height)
-        row_count = -(-len(self.shares) // columns)
+        columns = min(-(-len(self.shares) // height), max(1, (width + 1) // _LEAST_POSITION))
+        row_count = min(height, -(-len(self.shares) // columns))
         column_width = (width + 1) // columns
         useless = self.advice.first_useless if self.advice else None
         rows = [Content("") for _ in range(row_count)]
-        for index, share in enumerate(self.shares):
+        hidden = len(self.shares) > columns * row_count
+        for index, share in enumerate(self.shares[: columns * row_count - hidden]):
             room = max(0, column_width - 9)
-            gap = " " if index >= row_count else ""
+            gap = " " if index >= row_count and column_width > _LEAST_POSITION else ""
             drawn = draw_bar(share or 0.0, room)
             mark = "✗" if index + 1 == useless else " "
             color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
@@ -191,6 +216,8 @@ class Positions(Widget):
                 (drawn, color),
                 f"{format_number(None if share is None else share * 100, 0):>{room - len(drawn) + 4}}",
             )
+        if hidden:
+            rows[-1] += Content.assemble(("  …", MUTED))
         return Content("\n").join(rows)
 
 

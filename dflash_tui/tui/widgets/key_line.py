@@ -13,7 +13,7 @@ from dflash_tui.tui.terminal import StatusMessage, TerminalApp
 
 _SEVERITIES = {"information": ("·", "$primary"), "warning": ("!", "$warning"), "error": ("✗", "$error")}
 # These are never left out: whoever is lost needs them.
-_LAST = ("question_mark", "q")
+_LAST = ("escape", "question_mark", "q")
 
 
 class ShownKey(NamedTuple):
@@ -33,8 +33,8 @@ class ShownKey(NamedTuple):
 
 
 def fit_keys(keys: list[ShownKey], width: int) -> list[ShownKey]:
-    """Return the keys that fit into `width` cells with a blank between two; help and quit stay, at the end."""
-    last = [key for key in keys if key.name in _LAST]
+    """Return the keys that fit into `width` cells with a blank between two; escape, help and quit stay, at the end."""
+    last = sorted((key for key in keys if key.name in _LAST), key=lambda key: _LAST.index(key.name))
     left, fitting = width - sum(key.width + 1 for key in last) + 1, []
     for key in keys:
         if key not in last:

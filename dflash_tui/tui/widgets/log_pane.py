@@ -221,7 +221,14 @@ class LogPane(Log):
             self.at = next((index for index in matches if index > self.at), matches[0])
         else:
             self.at = next((index for index in reversed(matches) if self.at < 0 or index < self.at), matches[-1])
-        self.scroll_to(y=max(0, self.at - self.size.height // 2), animate=False, immediate=True)
+        column = self.lines[self.at].lower().find(self.words) + len(self.words) + 1
+        beyond = column - self.scrollable_content_region.width  # where a line is cut, its match is to be seen
+        self.scroll_to(
+            x=max(0, beyond) if self.allow_horizontal_scroll else 0,
+            y=max(0, self.at - self.size.height // 2),
+            animate=False,
+            immediate=True,
+        )
         self.auto_scroll = False  # even at the end: the match must not be pushed away
         self.refresh()
         self._update_title()
@@ -235,6 +242,7 @@ class LogPane(Log):
 
     def action_all(self) -> None:
         self.words, self.at, self.rows.fold = "", -1, self.folding
+        self.scroll_to(x=0, animate=False)
         self._refill(0)
 
     def action_wrap(self) -> None:

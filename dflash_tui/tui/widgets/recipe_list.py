@@ -172,6 +172,7 @@ class RecipeList(Vertical):
         ]
         if pairs and pairs[0]:
             rows.insert(pairs[0], None)  # a line between the recipes and the catalogue
+        self.border_title = "recipes, then pairs of the catalogue" if pairs else self.BORDER_TITLE
         self._drawn = None
         table.clear_options()
         table.add_options(rows)

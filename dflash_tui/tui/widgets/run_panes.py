@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.containers import Container
 
@@ -13,11 +15,16 @@ from dflash_tui.tui.widgets.log_pane import LogPane
 
 
 class RunPanes(Container):
-    """The grid of a run: its charts, what each drafted position is worth, its requests and its log."""
+    """The grid of a run: its charts, what each drafted position is worth, its requests and its log.
 
-    def __init__(self, no_gpu: str) -> None:
+    Args:
+        no_gpu: What is written where the load of GPUs would be drawn.
+        names: The charts that have something to show, which follow each other where there is room for one.
+    """
+
+    def __init__(self, no_gpu: str, names: Sequence[str]) -> None:
         super().__init__(id="panes")
-        self.no_gpu = no_gpu
+        self.no_gpu, self.names = no_gpu, names
         self.first = 0
 
     def compose(self) -> ComposeResult:
@@ -34,7 +41,7 @@ class RunPanes(Container):
 
     def show_next_chart(self) -> None:
         """Begin with the next chart."""
-        self.first = (self.first + 1) % len(charts.NAMES)
+        self.first = (self.first + 1) % len(self.names)
         self._mark_charts()
 
     def draw_charts(self, state: RunState, now: float, span: float) -> None:
@@ -50,8 +57,8 @@ class RunPanes(Container):
 
     def _mark_charts(self) -> None:
         """Mark the chart to show where there is room for one, and the second for where there is room for two."""
-        for number, name in enumerate(charts.NAMES):
-            place = (number - self.first) % len(charts.NAMES)
+        for number, name in enumerate(self.names):
+            place = (number - self.first) % len(self.names)
             chart = self.query_one(f"#{name}")
             chart.set_class(place == 0, "-first")
             chart.set_class(place == 1, "-second")
