@@ -1,6 +1,7 @@
 """`ab play`: files that show two arms write the same answer."""
 
 import json
+from xml.etree import ElementTree
 
 import pyte
 import pytest
@@ -40,6 +41,14 @@ def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_pa
     assert main.main(["ab", "play", begin_played(), "--svg", str(path)]) == 0
     drawn = path.read_text(encoding="utf-8")
     assert (drawn.startswith("<svg"), drawn.count("&#160;done&#160;in")) == (True, 1)
+
+
+def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
+    """U+FFFE and U+FFFF have no place in XML, nor has markup of an answer."""
+    path, said = tmp_path / "ab.svg", "\ufffe<script>\uffff]]></svg>&x;"
+    assert main.main(["ab", "play", begin_played(text=lambda _: f"{said}\n{TEXT}"), "--svg", str(path)]) == 0
+    texts = [part.text for part in ElementTree.fromstring(path.read_bytes()).iter() if part.text]  # noqa: S314 - our own
+    assert any("<script>]]></svg>&x;" in text for text in texts)
 
 
 @pytest.mark.parametrize("words", ["", "--prompt Poem --svg x", "--arm n=3 --svg x", "--arm compile"])
