@@ -1,6 +1,7 @@
 """`ab play`: files that show two arms write the same answer."""
 
 import json
+import resource
 from xml.etree import ElementTree
 
 import pyte
@@ -41,6 +42,20 @@ def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_pa
     assert main.main(["ab", "play", begin_played(), "--svg", str(path)]) == 0
     drawn = path.read_text(encoding="utf-8")
     assert (drawn.startswith("<svg"), drawn.count("&#160;done&#160;in")) == (True, 1)
+
+
+def test_a_picture_that_cannot_be_written_whole_leaves_the_earlier_one(folders, tmp_path):
+    """The disk takes a part of it only."""
+    path, limits = tmp_path / "ab.svg", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("before")
+    identity = begin_played()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert main.main(["ab", "play", identity, "--svg", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["ab.svg"]
 
 
 def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
