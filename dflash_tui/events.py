@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from dflash_tui.readings import Amount, Counters, GpuLoad, Histogram, Whole, measure_acceptance_length
+from dflash_tui.readings import Amount, Counters, GpuLoad, Histogram, Speed, Whole, measure_acceptance_length
 
 
 class Step(StrEnum):
@@ -300,7 +300,7 @@ class RequestDone(Event, frozen=True, tag="request"):
     ttft: Amount | None = None
     """Seconds to the first token."""
     total: Amount = 0.0
-    decode_tok_s: Amount | None = None
+    decode_tok_s: Speed | None = None
     """Tokens after those of the first arrival / (t_last - t_first); None when all arrived, or were read, at once."""
     finish: str = ""
     error: str = ""

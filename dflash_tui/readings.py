@@ -13,6 +13,8 @@ MOST_BUCKETS = 256
 # What is read from a file, which anybody may have written, must lie within these.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+# Its reciprocal, the seconds of a token, is such an amount, too.
+Speed = Annotated[float, msgspec.Meta(ge=1 / MOST, le=MOST)]
 _LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 

@@ -7,6 +7,7 @@ anybody and be anything: what is read of it has a bound, and what is wrong is sa
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -31,6 +32,7 @@ KIND_LIMIT = 24
 _Kind = Annotated[str, Meta(max_length=KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, max_length=8 << 20, pattern=r"\S")]
 _Tokens = Annotated[int, Meta(ge=1, le=65_536)]
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 # What is asked so that the number can be found in the answer; the mark is the one of the set's own answers.
 _NUMBER = "\nThink step by step, and end with a line of the form: #### NUMBER"
 _CODE = "Complete this Python function. Answer with the whole function in one block of code.\n\n"
@@ -135,16 +137,15 @@ def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RecipeError(f"{path}: {clean_line(why)}") from None
     cut = len(data) == _MOST_BYTES
-    text = data.decode(errors="replace")
     if path.suffix == ".json":
-        yield from _read_array(path, text, cut=cut)
+        yield from _read_array(path, data.decode(errors="replace"), cut=cut)
         return
-    if cut and "\n" in text:
-        text = text[: text.rindex("\n")]
-    for number, line in enumerate(text.split("\n"), 1):
+    if cut and b"\n" in data:
+        data = data[: data.rindex(b"\n")]
+    for number, line in enumerate(io.BytesIO(data), 1):  # a list of empty lines takes ten times as much
         if line.strip():
             try:
-                yield number, msgspec.json.decode(line)
+                yield number, msgspec.json.decode(line.decode(errors="replace"))
             except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
                 raise RecipeError(f"{path}:{number}: {clean_line(str(error))}") from None
 
@@ -155,8 +156,7 @@ def _read_array(path: Path, text: str, *, cut: bool) -> Iterator[tuple[int, Any]
     if not place or text[: place - 1].strip():
         raise RecipeError(f"{path}:1: expected a JSON array")
     while True:
-        while place < len(text) and text[place] in " \t\r\n,":
-            place += 1
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr] # which matches nothing, too
         if text[place : place + 1] == "]":
             return
         number += 1

@@ -10,11 +10,13 @@ _ESCAPES = (
     rf"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_]{_STRING}|[ -/]+[0-~]|[0-~])"
     rf"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f]{_STRING}"
 )
-# Unicode's format characters (Cf) and line ends, which reorder or hide text, and letters that nobody sees.
+# Unicode's format characters (Cf) and line ends, which reorder or hide text, letters that nobody sees, and the two
+# that are no characters, which no XML may hold, so no picture either.
 UNSEEN = (
     r"\u2028\u2029\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e00ff\U000e01f0-\U000e0fff\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufff0-\ufff8"
+    r"\ufffe\uffff"
 )
 _CONTROL = rf"[\x00-\x08\x0a-\x1f\x7f-\x9f{UNSEEN}]"
 # Marks that pile up on one letter; no language needs more than three.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -168,9 +169,10 @@ def stop_driver(design: Design) -> bool:
     driver = store.find_driver(folder)
     if driver is None:
         return False
-    process = psutil.Process(driver.pid)
-    if process_identity.read_process_identity(driver.pid) == driver.born:
-        processes.send_signal(process, signal.SIGTERM)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself meanwhile
+        process = psutil.Process(driver.pid)
+        if process_identity.read_process_identity(driver.pid) == driver.born:
+            processes.send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):
         if time.monotonic() > deadline:

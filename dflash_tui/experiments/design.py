@@ -8,14 +8,20 @@ an arm.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.load import MeasuredWindow
+from dflash_tui.event_json import YEAR_2100
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.readings import Amount, Whole
+
+_Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -73,7 +79,7 @@ class Design(msgspec.Struct, frozen=True):
     """The temperature of sampling; None is the model's own."""
     top_p: float | None = None
     """The share of the probability that tokens are drawn from; None is the model's own."""
-    concurrency: tuple[int, ...] = (1,)
+    concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
     """The numbers of requests that are under way at a time, one after the other."""
     own_cache: bool = True
     """Whether each arm has a compile cache of its own, empty at its first boot."""
@@ -99,7 +105,7 @@ class Design(msgspec.Struct, frozen=True):
     """Whether answers go on past the model's own end (`ignore_eos`), so that all have the length that was asked for."""
     tuning: Tuning | None = None
     """What makes it a tune; None of an A/B."""
-    looks: int = 1
+    looks: _Count = 1
     """How often its boots are judged: once, and once more for each time that boots were added after a report."""
 
     @property
@@ -187,7 +193,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """The run that was launched; empty when it did not come to that."""
     attempt: int = 1
     """Which attempt at this boot it was."""
-    began: float = 0.0
+    began: Annotated[float, Meta(ge=0, lt=YEAR_2100)] = 0.0
     """When it was launched, in seconds since the epoch."""
     prepared: Amount | None = None
     """Seconds that checks, patches and models took before the launch."""

@@ -1,6 +1,8 @@
 """`ab play`: files that show two arms write the same answer."""
 
 import json
+import resource
+from xml.etree import ElementTree
 
 import pyte
 import pytest
@@ -40,6 +42,28 @@ def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_pa
     assert main.main(["ab", "play", begin_played(), "--svg", str(path)]) == 0
     drawn = path.read_text(encoding="utf-8")
     assert (drawn.startswith("<svg"), drawn.count("&#160;done&#160;in")) == (True, 1)
+
+
+def test_a_picture_that_cannot_be_written_whole_leaves_the_earlier_one(folders, tmp_path):
+    """The disk takes a part of it only."""
+    path, limits = tmp_path / "ab.svg", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("before")
+    identity = begin_played()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert main.main(["ab", "play", identity, "--svg", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["ab.svg"]
+
+
+def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
+    """U+FFFE and U+FFFF have no place in XML, nor has markup of an answer."""
+    path, said = tmp_path / "ab.svg", "\ufffe<script>\uffff]]></svg>&x;"
+    assert main.main(["ab", "play", begin_played(text=lambda _: f"{said}\n{TEXT}"), "--svg", str(path)]) == 0
+    texts = [part.text for part in ElementTree.fromstring(path.read_bytes()).iter() if part.text]
+    assert any("<script>]]></svg>&x;" in text for text in texts)
 
 
 @pytest.mark.parametrize("words", ["", "--prompt Poem --svg x", "--arm n=3 --svg x", "--arm compile"])

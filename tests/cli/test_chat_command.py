@@ -75,6 +75,17 @@ def test_a_failure_ends_a_pipe(word, evidence, launch, typed, capfd):
     assert evidence in capfd.readouterr().err
 
 
+def test_bytes_that_are_no_characters_are_sent_as_question_marks(launch, typed, capfd):
+    """As a pipe and the command line may have them, where Python keeps such bytes as halves of surrogate pairs."""
+    run = launch("log")
+    wait_for_answer(run.url)
+    typed("caf\udce9")
+    assert main(["chat", "--system", "\udcff"]) == 0
+    assert capfd.readouterr().out == f"{ANSWER}\n"
+    [body] = asked(run)
+    assert [each["content"] for each in body["messages"]] == ["?", "caf?"]
+
+
 def test_a_run_that_has_ended_is_refused(launch, capfd):
     assert main(["chat"]) == 2
     assert "up RECIPE" in capfd.readouterr().err

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
 
+from dflash_tui.cli.main import main
 from dflash_tui.machine import system
 from tests.support.waiting import wait_until
 
@@ -50,3 +52,12 @@ def test_what_outlives_its_parent_by_design_is_no_orphan(tree):
         end(launcher)
         assert psutil.Process(launched).cmdline()[0] == title
         assert launched not in lost()
+
+
+def test_an_orphan_that_has_ended_by_itself_is_no_error(monkeypatch, capsys):
+    """Between the moment in which it was found and that in which it would be stopped."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    monkeypatch.setattr(system, "find_orphans", lambda: [system.Orphan(gone.pid, "VLLM::EngineCore", MIB, "boot:1")])
+    assert main(["orphans", str(gone.pid), "--yes"]) == 0
+    assert str(gone.pid) in capsys.readouterr().err

@@ -118,6 +118,35 @@ def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, valu
         assert why in said
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("design.concurrency", []),
+        ("design.looks", -1),
+        ("design.looks", 10**30),
+        ("boots.0.began", 1e18),
+        ("boots.0.requests.0.decode_tok_s", 5e-324),
+        ("comparisons.0.prompts.0.b", 0),
+    ],
+)
+def test_a_file_with_figures_that_cannot_be_is_refused(where, value, capsys, tmp_path):
+    """Which a mean, a quantile or a date could not be made of."""
+    path = written(a_report(), where, value, tmp_path / "ab.json")
+    for words in (["report", path], ["report", path, "--format", "vllm-bench"], ["report", "compare", path, path]):
+        assert main.main(words) == 2
+        assert path in capsys.readouterr().err
+
+
+def test_prompts_are_levels_by_numbers_of_any_length(tmp_path):
+    """Python reads no number of so many digits."""
+    report = a_report()
+    boots = [
+        replace(boot, requests=tuple(replace(done, kind="9" * 5000) for done in boot.requests)) for boot in report.boots
+    ]
+    judged = verdict.build_report(replace(report.design, levels=True), boots)
+    assert judged.comparisons[0].prompts
+
+
 @pytest.mark.parametrize("at", [1e300, -1e300, 1e18])
 def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
     """In the head of a report, where it would end in an error of the system."""

@@ -161,3 +161,10 @@ def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys, 
     monkeypatch.setattr(sys, "executable", f"/a{letter}b/python")
     assert main.main(["service", "demo-cpu"]) == 2
     assert capsys.readouterr().err == snapshot
+
+
+def test_a_variable_that_systemd_would_ignore_is_refused(monkeypatch, capsys):
+    """Its values are UTF-8, and a folder's name need not be."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/caf\udce9")
+    assert main.main(["service", "demo-cpu"]) == 2
+    assert "PATH" in capsys.readouterr().err

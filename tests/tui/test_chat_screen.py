@@ -135,3 +135,12 @@ def test_the_screen(snap_compare, monkeypatch):
         await pilot.pause()
 
     assert snap_compare(panel, terminal_size=(80, 24), run_before=act)
+
+
+async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
+    """Each takes a row of the screen to lay out, which a panel that answers keys has no time for."""
+    run = launch("adds=" + "\n" * 15_000 + "end")
+    async with talk_with(run, (80, 24)) as (pilot, _, screen):
+        await say(pilot, "hi")
+        await shows(pilot, "end", "tok/s")
+        assert screen.query_one("#talk").virtual_size.height < 1100

@@ -150,7 +150,7 @@ class Conversation:
         Of one that fails or is cancelled the answer stays as far as it came; without any the turn is forgotten.
         """
         run, stream = self.run, AnswerStream(show)
-        self.messages.append({"role": "user", "content": text})
+        self.messages.append({"role": "user", "content": _make_sendable(text)})
         self._forget_oldest()
         try:
             done = await client.send_conversation(run.url, self._build_body(), stream, key=run.api_key)
@@ -168,7 +168,7 @@ class Conversation:
             self.messages.pop()
 
     def _build_body(self) -> dict[str, Any]:
-        system = [{"role": "system", "content": self.system}] if self.system else []
+        system = [{"role": "system", "content": _make_sendable(self.system)}] if self.system else []
         body: dict[str, Any] = {"model": self.run.plan.served_name, "messages": [*system, *self.messages]}
         if context := self.run.plan.context:
             body["max_tokens"] = max(1, context // _ANSWER_SHARE)
@@ -180,3 +180,8 @@ class Conversation:
             or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
         ):
             del self.messages[: 2 if len(self.messages) > 2 else 1]
+
+
+def _make_sendable(text: str) -> str:
+    """Return `text` with ? for bytes that were no characters where it was typed or piped, which JSON cannot hold."""
+    return text.encode(errors="replace").decode()

@@ -9,6 +9,7 @@ import msgspec
 from dflash_tui.benchmark.earlier_spread import EarlierSpread
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.readings import Speed
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
 # 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.
@@ -30,9 +31,9 @@ class PromptRatio(msgspec.Struct, frozen=True):
 
     kind: str
     """The name of the prompt."""
-    a: float
+    a: Speed
     """The median of arm `a`."""
-    b: float
+    b: Speed
     """The median of arm `b`."""
     ratio: Ratio
     """That of `b` to `a`, with its interval."""

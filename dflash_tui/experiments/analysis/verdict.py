@@ -238,7 +238,7 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
     ratios = []
     cells = list(dict.fromkeys(cell for boot in arms[a] for cell in boot.by_prompt))
     if design.levels:  # they were sent in a shuffled order, and are read from the least level to the greatest
-        cells.sort(key=lambda cell: (cell.streams, [int(part) for part in re.findall(r"\d+", cell.kind)]))
+        cells.sort(key=lambda cell: (cell.streams, [int(part) for part in re.findall(r"\d{1,15}", cell.kind)]))
     for cell in cells:
         only = [[boot.only(cell) for boot in arm if cell in boot.by_prompt] for arm in arms]
         apart = compare_measure(only, a, b, measure)

@@ -31,6 +31,8 @@ class CopyPlace:
 
     root: Path
     """Nothing is written outside of it."""
+    file_mode = 0o600
+    """Who may read what is written there, before the umask."""
 
     def part_path(self, file: CopyFile) -> Path:
         """Return where the bytes of a file go before its hash was compared."""
@@ -77,6 +79,8 @@ class CopyPlace:
 class SnapshotPlace(CopyPlace):
     """A snapshot in the hub's cache: blobs by their hash, links to them, and the commit that the revision is."""
 
+    file_mode = 0o644  # as huggingface_hub has them: the cache may be one of a group
+
     def __init__(self, place: HubSnapshot, files: tuple[CopyFile, ...]) -> None:
         self._place, self._files = place, files
         self.root = cache.hub_cache_folder()
@@ -120,7 +124,7 @@ class SnapshotPlace(CopyPlace):
             ref = self._folder / "refs" / self._place.revision
             self.ensure_folder(ref.parent)
             temporary = ref.with_name(f".{ref.name}.{os.getpid()}")
-            with open_part(temporary) as out:
+            with open_part(temporary, self.file_mode) as out:
                 out.write(self._place.commit.encode())
             temporary.replace(ref)
 
@@ -202,14 +206,14 @@ def start_hash(file: CopyFile) -> Hash:
     return hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
 
 
-def open_part(path: Path) -> BinaryIO:
-    """Open a file for reading and writing, made where it is missing; a link, or what is no file, is not opened.
+def open_part(path: Path, mode: int) -> BinaryIO:
+    """Open a file for reading and writing, made with `mode` if it is missing; a link or what is no file is not opened.
 
     Raises:
         OSError: it is no file, or cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.fdopen(os.open(path, flags, 0o644), "r+b", buffering=0)
+    file = os.fdopen(os.open(path, flags, mode), "r+b", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a file", str(path))

@@ -161,7 +161,7 @@ def _hold_lock(place: CopyPlace) -> Iterator[None]:
     """
     path = place.lock_path()
     place.ensure_folder(path.parent)
-    with places.open_part(path) as lock:
+    with places.open_part(path, place.file_mode) as lock:
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:
             try:
@@ -184,7 +184,7 @@ def _receive_file(place: CopyPlace, file: CopyFile, offset: int, source: _Input)
     part, path = place.part_path(file), place.file_path(file)
     place.ensure_folder(part.parent)
     place.ensure_folder(path.parent)
-    with places.open_part(part) as out:
+    with places.open_part(part, place.file_mode) as out:
         digest = _receive_bytes(out, file, offset, source)
         os.fsync(out.fileno())
     if digest != (file.digest or source.read_exactly(_SHA256_BYTES).hex()):

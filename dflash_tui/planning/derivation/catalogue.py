@@ -30,6 +30,9 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 Fact = Annotated[str, Meta(min_length=1, max_length=400)]
 Word = Annotated[str, Meta(max_length=200)]
 Size = Annotated[float, Meta(gt=0, le=10_000)]
+Gib = Annotated[float, Meta(ge=0, le=10_000)]
+# Or words, where its name is not confirmed; never a folder of this machine or an option.
+Repository = Annotated[str, Meta(max_length=200, pattern=r"^(?:[A-Za-z0-9][\w.-]*(?:[/ ][A-Za-z0-9][\w.-]*)*)?\Z")]
 
 
 class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,7 +66,7 @@ class CatalogueTarget(_Facts, frozen=True):
     gated: bool | None = None
     context: int | None = None
     """The longest request, in tokens."""
-    kv_gib: Annotated[float, Meta(ge=0)] | None = None
+    kv_gib: Gib | None = None
     """GiB of KV cache for a request of 32768 tokens in 16 bits."""
     note: Fact | None = None
 
@@ -91,7 +94,7 @@ class CataloguePair(_Facts, frozen=True):
     id: Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}/[a-z0-9._-]{1,64}$")]
     target: Name
     method: Method
-    drafter: Word = ""
+    drafter: Repository = ""
     """The drafter's repository; empty where the method has none, or the target's own head drafts."""
     tokens: Tokens | None = None
     """Drafts per step of the published command."""
@@ -102,7 +105,7 @@ class CataloguePair(_Facts, frozen=True):
     oldest_why: Fact | None = None
     drafter_arch: Word = ""
     drafter_size_gb: Size | None = None
-    drafter_gib: Annotated[float, Meta(ge=0)] | None = None
+    drafter_gib: Gib | None = None
     """GiB of the drafter's own KV cache for a request of 32768 tokens."""
     drafter_gated: bool | None = None
     drafter_licence: Word = ""

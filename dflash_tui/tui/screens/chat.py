@@ -26,7 +26,7 @@ from dflash_tui.tui.widgets.key_line import KeyLine
 
 # Seconds between two drawings of an answer, and how much of it is drawn: its end.
 _INTERVAL = 0.1
-_DRAWN = 20_000
+_DRAWN, _DRAWN_LINES = 20_000, 1000
 # Older parts of the conversation are not drawn any more.
 _MOST_PARTS = 120
 _LEAST_NAME = 12
@@ -156,8 +156,9 @@ class ChatScreen(Screen[None]):
                 continue
             if part not in self._drawn:
                 self._drawn[part] = self._add("", MUTED if part is Part.THINKING else "")
-            text = "".join(pieces)
-            text = text if len(text) <= _DRAWN else f"…{text[-_DRAWN:]}"
+            whole = "".join(pieces)
+            text = "\n".join(whole[-_DRAWN:].split("\n")[-_DRAWN_LINES:])
+            text = text if len(text) == len(whole) else f"…{text}"
             thinking = part is Part.THINKING
             self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if thinking else Content(text))
         self._scroll()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_an_array_is_read_up_to_its_bound(tmp_path, monkeypatch):
     assert 20 < len(suites.load_suite(str(lines)).prompts) < 50
     monkeypatch.setattr(question_files, "_MOST_QUESTIONS", 7)
     assert len(suites.load_suite(str(path)).prompts) == 7
+
+
+def test_millions_of_empty_lines_take_no_more_than_their_bytes(tmp_path, monkeypatch):
+    """Of a packed file, which is a thousandth of that."""
+    path, size = tmp_path / "a.jsonl.gz", 4 << 20
+    monkeypatch.setattr(question_files, "_MOST_BYTES", 2 * size)
+    path.write_bytes(gzip.compress(b"\n" * size + b'{"prompt": "x"}', 1))
+    tracemalloc.start()
+    assert [prompt.kind for prompt in suites.load_suite(str(path)).prompts] == [f"prompt {size + 1}"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * size
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from dflash_tui.cli.commands.measurement.report import write_whole_file
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common import paths
@@ -27,7 +28,7 @@ def play(args: argparse.Namespace) -> int:
     for name, text in ((args.svg, drawn.svg), (args.cast, drawn.cast)):
         if name:
             path = paths.expand_home(name)
-            path.write_text(hide_own_secrets(text), encoding="utf-8")
+            write_whole_file(path, hide_own_secrets(text))
             print_written_file(path, as_json=args.json)
     return 0
 

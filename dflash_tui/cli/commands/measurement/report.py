@@ -51,15 +51,15 @@ def report(args: argparse.Namespace) -> int:
             )
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
-        _write(paths.expand_home(args.output), hide_own_secrets(text))
+        write_whole_file(paths.expand_home(args.output), hide_own_secrets(text))
         print_status(f"written to {args.output}")
     else:
         print_data(text.rstrip("\n"))
     return 0
 
 
-def _write(path: Path, text: str) -> None:
-    """Put a report in its place in one step, so that a part of one is never there; a pipe takes it as it comes."""
+def write_whole_file(path: Path, text: str) -> None:
+    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return

@@ -72,7 +72,10 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
     orphan = next((candidate for candidate in orphan_list if candidate.pid == pid), None)
     if orphan is None:
         raise UsageError(f"pid {pid} is not an orphaned engine process", hint="dflash-tui orphans lists them")
-    process = psutil.Process(pid)  # it holds the start time, so that another process with this pid is never signalled
+    try:
+        process = psutil.Process(pid)  # it holds the start time: another process with this pid is never signalled
+    except psutil.NoSuchProcess:
+        return _report_exited(pid)
     what = f"{clean_line(orphan.name)} (pid {pid}), which holds {format_gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
@@ -81,10 +84,14 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
             print_status("not stopped")
             return 0
     if process_identity.read_process_identity(pid) != orphan.born:
-        print_status(f"pid {pid} has already exited")
-        return 0
+        return _report_exited(pid)
     if processes.end_processes([process, *processes.list_descendants(pid)], _STOP_TIMEOUT):
         hint = "it may belong to another user, or be blocked in the kernel; see dmesg"
         raise DflashError(f"cannot stop {what}", hint=hint)
     print_status(f"stopped {what}")
+    return 0
+
+
+def _report_exited(pid: int) -> int:
+    print_status(f"pid {pid} has already exited")
     return 0

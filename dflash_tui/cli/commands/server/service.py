@@ -73,8 +73,18 @@ def _render_unit(args: argparse.Namespace, planned: PlannedLaunch) -> str:
 
 
 def _unit_environment() -> dict[str, str]:
-    """Return the variables with which the unit uses this installation and its folders."""
+    """Return the variables with which the unit uses this installation and its folders.
+
+    Raises:
+        UsageError: systemd would ignore one of them.
+    """
     variables = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
+    for name, value in variables.items():
+        if value != value.encode(errors="ignore").decode():
+            what = f"systemd does not accept {name}, which is not UTF-8"
+            raise UsageError(
+                what, evidence=ascii(value), hint=f"set {name} without that part, and write the unit again"
+            )
     if not paths.PACKAGE_ROOT.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
         variables["PYTHONPATH"] = build_own_path()
     return variables
