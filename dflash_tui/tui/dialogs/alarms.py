@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import format_duration, truncate
+from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
@@ -32,7 +33,8 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
         overflow = f"  +{more} more: !" if more > 0 else ""
         since = f" {format_duration(max(0.0, now - alarm.since))}"
         head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
-        tail = truncate(f"  {alarm.evidence} → {alarm.hint}", max(0, width - len(head) - len(since) - len(overflow)))
+        hint = name_commands(alarm.hint)
+        tail = truncate(f"  {alarm.evidence} → {hint}", max(0, width - len(head) - len(since) - len(overflow)))
         lines.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (overflow, "bold")))
     return Content("\n").join(lines)
 
@@ -54,7 +56,7 @@ class AlarmDialog(Dialog[None]):
             rows += [
                 Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
                 Content(f"  {alarm.evidence}"),
-                Content.assemble(("  → ", "bold $primary"), f"{alarm.hint}\n"),
+                Content.assemble(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n"),
             ]
         with VerticalScroll(classes="dialog"):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
