@@ -186,8 +186,11 @@ def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
     assert weights.is_file()
 
 
-@pytest.mark.parametrize(("signal_number", "kind"), [(signal.SIGKILL, "worker_died"), (signal.SIGSTOP, "rank_silent")])
-def test_a_worker_that_is_killed_or_suspended_at_work_ends_both(signal_number, kind, hosts):
+@pytest.mark.parametrize(
+    ("signal_number", "kind", "word"),
+    [(signal.SIGKILL, "worker_died", "worker"), (signal.SIGSTOP, "rank_silent", "was suspended")],
+)
+def test_a_worker_that_is_killed_or_suspended_at_work_ends_both(signal_number, kind, word, hosts):
     """Rank 0 ends at once, or when vLLM has waited for as long as it was told; the cause is on the other host."""
     waits = ("--set", "env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=20")
     launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, *waits, "--wait")
@@ -198,7 +201,7 @@ def test_a_worker_that_is_killed_or_suspended_at_work_ends_both(signal_number, k
     wait_until_ended(hosts)
     assert not is_whole(asking.wait())
     why = explain(hosts)
-    assert (why["kind"], "rank 1 on spark-b" in why["cause"]) == (kind, True)
+    assert (why["kind"], "rank 1 on spark-b" in why["cause"], word in why["cause"]) == (kind, True, True)
 
 
 @pytest.mark.parametrize("what", ["rank 1 missing", "rank 1 late", "rank 0 killed", "rank 0 stopped"])
