@@ -37,7 +37,7 @@ def explain(case: str, **known) -> Diagnosis:
         ("other-model", "ranks_differ", "ranks_differ", False),
         ("cut-serving", "timeout", SILENT, True),
         ("stop1-sigstop-busy", "timeout", SILENT, True),
-        ("pp2-dflash", "unknown", "unknown", False),
+        ("pp2-dflash", "spec_parallel", "spec_parallel", False),
         ("prototype-vllm", "terminated", "worker_died", True),
         ("stop-rank0-sigterm", "terminated", "terminated", False),
     ],
