@@ -71,11 +71,11 @@ class VllmBenchCompared(Event, frozen=True, tag="compared"):
             tuple(theirs),
             tok_s=_compare_turns([turn.tok_s for turn in ours], [turn.tok_s for turn in measured]),
             ttft=_compare_turns(
-                [each.ttft.median if each and each.ttft else None for each in figures],
+                [turn.ttft.median if turn and turn.ttft else None for turn in figures],
                 [turn.ttft for turn in measured],
             ),
             tpot=_compare_turns(
-                [each.tpot.median if each and each.tpot else None for each in figures],
+                [turn.tpot.median if turn and turn.tpot else None for turn in figures],
                 [turn.tpot for turn in measured],
             ),
         )

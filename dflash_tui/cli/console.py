@@ -13,6 +13,7 @@ import msgspec
 from dflash_tui.common.formatting import fit_table, fold_line
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+from dflash_tui.common.ssh_host import name_commands
 
 # What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
@@ -51,7 +52,7 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
-    _write(sys.stderr, fold_status(line, terminal_width(sys.stderr)))
+    _write(sys.stderr, fold_status(name_commands(line), terminal_width(sys.stderr)))
 
 
 def fold_status(text: str, width: int) -> str:

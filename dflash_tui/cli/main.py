@@ -17,6 +17,7 @@ from dflash_tui.cli.parser import COMMANDS, build_parser
 from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.private_files import tighten_umask
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
+from dflash_tui.common.ssh_host import name_commands
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -122,11 +123,12 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
     if as_json:
         import json
 
-        fields = {"what": error.what, "evidence": error.evidence, "do": error.hint, "exit_code": error.exit_code}
+        hint = name_commands(error.hint)
+        fields = {"what": error.what, "evidence": error.evidence, "do": hint, "exit_code": error.exit_code}
         print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 
-    text = fold_status(f"dflash-tui: error: {error}", terminal_width(sys.stderr))
+    text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
     print(text, file=sys.stderr)  # noqa: T201
     return error.exit_code
 

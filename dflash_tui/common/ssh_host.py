@@ -9,6 +9,12 @@ import re
 CALLED_AS = "DFLASH_TUI_CALLED_AS"
 _HOST = re.compile(r"[A-Za-z0-9_][\w.:%@-]{0,254}", re.ASCII)
 _PROGRAM = "dflash-tui"
+# What is done on a third host ("on HOST: …", "ssh HOST …") is done there; a word that is no command is a sentence's.
+_COMMAND = re.compile(
+    r"(?<![\w/.-])(?P<elsewhere>\b[Oo]n \S+: |\bssh \S+ )?dflash-tui (?=(?:"
+    r"up|attach|bench|ab|verify|verify-output|tune|replay|export|ps|logs|stop|chat|client|runs|orphans|why|report|history"
+    r"|service|disk|completion|schema|gpus|plan|doctor|recipes|engine|patch)(?![\w-]))"
+)
 
 
 def is_host_name(text: str) -> bool:
@@ -26,3 +32,11 @@ def name_program() -> str:
     """Return the words by which the user runs this program: `dflash-tui`, from another machine with `--host`."""
     name = read_called_name()
     return f"{_PROGRAM} --host {name}" if name else _PROGRAM
+
+
+def name_commands(text: str) -> str:
+    """Return a text with this program's commands in it as the user types them, from another machine with `--host`."""
+    program = name_program()
+    if program == _PROGRAM:
+        return text
+    return _COMMAND.sub(lambda match: match[0] if match["elsewhere"] else f"{program} ", text)

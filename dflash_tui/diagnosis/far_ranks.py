@@ -32,10 +32,8 @@ _SYMPTOMS = frozenset(
 )
 # What it says when nothing comes back: an address that is wrong leaves no line in the other log.
 _WAITED = frozenset({"timeout", "collective_timeout"})
-
-
-# What a rank says when another one ended before it.
-_FOLLOWED = "rank_lost"
+# What a rank says when another one ended before it, and what rank 0 says when one never came.
+_FOLLOWED, _NEVER_CAME = "rank_lost", "rendezvous"
 
 
 class RankLog(NamedTuple):
@@ -79,6 +77,8 @@ def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, 
         return _build_gone(near, gone)
     if near.kind in _WAITED and ranks:
         return _build_silent(near, ranks)
+    if near.kind == _NEVER_CAME and (states := _name_states(ranks)):
+        return replace(near, cause=f"{near.cause}: {states}", confidence="certain")
     return near
 
 
@@ -109,9 +109,13 @@ def _build_gone(near: Diagnosis, rank: RankLog) -> Diagnosis:
     )
 
 
+def _name_states(ranks: Sequence[RankLog]) -> str:
+    """Return how the other ranks were, as far as somebody saw that; empty for nothing."""
+    return "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
+
+
 def _build_silent(near: Diagnosis, ranks: Sequence[RankLog]) -> Diagnosis:
-    names = " and ".join(rank.name for rank in ranks)
-    states = "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
+    names, states = " and ".join(rank.name for rank in ranks), _name_states(ranks)
     why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
     return replace(
         near,

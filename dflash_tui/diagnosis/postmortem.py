@@ -73,9 +73,8 @@ def _read_rank_logs(run: Run) -> list[RankLog]:
     for far in run.far_ranks:
         status = statuses.get(far.rank)
         has_ended = status is not None and status.state is RankState.ENDED
-        troubled = status if status and status.state in {RankState.ENDED, RankState.SUSPENDED, RankState.LOST} else None
-        reason = f" ({troubled.why})" if troubled and troubled.why else ""
-        words = f"{troubled.state.value}{reason}" if troubled else ""
+        is_troubled = status and status.state in {RankState.ENDED, RankState.SUSPENDED, RankState.LOST}
+        words = (status.describe_state() if is_troubled else status.trouble) if status else ""
         logs.append(RankLog(far.rank, far.host, _read_end(run.folder / far.log_name), has_ended, words))
     return logs
 

@@ -19,7 +19,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import failed_measures
-from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RequestDone, Step
+from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import (
     boot_requests,
     boot_snapshot,
@@ -46,6 +46,8 @@ READY_TIMEOUT = 5400.0
 _DYING_SECONDS = 2.5
 # A start of a tune may take this share of its budget, but so many seconds at least.
 _START_SHARE, _LEAST_START = 1 / 3, 300.0
+# The keeper records a rank of another host every 5 s, and loses it after 5 s of silence.
+_RANK_SECONDS = 30.0
 _POLL_INTERVAL = 0.05
 # How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
 _BAD_REQUEST = 400
@@ -237,6 +239,7 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
     after = await recorder.read_counters(run)
     if all(request.error for request in requests):
         raise _BootFailed(requests[-1].error)
+    await _require_far_ranks(run, state, watch.over)
     boot = replace(
         boot,
         sampler=sampling.name_sampler(state.startup.samplers),
@@ -318,6 +321,29 @@ async def _raise_unless_alive(run: Run, state: RunState, over: asyncio.Task[None
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
         await asyncio.sleep(_POLL_INTERVAL)
+
+
+async def _require_far_ranks(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
+    """Return once the other ranks were seen at work after this: rank 0 is healthy without them until it is asked.
+
+    Raises:
+        _BootFailed: one has ended, or was not seen.
+    """
+    asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
+    while unseen := [far for far in run.far_ranks if not _is_at_work(state, far.rank, asked_at)]:
+        if over.done() or state.exit:
+            await _wait_for_autopsy(over)
+            raise _BootFailed(_describe_failure(run, state))
+        if time.monotonic() > deadline:
+            sample = state.ranks.get(unseen[0].rank)
+            how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
+            raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} was not at work after the rounds: {how}")
+        await asyncio.sleep(_POLL_INTERVAL)
+
+
+def _is_at_work(state: RunState, rank: int, since: float) -> bool:
+    sample = state.ranks.get(rank)
+    return sample is not None and sample.at >= since and sample.state is RankState.RUNNING
 
 
 async def _wait_for_autopsy(over: asyncio.Task[None]) -> None:

@@ -86,6 +86,14 @@ def is_suspended(process: psutil.Process) -> bool:
         return False
 
 
+def is_resource_tracker(process: psutil.Process) -> bool:
+    """Whether it is Python's, which removes shared memory once all that use it have ended, and ends then."""
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
 def list_descendants(pid: int) -> list[psutil.Process]:
     """Return the processes that a process has started, and those that they have; none where it has ended."""
     try:

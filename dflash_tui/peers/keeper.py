@@ -98,6 +98,8 @@ class Keeper:
         """Stop a rank on its host; one that cannot be reached is tried again until its lease has run out."""
         deadline = time.monotonic() + LEASE_SECONDS + _STOP_SECONDS
         before = self._ranks[far.rank]
+        if before.state in {RankState.SUSPENDED, RankState.LOST}:  # which may be why rank 0 has ended
+            self._ranks[far.rank] = msgspec.structs.replace(before, trouble=before.describe_state())
         while True:
             try:
                 async with open_connection(far.host) as peer:

@@ -151,8 +151,8 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
     theirs = [turn.measured[0] for turn in compared.theirs]
     figures = [turn.figures for turn in ours]
     speeds = [turn.tok_s for turn in ours], [turn.tok_s for turn in theirs]
-    first = [each.ttft.median if each and each.ttft else None for each in figures], [turn.ttft for turn in theirs]
-    later = [each.tpot.median if each and each.tpot else None for each in figures], [turn.tpot for turn in theirs]
+    first = [turn.ttft.median if turn and turn.ttft else None for turn in figures], [turn.ttft for turn in theirs]
+    later = [turn.tpot.median if turn and turn.tpot else None for turn in figures], [turn.tpot for turn in theirs]
     rows = (
         _compared("output tok/s", *speeds, compared.tok_s, format_number),
         _compared("TTFT p50", *first, compared.ttft, format_latency),

@@ -34,6 +34,8 @@ from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 # vLLM exits within 5 s of SIGTERM if it exits at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
+# For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
+_TRACKER_ROUNDS = 15
 
 
 def launch_server(
@@ -180,7 +182,7 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
 async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool = True) -> float:
     """Stop the server and every process of its session; return how many seconds it took.
 
-    The leader gets SIGTERM; what is left after `grace` seconds gets SIGKILL.
+    The leader gets SIGTERM; what is left after `grace` seconds gets SIGKILL, what removes its shared memory at last.
     With `by_request` false it counts as failed, not as stopped.
 
     Raises:
@@ -197,7 +199,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
     while time.monotonic() < deadline and server_process.is_alive(run):
         await asyncio.sleep(0.1)
     await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits after its parent by itself
-    for _ in range(50):
+    for round_number in range(50):
         remaining = [
             p
             for p in {*members, *await asyncio.to_thread(server_process.list_processes, run)}
@@ -206,7 +208,8 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
         if not remaining:
             break
         for process in remaining:
-            processes.send_signal(process, signal.SIGKILL)
+            if round_number >= _TRACKER_ROUNDS or not processes.is_resource_tracker(process):
+                processes.send_signal(process, signal.SIGKILL)
         await asyncio.sleep(0.2)
     else:
         names = ", ".join(str(process.pid) for process in remaining)

@@ -26,10 +26,15 @@ class RankStatus(msgspec.Struct, frozen=True):
     why: str = ""
     resident: int = 0
     """Bytes that its processes use."""
+    trouble: str = ""
+    """How it was when rank 0 had ended, and why; empty where it was at work, or had ended itself."""
+
+    def describe_state(self) -> str:
+        """Return how it is, and why."""
+        return f"{self.state.value} ({self.why})" if self.why else self.state.value
 
     def __str__(self) -> str:
-        reason = f" ({self.why})" if self.why else ""
-        return f"rank {self.rank} on {self.host}: {self.state.value}{reason}"
+        return f"rank {self.rank} on {self.host}: {self.describe_state()}"
 
 
 class KeptRanks(msgspec.Struct, frozen=True):

@@ -58,6 +58,7 @@ def test_the_panel_and_commands_of_another_host(hosts, open_there):
     listed = hosts.run("a", *THERE, "runs", "--json")
     assert (listed.returncode, listed.stdout, listed.stderr) == (0, "", "")
     assert hosts.run("a", *THERE, "stop").returncode == 2
+    assert "dflash-tui --host spark-b up " in hosts.run("a", *THERE, "ps").stderr
 
     panel = open_there()
     read_until_shown(panel, "on spark-b", "demo-cpu")

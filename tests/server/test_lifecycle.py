@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.machine import process_identity
 from dflash_tui.monitoring import run_reader
-from dflash_tui.runs import server_process
+from dflash_tui.runs import lifecycle, server_process
 from tests import ROOT
 from tests.server.faults.test_file_faults import ended
 from tests.support import fake_nvml
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 STOP = """
 import asyncio, json, os, sys
@@ -117,3 +118,15 @@ def test_a_run_of_another_boot_is_lost():
     assert (found.diagnosis.kind, found.leftovers) == ("rebooted", "")
     assert "lost" in dflash("ps", "--all").stdout
     assert "the machine was rebooted" in dflash("why").stderr + dflash("why").stdout
+
+
+async def test_shared_memory_goes_with_a_server_that_is_killed(launch):
+    """As that of a vLLM over several GPUs or hosts: what removes it ends last."""
+    name = f"dflash-tui-test-{os.getpid()}"
+    run = launch("stubborn", f"shares={name}")
+    memory = Path("/dev/shm") / name
+    await until(lambda: name in run.log.read_text())
+    assert memory.exists()
+    await lifecycle.stop_server(run, grace=0.1)
+    assert not memory.exists()
+    assert server_process.list_processes(run) == []

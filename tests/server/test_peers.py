@@ -1,6 +1,8 @@
 """A server over two ranks on this machine, by the agent over a local transport: launched, watched, stopped, ended."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,13 +51,34 @@ def test_two_ranks_are_launched_shown_and_stopped(recipe, capsys):
     wait_until(lambda: copy.is_file() and copy.read_bytes() == far.log.read_bytes())
     capsys.readouterr()
     assert main(["ps"]) == 0
-    assert "rank 1 on local: running" in capsys.readouterr().out
+    rows = capsys.readouterr().out.splitlines()
+    assert any("rank 1 on local: running" in row for row in rows)
+    assert any("rank 1 of a server" in row and "  running  " in row for row in rows)
     assert main(["logs", near.id, "--rank", "1"]) == 0
     assert capsys.readouterr().out == "headless rank 127.0.0.1 green\n"
     assert main(["stop"]) == 0
     assert "rank 1 on local: stopped" in capsys.readouterr().err
     assert all_ended(near, far)
     wait_until(lambda: not rank_records.is_kept(near))
+
+
+@pytest.mark.long
+def test_ranks_whose_keeper_was_killed_are_told_of_and_stopped(recipe, capsys):
+    """What was known of them last is said to be that; `stop` does what the keeper would have done."""
+    fake_engine.make(free_port(19_320), recipe=recipe)
+    assert main(["up", *OVER_TWO, "--wait"]) == 0, capsys.readouterr().err
+    near, far = runs_by_rank()
+    kept = rank_records.read_kept(near)
+    assert kept is not None
+    os.kill(kept.pid, signal.SIGKILL)
+    wait_until(lambda: not rank_records.is_kept(near))
+    capsys.readouterr()
+    assert main(["ps"]) == 0
+    said = capsys.readouterr().out
+    assert ("has exited" in said, "last known" in said) == (True, True)
+    assert main(["stop", near.id]) == 0
+    assert "rank 1 on local: stopped" in capsys.readouterr().err
+    assert all_ended(near, far)
 
 
 @pytest.mark.long

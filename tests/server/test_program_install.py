@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import importlib.metadata
 import json
 import os
 import re
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
@@ -27,6 +25,7 @@ from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
 from tests.support.waiting import PATIENCE, until, wait_until
+from tests.support.wheelhouse import fill_wheelhouse, list_needed
 
 VERSION = ["dflash-tui", __version__]
 
@@ -40,11 +39,6 @@ def far(tmp_path, monkeypatch) -> FarHome:
         lowest = next(each.version for each in needed.specifier if each.operator == ">=")
         tiny_wheels.write_empty_wheel(home.wheels, needed.name, lowest)
     return home
-
-
-def list_needed() -> list[Requirement]:
-    """Return the packages that this program needs, without extras."""
-    return [each for each in map(Requirement, importlib.metadata.requires("dflash-tui") or ()) if each.marker is None]
 
 
 def install() -> str:
@@ -228,12 +222,9 @@ def test_a_program_knows_whether_it_was_installed_like_this(folders):
 @pytest.mark.index
 def test_a_host_that_has_nothing_is_asked_for_its_plan(tmp_path):
     """Over a real ssh, by one command: the program is installed there, with real packages, and its agent answers."""
-    data, wheels = tmp_path / "data", tmp_path / "hosts" / "wheels"
+    data = tmp_path / "data"
     (data / "dflash-tui" / "models").mkdir(parents=True)
-    words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--dest", str(wheels)]
-    got = subprocess.run([*words, *map(str, list_needed())], capture_output=True, text=True, check=False)
-    if got.returncode:
-        pytest.skip(f"no package index: {got.stderr[-200:]}")
+    fill_wheelhouse(tmp_path / "hosts" / "wheels")
     with make_two_hosts(tmp_path / "hosts", data) as hosts:
         programs = tmp_path / "hosts" / "b" / "home" / ".local" / "bin"
         (programs / "dflash-tui").unlink()

@@ -11,7 +11,8 @@ from the start, about 37 steps a second; `like=FILE` adds what a real server's /
 that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
 by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends each answer with that,
 `thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given.
-`greets=TEXT` begins each answer with that. Tokens are named where they are asked for, one per character.
+`greets=TEXT` begins each answer with that. `shares=NAME` has shared memory of that name. Tokens are named where they
+are asked for, one per character.
 """
 
 import json
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import shared_memory
 from pathlib import Path
 
 PORT, WORDS = int(sys.argv[1]), sys.argv[2:]
@@ -201,6 +203,9 @@ MISBEHAVING: dict[str, Callable[[Handler], None]] = {
     "page": lambda handler: handler.answer(b"<html>hello</html>"),
 }
 print("INFO:     Application startup complete.", flush=True)
+if "shares" in GIVEN:
+    memory = shared_memory.SharedMemory(GIVEN["shares"], create=True, size=1 << 20)
+    print(f"shared memory {memory.name}", flush=True)
 if "stubborn" in WORDS:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Two "hosts" on one machine, a and b, joined by one cable (a veth pair): each has its own network, hostname, process ids,
-# /proc, IPC, /dev/shm, HOME, models and sshd; engines and the caches of what they compile are shared. The machine's own
-# network is not touched, and with the first process of a host everything of it ends.
+# /proc, IPC, /dev/shm, HOME and sshd. The machine's own network is not touched, the hosts have none but their cable, and
+# with the first process of a host everything of it ends.
 #
-#   two_hosts.sh up DIR MODELS   make them, a with a copy of the folder MODELS, b with none; exit 77 where that is not
-#                                permitted
-#   two_hosts.sh cut DIR         pull the cable out of b
-#   two_hosts.sh heal DIR        put it back
-#   two_hosts.sh down DIR        end every process of both
+#   two_hosts.sh up DIR MODELS NAME=VALUE…   make them, with these variables in each login; where MODELS is a folder, a
+#                                            has a copy of it in its place, and b an empty folder; exit 77 where two hosts
+#                                            are not permitted
+#   two_hosts.sh cut DIR                     pull the cable out of b
+#   two_hosts.sh heal DIR                    put it back
+#   two_hosts.sh down DIR                    end every process of both
 set -euo pipefail
 
-dir=$2 models=${3:-}
+action=$1 dir=$2 models=${3:-}
+shift $(($# < 3 ? $# : 3))
+variables=("$@")
 skip() { echo "$*" >&2; exit 77; }
 enter() { local pid; pid=$(cat "$dir/$1.pid"); shift; nsenter -t "$pid" -m -u -i -n -p -- "$@"; }
 
@@ -24,10 +27,13 @@ permitted() {
 
 # bash as process 1 collects orphans; with its end the kernel ends everything of this host.
 host_up() {
-    local name=$1 root="$dir/$1"
+    local name=$1 root="$dir/$1" mount=:
     mkdir -p "$root/home/.local/bin"
     chmod 700 "$root/home"
-    if [ "$name" = a ]; then cp -a "$models" "$root/models"; else mkdir "$root/models"; fi
+    if [ -n "$models" ]; then
+        if [ "$name" = a ]; then cp -a "$models" "$root/models"; else mkdir "$root/models"; fi
+        mount="mount --bind '$root/models' '$models'"
+    fi
     printf '127.0.0.1 localhost\n10.77.0.1 spark-a\n10.77.0.2 spark-b\n' >"$root/hosts"
     cat >"$root/ssh_config" <<CONF
 Host *
@@ -44,7 +50,7 @@ StrictModes no
 PermitRootLogin prohibit-password
 UsePAM no
 PidFile none
-SetEnv HOME=$root/home TMPDIR=/run XDG_DATA_HOME=$XDG_DATA_HOME XDG_CACHE_HOME=$XDG_DATA_HOME/cache PIP_NO_INDEX=1 PIP_FIND_LINKS=$dir/wheels
+SetEnv HOME=$root/home TMPDIR=/run PIP_NO_INDEX=1 PIP_FIND_LINKS=$dir/wheels$(printf ' "%s"' "${variables[@]}")
 CONF
     setsid unshare -m -u -i -n -p -f --mount-proc --kill-child bash -c "
         hostname spark-$name
@@ -53,7 +59,7 @@ CONF
         mkdir -p /run/sshd
         mount --bind '$root/hosts' /etc/hosts
         mount --bind '$root/ssh_config' /etc/ssh/ssh_config
-        mount --bind '$root/models' '$models'
+        $mount
         ip link set lo up
         /usr/sbin/sshd -f '$root/sshd_config' -E '$root/sshd.log'
         touch '$root/up'
@@ -93,7 +99,7 @@ down() {
     done
 }
 
-case "$1" in
+case "$action" in
     up) up ;;
     cut) enter b ip link set eth0 down ;;
     heal) enter b ip link set eth0 up ;;

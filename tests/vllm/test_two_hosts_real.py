@@ -1,28 +1,33 @@
-"""Real vLLM over two hosts joined by a cable: another model, a suspended rank, the cable out, a worker killed."""
+"""Real vLLM over two hosts joined by a cable: each thing that may happen to one of them, and what is left then."""
 
 import asyncio
 import hashlib
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from tests.support import command_line
 from tests.support.process_search import find_processes
-from tests.support.two_hosts import TwoHosts, make_two_hosts
+from tests.support.two_hosts import FarOutput, TwoHosts, make_two_hosts
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.waits, pytest.mark.timeout(1200)]
 OVER_BOTH = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8744")
+# Prints what comes as it comes.
 ASK = """
-import json, urllib.request
-body = json.dumps({"model": "demo-cpu", "prompt": "a b a b", "max_tokens": 8, "temperature": 0}).encode()
+import json, sys, urllib.request
+wanted = int(sys.argv[1])
+fields = {"max_tokens": wanted, "temperature": 0, "ignore_eos": True, "stream": True}
+body = json.dumps({"model": "demo-cpu", "prompt": "a b a b", **fields}).encode()
 request = urllib.request.Request("http://127.0.0.1:8744/v1/completions", body, {"content-type": "application/json"})
-print(json.load(urllib.request.urlopen(request, timeout=300))["usage"]["completion_tokens"])
+for line in urllib.request.urlopen(request, timeout=300):
+    print(line.decode().strip()[:200], flush=True)
 """
 LIMIT = 300.0
 
@@ -40,6 +45,27 @@ def hosts(tmp_path, engine_turn, demo_engine, engine_data) -> Iterator[TwoHosts]
 
 def list_rows(hosts: TwoHosts) -> str:
     return hosts.run("a", "dflash-tui", "ps", "--all").stdout
+
+
+def says(hosts: TwoHosts, state: str) -> Callable[[], bool]:
+    """Return whether `ps` says so of rank 1 by now."""
+    return lambda: f"rank 1 on spark-b: {state}" in list_rows(hosts)
+
+
+def wait_until_ended(hosts: TwoHosts) -> None:
+    wait_until(lambda: not hosts.list_engines("a") and not hosts.list_engines("b"), LIMIT)
+
+
+def ask(hosts: TwoHosts, tokens: int) -> FarOutput:
+    """Begin a request; return it when its first words are there."""
+    asking = hosts.start("a", "python3", "-c", ASK, str(tokens))
+    wait_until(lambda: asking.text.count("data: ") > 1)
+    return asking
+
+
+def is_whole(answer: str) -> bool:
+    """Whether an answer has come to its end: one that was cut by an error says so in between."""
+    return "data: [DONE]" in answer and '"error"' not in answer
 
 
 def hash_models(hosts: TwoHosts, host: str, folder: str) -> dict[str, str]:
@@ -60,8 +86,30 @@ def spoil_model(hosts: TwoHosts) -> Path:
     return weights
 
 
-def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
-    """One start for all: what differs is refused first, and the last thing that happens ends both sides."""
+def explain(hosts: TwoHosts) -> dict[str, str]:
+    """Return why the newest server failed, as `why` says it."""
+    failure: dict[str, dict[str, str]] = json.loads(hosts.run("a", "dflash-tui", "why", "--json").stdout)
+    return failure["diagnosis"]
+
+
+def find_run_folder(hosts: TwoHosts, host: str) -> Path:
+    """Return the folder of the newest run of a host."""
+    return max((hosts.folder / host / "home" / ".local" / "state" / "dflash-tui" / "runs").iterdir())
+
+
+def find_launcher(hosts: TwoHosts, host: str) -> psutil.Process:
+    """Return the process of vLLM that was launched on a host, once it is there."""
+    wait_until(lambda: hosts.list_engines(host))
+    return min(hosts.list_engines(host), key=lambda process: process.pid)
+
+
+def find_commands(hosts: TwoHosts, *words: str) -> list[psutil.Process]:
+    """Return the processes of spark-a with all these words."""
+    return [process for process, command in hosts.list_processes("a") if {*words} <= {*command}]
+
+
+def look_before(hosts: TwoHosts) -> str:
+    """See what `plan` and `doctor` say of both hosts, and that this starts nothing; return the models' folder."""
     checked = hosts.run("a", "dflash-tui", "plan", *OVER_BOTH, "--json")
     assert checked.returncode == 0, checked.stderr
     plan = json.loads(checked.stdout)
@@ -70,34 +118,125 @@ def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
     checks = {check["name"]: check for check in map(json.loads, told.splitlines())}
     assert "10.77.0.2 (eth0)" in checks["spark-b: target"]["found"]
     assert not [*(hosts.folder / "b" / "models").iterdir()]
-    launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, "--wait")
-    assert launched.returncode == 0, launched.stderr[-2000:]  # its end; the plan above is long
-    served = Path(plan["models_folder"]).name  # the kept data may hold models of other tests' recipes, too
-    assert [folder.name for folder in (hosts.folder / "b" / "models").iterdir() if folder.is_dir()] == [served]
-    copied = hash_models(hosts, "b", served)
-    assert copied
-    assert copied == hash_models(hosts, "a", served)
-    assert "10.77.0.2" in next(line for line in launched.stderr.splitlines() if "copied in" in line)
-    assert hosts.run("a", "python3", "-c", ASK).stdout == "8\n"
+    return Path(plan["models_folder"]).name  # the kept data may hold models of other tests' recipes, too
 
+
+def start_with_a_late_rank(hosts: TwoHosts) -> FarOutput:
+    """Launch a server whose rank 1 comes late: rank 0 waits for it, and goes on when it is there."""
+    controller = hosts.start("a", "dflash-tui", "up", *OVER_BOTH)
+    late = find_launcher(hosts, "b")
+    processes.send_signal(late, signal.SIGSTOP)
+    wait_until(says(hosts, "suspended"))
+    wait_until(lambda: b"distributed_init_method=" in (find_run_folder(hosts, "a") / "server.log").read_bytes())
+    processes.send_signal(late, signal.SIGCONT)
+    wait_until(lambda: "answers at" in controller.text, LIMIT)
+    assert "  ranks  " in controller.text
+    return controller
+
+
+def outlive_what_passes(hosts: TwoHosts) -> None:
+    """Suspend rank 1, pull the cable out under a request, and cut the keeper's ssh: each is said, and passes."""
     [worker] = find_processes("VLLM::Worker", hosts.list_engines("b"))
     processes.send_signal(worker, signal.SIGSTOP)
-    wait_until(lambda: "on spark-b: suspended" in list_rows(hosts))
+    wait_until(says(hosts, "suspended"))
     processes.send_signal(worker, signal.SIGCONT)
-    wait_until(lambda: "on spark-b: running" in list_rows(hosts))
-    hosts.change("cut")
-    wait_until(lambda: "on spark-b: lost" in list_rows(hosts))
-    hosts.change("heal")
-    wait_until(lambda: "on spark-b: running" in list_rows(hosts))
-    assert hosts.run("a", "python3", "-c", ASK).stdout == "8\n"
+    wait_until(says(hosts, "running"))
 
-    processes.send_signal(worker, signal.SIGKILL)
-    wait_until(lambda: not hosts.list_engines("a") and not hosts.list_engines("b"), LIMIT)
-    told = hosts.run("a", "dflash-tui", "why")
-    assert "rank 1 on spark-b" in told.stdout + told.stderr
+    asking = ask(hosts, 2000)
+    hosts.change("cut")
+    wait_until(says(hosts, "lost"))
+    hosts.change("heal")
+    assert is_whole(asking.wait())  # the ranks' own connections have outlived it
+    wait_until(says(hosts, "running"))
+
+    wait_until(lambda: find_commands(hosts, "ssh", "spark-b"))
+    before = find_commands(hosts, "ssh", "spark-b")
+    for connection in before:
+        connection.kill()
+    wait_until(lambda: {*find_commands(hosts, "ssh", "spark-b")} - {*before} and says(hosts, "running")())
+    near, far = find_run_folder(hosts, "a") / "rank1.log", find_run_folder(hosts, "b") / "server.log"
+    wait_until(lambda: near.read_bytes() == far.read_bytes())
+
+
+def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
+    """One start for all: what differs is refused first, and the last thing that happens ends both sides."""
+    folder = look_before(hosts)
+    controller = start_with_a_late_rank(hosts)
+    copied = hash_models(hosts, "b", folder)
+    assert [path.name for path in (hosts.folder / "b" / "models").iterdir() if path.is_dir()] == [folder]
+    assert copied
+    assert copied == hash_models(hosts, "a", folder)
+    assert "10.77.0.2" in next(line for line in controller.text.splitlines() if "copied in" in line)
+
+    controller.kill()
+    assert is_whole(ask(hosts, 8).wait())
+    again = hosts.run("a", "dflash-tui", "up", *OVER_BOTH[:-1], "8745", "--detach")
+    assert (again.returncode, find_run_folder(hosts, "b").name in again.stderr) == (2, True)
+    outlive_what_passes(hosts)
+
+    [worker] = find_processes("VLLM::Worker", hosts.list_engines("b"))
+    processes.send_signal(worker, signal.SIGKILL)  # idle: rank 0 would never know
+    wait_until_ended(hosts)
+    assert "rank 1 on spark-b" in explain(hosts)["cause"]
 
     weights = spoil_model(hosts)
     refused = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, "--detach")
     assert (refused.returncode, hosts.list_engines("b")) == (4, [])
     assert "target's files" in refused.stderr
     assert weights.is_file()
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "kind", "word"),
+    [(signal.SIGKILL, "worker_died", "worker"), (signal.SIGSTOP, "rank_silent", "was suspended")],
+)
+def test_a_worker_that_is_killed_or_suspended_at_work_ends_both(signal_number, kind, word, hosts):
+    """Rank 0 ends at once, or when vLLM has waited for as long as it was told; the cause is on the other host."""
+    waits = ("--set", "env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=20")
+    launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, *waits, "--wait")
+    assert launched.returncode == 0, launched.stderr[-2000:]
+    asking = ask(hosts, 3000)
+    [worker] = find_processes("VLLM::Worker", hosts.list_engines("b"))
+    processes.send_signal(worker, signal_number)
+    wait_until_ended(hosts)
+    assert not is_whole(asking.wait())
+    why = explain(hosts)
+    assert (why["kind"], "rank 1 on spark-b" in why["cause"], word in why["cause"]) == (kind, True, True)
+
+
+@pytest.mark.parametrize("what", ["rank 1 missing", "rank 1 late", "rank 0 killed", "rank 0 stopped"])
+def test_a_start_that_one_host_does_not_survive_leaves_nothing(what, hosts):
+    waits = ("--set", "distributed-timeout-seconds=15")
+    launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, *waits, "--detach")
+    assert launched.returncode == 0, launched.stderr[-2000:]
+    near, far = (find_launcher(hosts, host) for host in ("a", "b"))
+    if what == "rank 1 missing":
+        processes.send_signal(far, signal.SIGKILL)
+    elif what == "rank 1 late":
+        processes.send_signal(far, signal.SIGSTOP)
+    else:
+        processes.send_signal(near, signal.SIGKILL if what == "rank 0 killed" else signal.SIGTERM)
+    wait_until_ended(hosts)
+    wait_until(lambda: not find_commands(hosts, "keep"))
+    if what.startswith("rank 1"):
+        assert "rank 1 on spark-b" in explain(hosts)["cause"]
+
+
+def test_a_cable_that_stays_out_leaves_nothing_either(hosts):
+    """The lease ends rank 1 by itself; a stop here says what it does not reach, and tries until it does."""
+    launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, "--detach")
+    assert launched.returncode == 0, launched.stderr[-2000:]
+    wait_until(says(hosts, "running"))
+    lease = find_run_folder(hosts, "b") / "lease.json"
+    hosts.change("cut")
+    wait_until(says(hosts, "lost"))
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | {"seconds": 5.0}))
+    wait_until(lambda: not hosts.list_engines("b"))
+    assert hosts.list_engines("a")
+    stopped = hosts.run("a", "dflash-tui", "stop")
+    assert (stopped.returncode, "! rank 1 on spark-b: left" in stopped.stderr) == (0, True)
+    assert says(hosts, "left")()
+    hosts.change("heal")
+    wait_until(says(hosts, "stopped"))
+    wait_until(lambda: not find_commands(hosts, "keep"))
+    wait_until_ended(hosts)

@@ -19,6 +19,8 @@ RENDEZVOUS_SECONDS = 600
 _ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 _ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 _OURS = ("nnodes", "node-rank", "master-addr", "headless")
+# Each rank has its own: with one for all of them they wait for each other for ever and log nothing.
+_ADDRESS = "VLLM_HOST_IP"
 
 
 def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
@@ -36,6 +38,9 @@ def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
         )
     if own := [name for name in _OURS if name in resolved.flags]:
         raise UsageError(f"{', '.join(own)}: set by dflash-tui itself over several hosts", hint="drop the setting")
+    if _ADDRESS in resolved.env:
+        what = f"{_ADDRESS}: set by dflash-tui itself on each of several hosts"
+        raise UsageError(what, hint="drop the setting; --link ADDRESS chooses another link")
 
 
 def build_rank_flags(cluster: Cluster, rank: int, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
@@ -60,7 +65,7 @@ def build_rank_environment(
     without RoCE's devices NCCL falls back to sockets, which it says nowhere unless it is told to.
     """
     own = cluster.hosts[rank]
-    env = {"VLLM_HOST_IP": own.address}
+    env = {_ADDRESS: own.address}
     if own.interface:
         env |= {"GLOO_SOCKET_IFNAME": own.interface}
         env |= {} if on_cpu else {"NCCL_SOCKET_IFNAME": own.interface}

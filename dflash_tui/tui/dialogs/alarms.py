@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import format_duration, truncate
+from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
@@ -29,7 +30,10 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
     lines = []
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
-        since, tail = f" {format_duration(max(0.0, now - alarm.since))}", f"  {alarm.evidence} → {alarm.hint}"
+        since, tail = (
+            f" {format_duration(max(0.0, now - alarm.since))}",
+            f"  {alarm.evidence} → {name_commands(alarm.hint)}",
+        )
         is_cut = len(alarm.what) + 2 + len(since) + len(tail) > width
         overflow = f"  +{more} more: !" if more > 0 else "  in full: !" if is_cut else ""
         head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
@@ -55,7 +59,7 @@ class AlarmDialog(Dialog[None]):
             rows += [
                 Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
                 Content(f"  {alarm.evidence}"),
-                Content.assemble(("  → ", "bold $primary"), f"{alarm.hint}\n"),
+                Content.assemble(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n"),
             ]
         with VerticalScroll(classes="dialog"):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)

@@ -37,7 +37,9 @@ def explain(case: str, **known) -> Diagnosis:
         ("other-model", "ranks_differ", "ranks_differ", False),
         ("cut-serving", "timeout", SILENT, True),
         ("stop1-sigstop-busy", "timeout", SILENT, True),
-        ("pp2-dflash", "unknown", "unknown", False),
+        ("pp2-dflash", "spec_parallel", "spec_parallel", False),
+        ("prototype-vllm", "terminated", "worker_died", True),
+        ("stop-rank0-sigterm", "terminated", "terminated", False),
     ],
 )
 def test_the_cause_by_both_logs(case, near, kind, names_rank):
@@ -47,6 +49,25 @@ def test_the_cause_by_both_logs(case, near, kind, names_rank):
     assert (found.kind, "rank 1 on spark-b" in found.cause) == (kind, names_rank)
     assert found.what == own.what
     assert set(own.evidence) <= set(found.evidence)
+
+
+def test_a_rank_0_that_was_killed_is_not_laid_to_the_other_rank():
+    """Whose log ends with what followed, or with nothing."""
+    near, far = ((DATA / "ranks" / f"kill-rank0-all.rank{rank}.log").read_bytes() for rank in (0, 1))
+    killed = near_of(near, -9)
+    assert explain_by_ranks(killed, [RankLog(1, "spark-b", far, has_ended=True)], 0.0, 0.0) == killed
+    assert killed.kind == "killed"
+
+
+def test_a_rank_that_waited_for_rank_0_in_vain_says_so_itself():
+    """As `why` on its own host tells it."""
+    far = near_of((DATA / "ranks" / "rank0-missing.rank1.log").read_bytes())
+    assert (far.kind, "10.77.0.1" in " ".join(far.evidence)) == ("rendezvous", True)
+
+
+def test_what_the_keeper_saw_of_a_rank_that_never_came_is_said():
+    known = explain("rank1-late", state="suspended (1 of its processes were stopped by a signal)")
+    assert (known.kind, "spark-b was suspended" in known.cause) == ("rendezvous", True)
 
 
 def test_the_address_that_the_far_rank_could_not_reach_is_its_evidence():

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_tui.cli.parser import COMMANDS
 from dflash_tui.common import ssh_host
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.ssh_host import CALLED_AS, name_commands
 from dflash_tui.peers import far_program, transport
 from tests.support import escapes
 
@@ -73,3 +75,29 @@ def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, mon
     """A name that no ssh would take is not believed."""
     monkeypatch.setenv(ssh_host.CALLED_AS, name)
     assert ssh_host.name_program() == program
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dflash-tui orphans 12 --yes",
+        "see dflash-tui logs --rank 1; dflash-tui why shows the cause",
+        "`dflash-tui ab resume ID`",
+        "on spark-c: dflash-tui stop RUN",
+        "ssh spark-c dflash-tui orphans 12",
+        "install the same release of dflash-tui on both",
+        "~/bin/dflash-tui up",
+        "dflash-tui --host spark-b ps",
+        "dflash-tui upgrade",
+    ],
+)
+def test_commands_in_hints_are_those_that_the_user_types(text, monkeypatch, snapshot):
+    """What is done on a third host stays as it is, and so does a sentence."""
+    assert name_commands(text) == text
+    monkeypatch.setenv(CALLED_AS, "spark-b")
+    assert name_commands(text) == snapshot
+
+
+def test_all_commands_that_a_user_types_are_known(monkeypatch):
+    monkeypatch.setenv(CALLED_AS, "spark-b")
+    assert [name for name in COMMANDS if "--host" not in name_commands(f"dflash-tui {name}")] == ["agent"]

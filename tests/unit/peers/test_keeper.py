@@ -80,6 +80,34 @@ async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, m
     assert [rank.state for rank in rank_records.list_left(run)] == [RankState.LEFT]
 
 
+@pytest.mark.parametrize(
+    ("beats", "trouble"),
+    [([BEAT], ""), ([BEAT, replace(BEAT, suspended=2)], "suspended"), ([BEAT, replace(BEAT, is_alive=False)], "")],
+)
+async def test_how_a_rank_was_when_rank_0_ended_is_kept(beats, trouble, run, monkeypatch):
+    """It is stopped then, and `why` would not know that it was suspended."""
+
+    @asynccontextmanager
+    async def connect(_: str) -> AsyncIterator[StoppingPeer]:
+        yield StoppingPeer()
+
+    monkeypatch.setattr(keeper, "open_connection", connect)
+    keeping = Keeper(run)
+    for beat in beats:
+        keeping._judge(run.far_ranks[0], beat)
+    await keeping.stop_rank(run.far_ranks[0])
+    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    assert rank.trouble.partition(" ")[0] == trouble
+    assert rank.state in {RankState.STOPPED, RankState.ENDED}
+
+
+class StoppingPeer:
+    """A connection over which a rank is stopped at once."""
+
+    async def ask(self, *_: object, **__: object) -> None:
+        """Stop it."""
+
+
 def test_the_copy_of_a_log_does_not_fill_the_disk(run, monkeypatch):
     monkeypatch.setattr(keeper, "MOST_LOG", 100)
     keeping = Keeper(run)

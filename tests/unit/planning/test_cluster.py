@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
@@ -114,6 +115,13 @@ def test_each_host_takes_its_share_of_gpus():
 def test_what_cannot_be_split(settings, word):
     with pytest.raises(UsageError, match=word):
         check_cluster(resolved := resolve(**settings), count_gpus_needed(resolved.flags))
+
+
+def test_one_address_for_all_hosts_is_refused():
+    """With it they wait for each other for ever, and no log says so."""
+    resolved = resolve()
+    with pytest.raises(UsageError, match="VLLM_HOST_IP"):
+        check_cluster(replace(resolved, env={"VLLM_HOST_IP": "127.0.0.1"}), count_gpus_needed(resolved.flags))
 
 
 @pytest.mark.parametrize("hosts", [0, 65, "two"])

@@ -12,6 +12,7 @@ from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
 from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.formatting import format_gib
+from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files
@@ -60,7 +61,8 @@ def doctor(args: argparse.Namespace) -> int:
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))
     for check in report.checks:
-        print_data(msgspec.json.encode(check).decode() if args.json else format_check(check, terminal_width()))
+        text = name_commands(format_check(check, terminal_width()))
+        print_data(msgspec.json.encode(check).decode() if args.json else text)
     if not args.json:
         print_data(format_verdict(report))
     return 4 if report.failed else 0

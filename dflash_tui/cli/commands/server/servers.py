@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_duration, format_gib
+from dflash_tui.events import Health
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
@@ -70,7 +71,9 @@ def _measure_memory(run: Run) -> int:
 def _read_status(run: Run) -> str:
     from dflash_tui.monitoring import run_reader
 
-    return run_reader.replay_run(run).status
+    status = run_reader.replay_run(run).status
+    # Of all ranks only the first says when it is ready.
+    return "running" if run.plan.rank and status == Health.STARTING.value else status
 
 
 def _remark(run: Run) -> str:
@@ -78,9 +81,10 @@ def _remark(run: Run) -> str:
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
     record = rank_records.read_kept(run)
-    remarks += map(str, record.ranks) if record else ()
     there = run.far_ranks and (server_process.is_alive(run) or rank_records.list_left(run))
-    remarks += (
-        ["the process that keeps its ranks together has exited"] if there and not rank_records.is_kept(run) else []
-    )
+    if there and not rank_records.is_kept(run):
+        states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
+        remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
+    else:
+        remarks += map(str, record.ranks) if record else ()
     return " ".join(remarks)

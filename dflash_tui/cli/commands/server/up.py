@@ -85,8 +85,6 @@ async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) ->
     with cancelled_by_signals(wanted=args.foreground):
         while True:
             async with admission.reserve_launch(planned, print_status, forced=args.force or "") as admitted:
-                if previous is None:
-                    _print_plan(args, admitted)
                 run = await _check_and_launch(args, admitted, previous)
             if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
                 return _detach(args, run)
@@ -161,7 +159,11 @@ async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, pr
 async def _check_and_launch_over(
     args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None, peers: list[PeerConnection]
 ) -> Run:
-    report = await pairing.check_all_hosts(planned, peers)
+    if previous is None and not peers:
+        _print_plan(args, planned)
+    report, survey = await pairing.check_and_survey(planned, peers)
+    if previous is None and peers:  # who say themselves what they would run
+        _print_plan(args, survey.planned)
     for check in report.checks:
         if args.json:
             print_data(encode(CheckDone(time.time(), check)).decode())

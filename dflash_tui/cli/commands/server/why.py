@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.diagnosis import bug_report
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log
@@ -44,7 +45,7 @@ def why(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(failure)
     else:
-        print_data(f"{run.id}: {format_postmortem(failure)}")
+        print_data(name_commands(f"{run.id}: {format_postmortem(failure)}"))
     return 0
 
 
