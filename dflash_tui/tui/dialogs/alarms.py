@@ -30,10 +30,8 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
     lines = []
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
-        since, tail = (
-            f" {format_duration(max(0.0, now - alarm.since))}",
-            f"  {alarm.evidence} → {name_commands(alarm.hint)}",
-        )
+        since = f" {format_duration(max(0.0, now - alarm.since))}"
+        tail = f"  {alarm.evidence} → {name_commands(alarm.hint)}"
         is_cut = len(alarm.what) + 2 + len(since) + len(tail) > width
         overflow = f"  +{more} more: !" if more > 0 else "  in full: !" if is_cut else ""
         head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
