@@ -23,8 +23,8 @@ from dflash_tui.peers.messages import Greeting
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
 _ERRORS_KEPT = 4096
-# What ssh has started may hold its stderr open for longer than ssh lives.
-_LAST_WORDS = 1.0
+# What ssh has started may hold its stderr open for longer than ssh lives; a busy machine needs a while to read it.
+_LAST_WORDS = 5.0
 # Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
 # hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
 _LEAVE = (
@@ -87,7 +87,8 @@ def _run_ssh(command: Sequence[str], *, quietly: bool) -> tuple[int, str]:
     try:
         reader.start()
         code = ssh.wait()
-        reader.join(_LAST_WORDS)
+        if not 0 <= code < _SSH_FAILED:
+            reader.join(_LAST_WORDS)
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
