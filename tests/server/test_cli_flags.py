@@ -139,7 +139,7 @@ async def _refused_on_the_launch_screen() -> None:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("enter")
         await wait_for(pilot, lambda: "has no flag --max-model-length" in text(panel))
-        shown = str(panel.screen.query_one("#found", Static).content)
+        shown = " ".join(str(panel.screen.query_one("#found", Static).content).split())
         assert "did you mean --max-model-len?" in shown
         assert f"→ {cli_flags.FIX}" in shown
         assert "1 of" in text(panel)

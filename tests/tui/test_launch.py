@@ -4,6 +4,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
+from textual.events import Key
 from textual.message import Message
 
 from dflash_tui.common import paths
@@ -13,7 +14,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.widgets.recipe_list import load_recipes
+from dflash_tui.tui.widgets.recipe_list import RecipeList, load_recipes
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, shows, text, wait_for
 
@@ -75,6 +76,17 @@ async def test_words_that_no_recipe_has_are_said():
     async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"zzz")
         await shows(pilot, "all these words")
+
+
+async def test_keys_that_arrive_at_once_are_for_the_filter():
+    """As a slow connection hands them over: `e` would change the mode, `+` the drafts, and enter would launch."""
+    panel = app({"toy": a_recipe(), "one+two": a_recipe(name="one+two")})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        for key in "/one+two\r":
+            panel.post_message(Key({"/": "slash", "+": "plus", "\r": "enter"}.get(key, key), key))
+        await shows(pilot, "⏎ Launch", "esc All recipes")
+        assert panel.launch_screen.query_one(RecipeList).visible_names == ["one+two"]
 
 
 async def test_a_driver_that_fails_is_explained_to_the_end():

@@ -53,7 +53,6 @@ class LaunchScreen(OwnRecipesScreen):
     BINDINGS: ClassVar = [
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
         Binding("enter", "adopt", "Make a recipe", priority=True, tooltip="Make a recipe of the catalogue's pair"),
-        Binding("enter", "keep_filter", "Keep the filter", priority=True, tooltip="Back to the list that is filtered"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
@@ -64,7 +63,8 @@ class LaunchScreen(OwnRecipesScreen):
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
-        Binding("slash", "filter", "Filter", key_display="/", tooltip="Filter the recipes by words"),
+        # With priority, so that what is typed right behind it is for the filter.
+        Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: find a drafter for a model, for a recipe"),
         Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "gpu", "GPU", tooltip="Next GPU"),
@@ -259,8 +259,8 @@ class LaunchScreen(OwnRecipesScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         recipes = self._recipes
         filtering, filtered = (recipes.filtering, recipes.filtered) if recipes else (False, False)
-        if filtering or action in {"keep_filter", "unfilter"}:
-            return {"keep_filter": filtering, "unfilter": filtered}.get(action, False)
+        if filtering or action == "unfilter":
+            return filtered and action == "unfilter"
         chosen = self.chosen
         if action == "filter":
             return bool(recipes and recipes.entries)
@@ -350,9 +350,6 @@ class LaunchScreen(OwnRecipesScreen):
         """Make a recipe of the highlighted pair."""
         if isinstance(pair := self.chosen, CataloguePair):
             self.add_recipe_of(pair)
-
-    def action_keep_filter(self) -> None:
-        self.query_one(RecipeList).close_filter(keep=True)
 
     def action_check(self, launching: bool) -> None:
         """Show the checks of the plan; a launch continues when none fails."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
@@ -28,6 +31,14 @@ Entry = Recipe | DflashError | CataloguePair
 Entries = dict[str, Entry]
 
 
+class RecipeFilter(Input):
+    """Takes the words that recipes are filtered by; enter goes back to the list, behind all that was typed before."""
+
+    BINDINGS: ClassVar = [
+        Binding("enter", "submit", "Keep the filter", tooltip="Back to the list that is filtered"),
+    ]
+
+
 class RecipeList(Vertical):
     """Shows the recipes that fit the filter, then the pairs of the catalogue; `chosen` is the highlighted one."""
 
@@ -45,7 +56,7 @@ class RecipeList(Vertical):
         self._drawn: object = None
 
     def compose(self) -> ComposeResult:
-        yield Input(id="filter", placeholder="words of a recipe; esc shows all")
+        yield RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
         yield Static(id="columns")
         yield MarkedList(id="recipes", markup=False)
 
@@ -136,7 +147,7 @@ class RecipeList(Vertical):
     def open_filter(self) -> None:
         """Show the filter and type into it."""
         self.query_one("#filter").display = True
-        self.query_one("#filter").focus()
+        self.screen.set_focus(self.query_one("#filter"))
         self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:
@@ -150,7 +161,7 @@ class RecipeList(Vertical):
     @property
     def filtering(self) -> bool:
         """Whether somebody types into the filter."""
-        return self.query_one("#filter").has_focus
+        return isinstance(self.screen.focused, RecipeFilter)
 
     @property
     def filtered(self) -> bool:
@@ -191,6 +202,11 @@ class RecipeList(Vertical):
         self._fill(message.value)
         self.draw()
         self.post_message(self.Highlighted())
+
+    @on(Input.Submitted, "#filter")
+    def _keep_filter(self, message: Input.Submitted) -> None:
+        message.stop()
+        self.close_filter(keep=True)
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, message: OptionList.OptionHighlighted) -> None:

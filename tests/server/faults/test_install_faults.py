@@ -51,7 +51,10 @@ def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, ter
     script.chmod(0o755)
     panel = terminal(program=("-c", PANEL.format(uv=str(script))))
     panel.until(b"demo-cpu")
-    panel.type("/demo-cpu\r\r")
+    panel.type("/demo-cpu")
+    for shown in (b"Keep the filter", b"Launch"):  # what enter does
+        panel.until(shown)
+        panel.type("\r")
     panel.reading_until(begun.exists)
     assert engines()
     [install] = psutil.Process(panel.pid).children()
