@@ -14,7 +14,7 @@ from importlib import import_module
 
 from dflash_tui.cli.command_parser import order_words
 from dflash_tui.cli.parser import COMMANDS, build_parser
-from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
+from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.private_files import tighten_umask
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.ssh_host import name_commands
@@ -149,8 +149,8 @@ def _dispatch(args: argparse.Namespace) -> int:
         with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
             return handler(args)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        build_parser().print_help(sys.stderr)
-        return 2
+        hint = "without one: dflash-tui up RECIPE --bench, dflash-tui attach; dflash-tui --help lists all commands"
+        return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=args.json)
     from dflash_tui.cli.commands.server import panel
 
     return panel.panel()

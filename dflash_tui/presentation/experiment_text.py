@@ -73,7 +73,7 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     ]
     if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
         rows.insert(1, ("hosts", f"this one and {clean_line(', '.join(peers))}"))
-    rows += [("stops", f"{name}, which uses the same GPU or port") for name in stopped]
+    rows += [("stops", f"{name}, which would disturb what is measured") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
 

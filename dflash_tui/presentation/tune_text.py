@@ -47,6 +47,9 @@ def list_tune_rows(design: Design, boot: DurationEstimate, stopped: Sequence[str
     if boot.seconds:
         room = pluralize(int(tuning.budget / boot.seconds), "boot")
         outlook = f"room for about {room} of {format_duration(boot.seconds)}, {boot.source}"
+        if not boot.whole:
+            seconds = format_duration(boot.seconds)
+            outlook = f"room for fewer than {room}: each starts in {seconds}, {boot.source}, and is measured after that"
     head = [
         ("recipe", design.recipe),
         ("budget", f"{format_duration(tuning.budget)}; {outlook}"),

@@ -61,7 +61,8 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
             processes were not measured.
     """
     phase = startup.phase
-    seconds = now - max(last_line, _log_growth_time(startup))
+    # What answers already has nothing to say until it is asked: by who watches, who may have come late.
+    seconds = now - max(last_line, _log_growth_time(startup), startup.healthy_at or 0.0)
     if phase is None or seconds < QUIET_SECONDS or startup.ready_at is not None:
         return None
     cores, disk = _measure_work(startup, now)

@@ -158,7 +158,8 @@ class HostsScreen(Screen[None]):
     def is_alone(self, plan: Plan) -> bool:
         """Whether a plan takes this machine only, as what is measured has to; if not, say so."""
         if plan.relaunch_request.peers:
-            self.notify("A/Bs and tunes measure one machine: h, then this machine alone", severity="warning")
+            where = f"dflash-tui ab {plan.recipe} --peer {plan.relaunch_request.peers[0]}"
+            self.notify(f"the panel measures this machine alone (h); over hosts: {where}", severity="warning")
             return False
         return True
 

@@ -102,12 +102,17 @@ class PanelCommands(Provider):
         yield Command("Chat", "talk with the server that is watched, or the newest", self.panel.action_chat)
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
         yield Command("Theme", "choose among all themes", self.app.search_themes)
-        # Where exports go, too: a machine that is reached over ssh has no folder of downloads.
-        screenshot = partial(self.app.deliver_screenshot, path=".")
-        yield Command("Screenshot", "save the screen as an SVG file in the current folder", screenshot)
+        yield Command("Screenshot", "save the screen as an SVG file in the current folder", self._save_screenshot)
 
     def _explain_log(self) -> None:
         self.app.push_screen(LogDialog())
+
+    def _save_screenshot(self) -> None:
+        """Save where exports go, too: a machine that is reached over ssh has no folder of downloads."""
+        try:
+            self.app.notify(f"saved {self.app.save_screenshot(path='.')}")
+        except OSError as error:
+            self.app.notify(f"not saved: {error.strerror}; choose another folder", severity="error")
 
     def _history(self) -> None:
         self.app.push_screen(HistoryScreen())

@@ -338,3 +338,11 @@ def test_an_ab_is_exported_a_line_per_boot_and_read_back(finished, capsys, tmp_p
         [line["output_throughput"] for line in lines]
     )
     assert finished.design.synthetic in beside["synthetic"]
+
+
+def test_a_folder_that_is_not_there_is_named(finished, tmp_path, capsys):
+    """By the name that was given, and not by that of a file that we would make in it."""
+    assert main.main(["report", "-o", str(tmp_path / "none" / "report.md")]) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / "none") in said
+    assert ".report.md." not in said

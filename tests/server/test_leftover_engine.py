@@ -71,6 +71,8 @@ def test_the_engine_that_has_the_port_is_named(left, words, capsys):
         with pytest.raises(UsageError) as refused:
             admission._admit(planner.plan_launch(request, GpuProbe()), print, "")
         assert f"pid {engine}" in refused.value.what
+        assert main(["stop"]) == 2
+        assert "dflash-tui orphans" in capsys.readouterr().err
         assert main(["orphans", "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         [row] = [row for row in rows if row["pid"] == engine]

@@ -24,7 +24,9 @@ def test_without_a_key_it_is_refused(engine, key, monkeypatch):
     """Before anything is launched, with what to export; and no reason given to --force changes that."""
     monkeypatch.setenv("VLLM_API_KEY", key)
     for words in (OPEN, (*OPEN, "--force", "I want it")):
-        assert "export VLLM_API_KEY" in told(*words)
+        said = told(*words)
+        assert "export VLLM_API_KEY" in said
+        assert ("that of VLLM_API_KEY has" in said) == bool(key)
     assert registry.list_runs() == []
 
 

@@ -83,6 +83,15 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
     )
 
 
+async def test_the_newest_server_is_watched_where_none_is_yet(running):
+    """By `2`, which is the live screen."""
+    panel = DflashApp(probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: bool(panel.launch_screen.running))
+        await pilot.press("2")
+        await wait_for(pilot, lambda: isinstance(panel.screen, RunScreen) and panel.run_screen.run == running)
+
+
 async def test_stop_asks_and_only_yes_stops(running):
     panel = DflashApp(run=running, now=time.time, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -65,6 +65,16 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
         assert "glm-5.3-flash/mtp" not in rows.visible_names
 
 
+async def test_recipes_that_fit_are_found_by_that_word(hub):
+    """Also where no GPU is, by which no pair is judged."""
+    panel = panel_with_catalogue()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        rows = panel.screen.query_one(RecipeList)
+        await shows(pilot, "the CPU demo")
+        await pilot.press("slash", *"fits")
+        await wait_for(pilot, lambda: rows.visible_names == ["demo-cpu"])
+
+
 def luminance(color: Color) -> float:
     parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

@@ -1,5 +1,6 @@
 """A server that is not ours, at its URL: what is shown of it, what it is asked, and what its answers may be."""
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from dflash_tui.cli.commands.server import foreign as commands_foreign
+from dflash_tui.cli.main import main
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
@@ -17,6 +21,7 @@ from dflash_tui.monitoring import foreign_server
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.tui.app import DflashApp
 from tests.support import recordings
+from tests.support.fake_runs import free_port
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
@@ -247,3 +252,23 @@ def test_lines_show_its_figures_and_alarms(server):
     assert "metrics only" in said[0]
     assert [line.rpartition(": ")[2] for line in said if line.startswith("! hang: ")] == ["HTTP 500\n"]
     assert "press S" not in "".join(said)
+
+
+def test_an_address_where_nobody_answers_is_not_watched(capsys):
+    """Without a terminal a mistyped port would be asked for ever."""
+    address = f"http://127.0.0.1:{free_port(18_900)}"
+    assert main(["attach", address, "--plain"]) == 1
+    assert f"no server answers at {address}" in capsys.readouterr().err
+
+
+async def test_a_server_that_stops_answering_is_watched_on(server, capsys):
+    args = build_parser().parse_args(["attach", server.url, "--json"])
+    watching = asyncio.create_task(commands_foreign._print_server(args, ForeignServer(server.url)))
+    seen = ""
+    for health, status in (("healthy", 500), ("unhealthy", 200)):
+        while f'"health":"{health}"' not in seen:
+            assert not watching.done()
+            await asyncio.sleep(0.05)
+            seen += capsys.readouterr().out
+        server.answers["/health"] = (status, b"")
+    watching.cancel()

@@ -82,9 +82,9 @@ async def test_a_typed_host_is_asked_and_its_command_shown(reached):
         assert plan.ranks[0].argv[-1] == "its-own-command"
         assert plan.relaunch_request.settings == {"tensor-parallel-size": "2"}
         await pilot.press("a")
-        await shows(pilot, "measure one machine")
+        await shows(pilot, "measures this machine alone", "--peer")
         await pilot.press("o")
-        await shows(pilot, "tensor-parallel-size", "recipe's command", "--node-rank")
+        await shows(pilot, "tensor-parallel-size", "these options change", "--node-rank")
         await pilot.press("escape", "h")
         await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog))
         assert panel.screen.query_one(OptionList).highlighted == 1

@@ -11,6 +11,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
 from dflash_tui.tui.screens.launch import LaunchScreen
@@ -110,6 +111,17 @@ async def test_mode_and_drafts_change_the_command():
         await pilot.press("y")
         assert "--enforce-eager" not in panel.clipboard
         assert '"num_speculative_tokens": 8' in panel.clipboard
+
+
+async def test_no_drafts_are_offered_without_speculation():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "+/- Drafts")
+        choice, toy = panel.launch_screen.choice, a_recipe()
+        while choice.request(toy).method is not Method.NONE:
+            await pilot.press("m")
+            await pilot.pause()
+        await wait_for(pilot, lambda: "+/- Drafts" not in text(panel))
 
 
 async def test_drafts_end_at_the_baseline():

@@ -10,7 +10,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from tests.support.preflight_situations import a_gpu
-from tests.tui.panel import app, shows, wait_for, words
+from tests.tui.panel import app, shows, text, wait_for, words
 
 RECIPE = recipe_loader.find_recipe("gemma-4-31b")
 
@@ -30,6 +30,10 @@ async def test_options_are_those_of_set_and_show_their_effect_while_they_are_typ
         await shows(pilot, "one request of 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
         assert panel.launch_screen.choice.request(RECIPE).settings == {}  # nothing is kept before enter
         await pilot.press("enter", "end", "enter", *"kv-cache-dtype=fp8", "enter")
+        await shows(pilot, "+ --kv-cache-dtype fp8")
+        [last] = [word for word in text(panel).split("\n") if "--kv-cache-dtype" in word]
+        assert "- --max-model-len 4096" not in text(panel)  # which was the last line, and is no longer
+        assert "\\" not in last
         await pilot.press("home", *["down"] * 4, "enter", *"9001", "enter", "escape")
         await shows(pilot, "max-model-len=4096, kv-cache-dtype=fp8")
         asked = replace(panel.launch_screen.choice.request(RECIPE), gpu=None)

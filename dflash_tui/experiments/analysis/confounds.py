@@ -29,6 +29,7 @@ _OWN_ENV = frozenset({
     "XDG_CACHE_HOME", "VLLM_PORT", "TMPDIR",
 })  # fmt: skip
 _OWN_OPTIONS = frozenset({"--port"})
+_WITHOUT_SPEED = "an answer that came in one piece has no speed, --scale 4 asks for longer ones"
 # In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
 _PREFIX_POINTS = 3.0
 _LENGTH = 0.02
@@ -182,7 +183,9 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
             evidence_by_loss[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
     for lost, evidence in evidence_by_loss.items():
         if evidence:
-            yield Confound(f"requests without a figure in {pair.measure}", "; ".join(evidence)[:200], refuses=lost)
+            why = f"; {_WITHOUT_SPEED}" if pair.measure == TOKENS else ""
+            what = f"requests without a figure in {pair.measure}"
+            yield Confound(what, "; ".join(evidence)[:200] + why, refuses=lost)
 
 
 def _load_differences(pair: _ArmPair) -> Iterator[Confound]:

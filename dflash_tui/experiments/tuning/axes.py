@@ -71,8 +71,9 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
 
 def _list_modes(plan: Plan) -> str:
     """Return the modes; eager is slow on a GPU, and tried where it is cheap or what is published."""
-    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
-    return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *eager])
+    if plan.on_cpu:  # which has no CUDA graphs
+        return "mode=" + ",".join([Mode.COMPILE, Mode.EAGER])
+    return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *([Mode.EAGER] if plan.mode is Mode.EAGER else [])])
 
 
 def _list_methods(resolved: ResolvedRecipe) -> list[str]:

@@ -18,7 +18,7 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
-from dflash_tui.launch.preflight import pair, ray
+from dflash_tui.launch.preflight import pair, ray, requirements
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
@@ -40,6 +40,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
+        *requirements.check_requirements(situation),
     ]
     checks += [*_check_patches(situation), *_check_models(situation)]
     checks += [
@@ -229,11 +230,12 @@ def _check_models(situation: Situation) -> Iterator[Check]:
 def _check_disk_space(situation: Situation) -> Iterator[Check]:
     """Check the free space for engine and models, which may be on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
-    spec = situation.resolved.engine
-    sizes = [model.size_gb for model in situation.plan.models]
+    spec, models = situation.resolved.engine, situation.plan.models
+    sizes = [model.size_gb for model in models]
     missing = [_estimate_missing(model, size) for model, size in zip(situation.models, sizes, strict=False)]
-    about = "about " if any(is_estimate for _, is_estimate in missing) else ""
-    writes = [(cache.hub_cache_folder(), sum(amount for amount, _ in missing))]
+    unknown = [model.name for model, (amount, _) in zip(models, missing, strict=False) if amount is None]
+    about = "at least " if unknown else "about " if any(is_estimate for _, is_estimate in missing) else ""
+    writes = [(cache.hub_cache_folder(), sum(amount or 0 for amount, _ in missing))]
     if situation.engine is None:
         writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     for folder, amount in writes:
@@ -246,14 +248,24 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         free = shutil.disk_usage(existing).free
         finding = f"{about}{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
-        yield pass_check("disk", finding) if free > amount + _SPARE_BYTES else fail_check("disk", finding, fix)
+        if free <= amount + _SPARE_BYTES:
+            spare = f"{format_gigabytes(_SPARE_BYTES)} has to stay free"
+            yield fail_check("disk", f"{finding}, of which {spare}" if free > amount else finding, fix)
+        else:
+            yield pass_check("disk", finding)
+    if unknown:
+        what = f"how much has to be downloaded of {' and '.join(unknown)} is unknown"
+        yield warn_check("model size", what, "look at the files of the model on its page, and leave room for them")
 
 
-def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int, bool]:
-    """Return the bytes of a model to fetch, and whether they are by the recipe, as where the hub did not answer."""
+def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
+    """Return the bytes of a model to fetch, None where nobody knows, and whether they are by the recipe.
+
+    They are where the hub did not answer.
+    """
     if model.complete or model.missing_bytes is not None:
         return model.missing_bytes or 0, False
-    return max(0, int((size_gb or 0) * 1e9) - model.cached_bytes), bool(size_gb)
+    return (max(0, int(size_gb * 1e9) - model.cached_bytes), True) if size_gb else (None, False)
 
 
 def _check_folders(situation: Situation) -> Iterator[Check]:

@@ -139,7 +139,7 @@ class OptionsDialog(Dialog[None]):
             effect.update(render_error(error.what, error.evidence, error.hint))
             return False
         rows = render_memory(planned.memory, width) if planned.memory else []
-        rows.append(Content.assemble(("what changes of the recipe's command", "bold")))
+        rows.append(Content.assemble(("what these options change of the command", "bold")))
         effect.update(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan, width)]))
         return True
 

@@ -85,7 +85,8 @@ class ChatScreen(Screen[None]):
         settings = [f"temperature {talk.temperature:g}"] if talk.temperature is not None else []
         settings += ["system text"] if talk.system else []
         endpoint, width = Endpoint.from_run(talk.run), self.size.width - 2
-        head, place = Content.assemble(("● ", "$primary"), ("CHAT", "bold")), Content(f"  {endpoint.url}")
+        label = (" SYNTHETIC" if talk.run.plan.synthetic else "", "bold $accent")
+        head, place = Content.assemble(("● ", "$primary"), ("CHAT", "bold"), label), Content(f"  {endpoint.url}")
         set_here = [Content.assemble((f"  {' · '.join(settings)}", "$accent"))] if settings else []
         room = width - sum(part.cell_length for part in (head, place, *set_here)) - 2
         name = Content(f"  {truncate_middle(talk.run.plan.recipe, max(_LEAST_NAME, room))}")

@@ -43,6 +43,7 @@ _TALL = 30
 # Rows of boots, rounds and settings on a low screen and on a tall one, and more for each so many rows beyond.
 _ROWS, _ROUNDS, _SETTINGS = (3, 6, 5), (3, 6, 8), (6, 9, 2)
 _TITLES = ("boots", "measured until now; the verdict comes at the end")
+_TITLES_AT_END = ("boots", "measured; v shows the verdict")
 _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 
 
@@ -182,7 +183,8 @@ class ExperimentScreen(Screen[None]):
         if view.tune:
             self._draw_tune(view, view.tune, now, width)
             return
-        self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TITLES
+        titles = _TITLES_AT_END if progress.finished else _TITLES
+        self.query_one("#boots").border_title, self.query_one("#measured").border_title = titles
         self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
         self.query_one("#order", Display).show(experiment.render_timeline(progress, now, width, self._room(_ROWS)))
         self.query_one("#arms", Display).show(experiment.render_arms(design, progress.boots, width))
@@ -224,7 +226,8 @@ class ExperimentScreen(Screen[None]):
         counting = [done for done in view.requests if done.kind not in experiment_progress.UNCOUNTED]
         speeds = experiment_progress.list_speeds(progress, counting)
         pane, chart = self.query_one("#prompts"), self.query_one("#speeds", Chart)
-        pane.border_title, chart.title = "by prompt: median tok/s until now", "tok/s of each request"
+        until = "" if progress.finished else " until now"
+        pane.border_title, chart.title = f"by prompt: median tok/s{until}", "tok/s of each request"
         width, height = pane.scrollable_content_region.size
         speeds_by_prompt = experiment_progress.render_prompts(progress, speeds, kinds, width, max(1, height))
         self.query_one("#by-prompt", Display).show(speeds_by_prompt)
@@ -237,7 +240,7 @@ class ExperimentScreen(Screen[None]):
         starting = current is None or current.stage == "starting"
         start.display, requests.display = starting, not starting
         if current is None:
-            pane.border_title = Content("between two boots")
+            pane.border_title = Content("after the last boot" if progress.finished else "between two boots")
             word = "all boots are over" if progress.finished else "preparing the next server" if progress.driven else ""
             start.show(self._render_wait(progress, word or "nothing runs"))
             return

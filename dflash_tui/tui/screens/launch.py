@@ -24,6 +24,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -268,8 +269,9 @@ class LaunchScreen(OwnRecipesScreen):
             return isinstance(chosen, CataloguePair)
         if action in _OF_RECIPE and not isinstance(chosen, Recipe):
             return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile"}:
-            return bool(chosen.variants) if action == "variant" else len(chosen.profiles) > 1
+        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens"}:
+            drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
+            return {"variant": bool(chosen.variants), "profile": len(chosen.profiles) > 1, "tokens": drafts}[action]
         return len(self.choice.cards) > 1 if action == "gpu" else True
 
     def action_mode(self) -> None:
@@ -281,6 +283,7 @@ class LaunchScreen(OwnRecipesScreen):
         if isinstance(recipe := self.chosen, Recipe):
             self.choice.next_method(recipe)
             self.draw()
+            self.refresh_bindings()
 
     def action_tokens(self, more: int) -> None:
         if planned := self._plan():

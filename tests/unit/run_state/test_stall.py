@@ -79,3 +79,13 @@ def test_a_log_that_grows_is_not_silent():
     startup.apply(Activity(110.0, 1.0, 0, 5000))
     startup.apply(Activity(112.0, 1.0, 0, 5100))
     assert detect_silence(startup, LAST, 120.0) is None
+
+
+def test_a_server_that_answers_is_not_silent_before_it_is_asked():
+    """Who comes late sends the first request late: what came before was no waiting for it."""
+    startup = recorded_startups.state(SILENT, 162.7).startup
+    startup.healthy_at = 300.0
+    assert detect_silence(startup, END, 300.0 + QUIET_SECONDS - 1) is None
+    quiet = detect_silence(startup, END, 300.0 + STALL_SECONDS + 1)
+    assert quiet is not None
+    assert quiet.seconds == pytest.approx(STALL_SECONDS + 1)

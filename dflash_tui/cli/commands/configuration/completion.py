@@ -33,7 +33,7 @@ def _format_manual() -> str:
     try:
         from argparse_manpage.manpage import Manpage
     except ImportError:
-        hint = "install dflash-tui[man], for instance pip install argparse-manpage beside it"
+        hint = "uv tool install '.[man]' in the clone, or pip install argparse-manpage beside dflash-tui"
         raise UsageError("the manual page takes argparse-manpage, which is not installed", hint=hint) from None
     about = {"description": "DFlash speculative decoding on vLLM", "manual_title": "User Commands"}
     return str(Manpage(build_parser(), about)).rstrip()

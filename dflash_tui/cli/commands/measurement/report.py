@@ -64,6 +64,8 @@ def write_whole_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = paths.resolve_links(path)  # a link stays one
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -20,6 +20,8 @@ def chat(args: argparse.Namespace) -> int:
     run = registry.find_listening_run(args.run)
     conversation = Conversation(run, system=args.system or "", temperature=args.temperature)
     talk = Talk(conversation, as_json=args.json)
+    if run.plan.synthetic:
+        print_status(f"({run.plan.synthetic}: answers and figures say nothing about a real model)")
     if talk.on_terminal:
         print_status(f"{format_endpoint(Endpoint.from_run(run))}; /help lists commands")
         with contextlib.suppress(ImportError):

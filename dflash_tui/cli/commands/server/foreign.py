@@ -10,9 +10,13 @@ import time
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import EventLines, WindowFigures, print_alarms
+from dflash_tui.common.errors import DflashError
 from dflash_tui.event_json import encode
+from dflash_tui.events import Health, HealthChanged
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.run_state.state import RunState
+
+_WHERE = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
 
 
 def attach(args: argparse.Namespace) -> int:
@@ -44,9 +48,12 @@ async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
 
 async def _print_figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
     """Print the events of the server, and its figures every `--every` seconds."""
-    rows, due = 0, time.monotonic() + args.every
+    rows, due, answered = 0, time.monotonic() + args.every, False
     lines = EventLines(state, as_json=args.json)
     async for event in server.events():
+        if not answered and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+            raise DflashError(f"no server answers at {server.url}", evidence=event.detail, hint=_WHERE)
+        answered = True
         state.apply(event)
         lines.show(event)
         if time.monotonic() < due or not state.readings:

@@ -8,7 +8,9 @@ import asyncio
 from dflash_tui.cli.console import print_json, print_status
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch import restart_policy, shutdown
+from dflash_tui.machine import system
 from dflash_tui.peers import keeper
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
@@ -21,17 +23,24 @@ def stop(args: argparse.Namespace) -> int:
     living = registry.list_living_runs()
     living = [run for run in living if not run.plan.rank] or living  # rank 0 ends the others
     if args.all and not living:
-        print_status("no server runs")
+        print_status(_describe_none())
         return 0
     if args.run is None and len(living) != 1 and not args.all:
         names = ", ".join(run.id for run in living)
-        what = f"{len(living)} servers run, name one: {names}; or --all" if living else "no server runs"
+        what = f"{len(living)} servers run, name one: {names}; or --all" if living else _describe_none()
         raise UsageError(what)
     for run in [registry.find_run(args.run)] if args.run else living:
         stopped = _stop_run(run)
         if args.json:
             print_json(stopped)
     return 0
+
+
+def _describe_none() -> str:
+    """Return that no server runs, and what is left of those that were killed, which no `stop` knows."""
+    if orphans := system.find_orphans():
+        return f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui orphans"
+    return "no server runs"
 
 
 def _stop_run(run: Run) -> StoppedServer:
