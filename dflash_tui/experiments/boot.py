@@ -27,14 +27,14 @@ from dflash_tui.experiments import (
     store,
 )
 from dflash_tui.experiments.boot_server import BootServer
-from dflash_tui.experiments.design import Boot, BootBegan, Design, KeptAnswer, RequestMeasured
+from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.start_measures import FORK
 from dflash_tui.readings import Counters
-from dflash_tui.run_state import alarms
+from dflash_tui.run_state import rank_alarms
 from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
@@ -203,7 +203,7 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
 
 def _describe_doubt(state: RunState) -> str:
     """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
-    alarm = alarms.check_first_answer(state, time.time())
+    alarm = rank_alarms.check_first_answer(state, time.time())
     return f"{alarm.what}: {alarm.evidence}" if alarm else ""
 
 
@@ -249,8 +249,15 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
         others=others,
         before=conditions_before,
         after=conditions.measure_conditions(run, state, since),
+        hosts=_with_networks(boot.hosts, state),
     )
     return _with_counters(boot, before, after) if before and after else boot
+
+
+def _with_networks(hosts: tuple[HostFacts, ...], state: RunState) -> tuple[HostFacts, ...]:
+    """Return the other hosts with what NCCL said there that it talks over."""
+    samples = [state.ranks.get(rank) for rank in range(1, len(hosts) + 1)]
+    return tuple(replace(host, network=s.network if s else "") for host, s in zip(hosts, samples, strict=True))
 
 
 def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:

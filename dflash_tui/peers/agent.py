@@ -31,7 +31,7 @@ from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
-from dflash_tui.monitoring import gpu_load
+from dflash_tui.monitoring import gpu_load, sampler
 from dflash_tui.peers import host_parity, lease, messages
 from dflash_tui.peers.copies import receiver
 from dflash_tui.peers.far_installer import LINK
@@ -304,6 +304,7 @@ def _measure_beat(run: Run) -> RankBeat:
         why=record.ended if record else "",
         memory_total=memory.total,
         gpus=gpu_load.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
+        worked=None if cards else sampler.measure_processor_use(members).seconds,
     )
 
 

@@ -21,7 +21,7 @@ from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import GpuLoad, Whole
+from dflash_tui.readings import Amount, GpuLoad, Whole
 
 # Another number is another language: both sides have to be of a release that speaks it.
 PROTOCOL = 1
@@ -252,6 +252,8 @@ class RankBeat(AgentMessage, frozen=True, tag="beat"):
     """Why it was ended by itself, such as its lease; empty otherwise."""
     memory_total: Whole | None = None
     gpus: Annotated[tuple[GpuLoad, ...], Meta(max_length=64)] = ()
+    worked: Amount | None = None
+    """The seconds that processors have worked for its processes, where it has no GPU."""
 
 
 AnyCommand = (
