@@ -30,6 +30,7 @@ from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import observer, recorder
+from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.start_measures import FORK
@@ -58,7 +59,7 @@ EventSink = Callable[[Event], None]
 class PreparedBoot(NamedTuple):
     """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own.
 
-    `start` is what the boot says of its start.
+    `start` is what the boot says of its start, `far_cache` which caches its ranks on other hosts compile into.
     """
 
     design: Design
@@ -68,6 +69,7 @@ class PreparedBoot(NamedTuple):
     plan: Plan
     cache: Path | None
     start: str = ""
+    far_cache: ArmCache | None = None
 
     @property
     def arm(self) -> int:
@@ -88,13 +90,15 @@ def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRe
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
-    if cache and (first or design.cold):
+    is_fresh = first or design.cold
+    if cache and is_fresh:
         shutil.rmtree(cache, ignore_errors=True)
     plan = boot_snapshot.tag_plan(arm.plan, arm, design.id, cache)
     start = ""
     if design.measures_start:
         start = "filling" if first and not design.cold else "measured"
-    return PreparedBoot(design, number, attempt, resolved, plan, cache, start)
+    far_cache = ArmCache(place, is_fresh) if cache else None
+    return PreparedBoot(design, number, attempt, resolved, plan, cache, start, far_cache)
 
 
 async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
@@ -109,7 +113,7 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
     server, began = BootServer(), time.monotonic()
     try:
         try:
-            run = await server.launch(prepared.resolved, prepared.plan, log_preparing)
+            run = await server.launch(prepared.resolved, prepared.plan, log_preparing, prepared.far_cache)
         except DflashError as error:
             return replace(boot, error=str(error), prepared=time.monotonic() - began)
         launched = time.monotonic()
