@@ -17,7 +17,7 @@ import msgspec
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RankSampled, RankState
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import network, process_identity
 from dflash_tui.monitoring import gpu_load
 from dflash_tui.peers.connection import LOST_SECONDS, PeerConnection, PeerLost, open_connection
 from dflash_tui.peers.messages import LEASE_SECONDS, Beat, LogChunk, RankBeat, StopRank, WatchRank
@@ -197,13 +197,19 @@ class Keeper:
         elif beat.suspended:
             self._set(far, RankState.SUSPENDED, f"{beat.suspended} of its processes were stopped by a signal")
         else:
-            self._set(far, RankState.RUNNING, resident=beat.resident)
+            self._set(far, RankState.RUNNING, self._describe_broken_link(), resident=beat.resident)
+
+    def _describe_broken_link(self) -> str:
+        """Return what is wrong with this end of the link, which ssh may not need; empty for nothing."""
+        cluster = self._run.plan.cluster
+        name = cluster.hosts[0].interface if cluster else ""
+        return f"{name} of this machine has no carrier" if name and network.is_unplugged(name) else ""
 
     def _set(self, far: FarRank, state: RankState, why: str = "", resident: int = 0) -> None:
         before = self._ranks[far.rank]
         since = before.since if before.state is state else time.time()
-        network = self._networks[far.rank].network or before.network
-        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident, network=network)
+        used = self._networks[far.rank].network or before.network
+        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident, network=used)
         self._ranks[far.rank] = after
         has_changed = any(getattr(after, name) != getattr(before, name) for name in ("state", "why", "network"))
         if has_changed or abs(resident - before.resident) > 1 << 24:

@@ -255,6 +255,7 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_suspension,
     rank_alarms.check_ranks,
+    rank_alarms.check_link,
     rank_alarms.check_halves,
     rank_alarms.check_network,
     _check_health,

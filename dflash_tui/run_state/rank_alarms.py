@@ -52,6 +52,16 @@ def _judge_rank(sample: RankSampled, now: float) -> Alarm | None:
     return None
 
 
+def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Return the alarm of a link that is down while ssh, by which the ranks are watched, goes another way."""
+    sample = next((rank for rank in state.ranks.values() if rank.state is RankState.RUNNING and rank.why), None)
+    if sample is None:
+        return None
+    since = condition_start(state.rank_samples[sample.rank], lambda earlier: earlier.why == sample.why)
+    hint = "check the cable: a request ends when vLLM has waited for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+    return Alarm("link", since, "the link between the ranks is down", sample.why, hint)
+
+
 def check_far_memory(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of another host of the server that runs out of memory."""
     for sample in state.ranks.values():

@@ -171,8 +171,8 @@ def notice_half_a_server(hosts: TwoHosts) -> None:
     asking = ask(hosts, 3000)
     hosts.change("cut")
     try:
-        wait_until(lambda: "half a server" in list_alarms(watching))
-        assert says(hosts, "running")()
+        wait_until(lambda: {"link", "half a server"} <= {*list_alarms(watching)})
+        assert says(hosts, "running (eth0")()
     finally:
         hosts.change("heal")
     half = list_alarms(watching)["half a server"]

@@ -138,6 +138,15 @@ def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
         assert "spark-b" in alarms["rank"].what
 
 
+def test_a_link_that_is_down_is_told_although_the_rank_is_reached():
+    """Since it is down, not since the rank runs; ssh goes another way."""
+    fine = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0) for at in range(80, 90, 5)]
+    down = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0, "eth0 has no carrier") for at in (91, 96)]
+    alarm = raised(folded(*fine, *down), 100.0)["link"]
+    assert (alarm.since, alarm.evidence) == (91.0, "eth0 has no carrier")
+    assert raised(folded(*fine, *down, replace(fine[0], at=99.0)), 100.0) == {}
+
+
 @pytest.mark.parametrize(("left", "raises"), [(GIB // 2, True), (8 * GIB, False)])
 def test_the_memory_of_another_host_runs_out(left, raises):
     sample = RankSampled(99.0, 1, "spark-b", RankState.RUNNING, 0.0, available=left, total=100 * GIB)
