@@ -88,6 +88,8 @@ class Launched(Event, frozen=True, tag="launched"):
     synthetic: str = ""
     num_speculative_tokens: int | None = None
     method: str = ""
+    roce: str = ""
+    """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
@@ -268,6 +270,10 @@ class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
     total: Whole | None = None
     """All of them."""
     gpus: Annotated[tuple[GpuLoad, ...], msgspec.Meta(max_length=64)] = ()
+    busy: Amount | None = None
+    """How many processors it keeps busy, where it has no GPU."""
+    network: str = ""
+    """What NCCL says there that it talks over, `IB` (RoCE, too) or `Socket`; empty before it says so."""
 
 
 class ClockSet(Event, frozen=True, tag="clock set"):

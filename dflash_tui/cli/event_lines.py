@@ -28,7 +28,8 @@ from dflash_tui.events import (
 )
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.alarms import Alarm, find_alarms
+from dflash_tui.run_state.alarm import Alarm
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
 

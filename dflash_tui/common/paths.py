@@ -145,6 +145,11 @@ def cache_folder() -> Path:
     return _own(platformdirs.user_cache_path)
 
 
+def arm_caches_folder() -> Path:
+    """Return the folder of what experiments of other hosts compile here, one folder each (XDG cache)."""
+    return cache_folder() / "arms"
+
+
 def config_folder() -> Path:
     """Return the folder of what the user writes: recipes, patches and suites are in it (XDG config)."""
     return _own(platformdirs.user_config_path)

@@ -27,14 +27,15 @@ from dflash_tui.experiments import (
     store,
 )
 from dflash_tui.experiments.boot_server import BootServer
-from dflash_tui.experiments.design import Boot, BootBegan, Design, KeptAnswer, RequestMeasured
+from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import observer, recorder
+from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.start_measures import FORK
 from dflash_tui.readings import Counters
-from dflash_tui.run_state import alarms
+from dflash_tui.run_state import rank_alarms
 from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
@@ -58,7 +59,7 @@ EventSink = Callable[[Event], None]
 class PreparedBoot(NamedTuple):
     """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own.
 
-    `start` is what the boot says of its start.
+    `start` is what the boot says of its start, `far_cache` which caches its ranks on other hosts compile into.
     """
 
     design: Design
@@ -68,6 +69,7 @@ class PreparedBoot(NamedTuple):
     plan: Plan
     cache: Path | None
     start: str = ""
+    far_cache: ArmCache | None = None
 
     @property
     def arm(self) -> int:
@@ -88,13 +90,15 @@ def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRe
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
-    if cache and (first or design.cold):
+    is_fresh = first or design.cold
+    if cache and is_fresh:
         shutil.rmtree(cache, ignore_errors=True)
     plan = boot_snapshot.tag_plan(arm.plan, arm, design.id, cache)
     start = ""
     if design.measures_start:
         start = "filling" if first and not design.cold else "measured"
-    return PreparedBoot(design, number, attempt, resolved, plan, cache, start)
+    far_cache = ArmCache(place, is_fresh) if cache else None
+    return PreparedBoot(design, number, attempt, resolved, plan, cache, start, far_cache)
 
 
 async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
@@ -109,7 +113,7 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
     server, began = BootServer(), time.monotonic()
     try:
         try:
-            run = await server.launch(prepared.resolved, prepared.plan, log_preparing)
+            run = await server.launch(prepared.resolved, prepared.plan, log_preparing, prepared.far_cache)
         except DflashError as error:
             return replace(boot, error=str(error), prepared=time.monotonic() - began)
         launched = time.monotonic()
@@ -203,7 +207,7 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
 
 def _describe_doubt(state: RunState) -> str:
     """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
-    alarm = alarms.check_first_answer(state, time.time())
+    alarm = rank_alarms.check_first_answer(state, time.time())
     return f"{alarm.what}: {alarm.evidence}" if alarm else ""
 
 
@@ -249,8 +253,15 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
         others=others,
         before=conditions_before,
         after=conditions.measure_conditions(run, state, since),
+        hosts=_with_networks(boot.hosts, state),
     )
     return _with_counters(boot, before, after) if before and after else boot
+
+
+def _with_networks(hosts: tuple[HostFacts, ...], state: RunState) -> tuple[HostFacts, ...]:
+    """Return the other hosts with what NCCL said there that it talks over."""
+    samples = [state.ranks.get(rank) for rank in range(1, len(hosts) + 1)]
+    return tuple(replace(host, network=s.network if s else "") for host, s in zip(hosts, samples, strict=True))
 
 
 def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:

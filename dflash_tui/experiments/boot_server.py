@@ -15,6 +15,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.peers import cluster_launch, keeper, pairing, transport
 from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
 from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
+from dflash_tui.planning.compile_caches import OWN_CACHE, ArmCache, separate_caches
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, rank_records
@@ -34,13 +35,25 @@ class BootServer:
         self._run: Run | None = None
         self._memory: dict[str, int] = {}
 
-    async def launch(self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None]) -> Run:
+    async def launch(
+        self,
+        resolved: ResolvedRecipe,
+        plan: Plan,
+        report: Callable[[Preparing], None],
+        cache: ArmCache | None = None,
+    ) -> Run:
         """Check and prepare all hosts, launch the server there, and return its run.
+
+        Args:
+            resolved: the recipe as its arm has it.
+            plan: what is launched here.
+            report: called with each event of the preparation.
+            cache: the compile caches of its arm on the other hosts; None for those of all servers there.
 
         Raises:
             DflashError: a host is not reached or is another than before, a check failed, or a rank did not start.
         """
-        planned = PlannedLaunch(resolved, plan)
+        planned = PlannedLaunch(resolved, plan, cache=cache)
         async with pairing.open_peers(plan.relaunch_request.peers) as peers:
             require_same_link(plan, peers)
             self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
@@ -105,10 +118,15 @@ def describe_hosts(
             vllm=answer.side.vllm,
             patches=answer.side.patches,
             argv=redact_argv(answer.plan.argv),
-            env={k: v for k, v in redact_variables(answer.plan.env).items() if k != EXPERIMENT_MARK},
+            env={k: v for k, v in redact_variables(_name_caches(planned, answer.plan)).items() if k != EXPERIMENT_MARK},
         )
         for peer, answer, end in zip(peers, answers, ends, strict=True)
     )
+
+
+def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
+    """Return the variables of a rank; caches of its arm's own are called alike in all arms, as those of this host."""
+    return separate_caches(far, far.relaunch_request.settings, OWN_CACHE).env if planned.cache else far.env
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:

@@ -15,17 +15,11 @@ from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.compile_caches import OWN_CACHE, separate_caches
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 MARK = EXPERIMENT_MARK
-# What compiles at a start, and where it keeps the result: vLLM, Inductor, Triton, FlashInfer.
-_CACHES = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-}
 # What changes how vLLM or what it computes with works, when it stands in the environment of whoever launches it.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
@@ -48,9 +42,8 @@ def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
         experiment: the experiment's id.
         cache: the folder for all that is compiled; None leaves the plan's.
     """
-    own_settings = {key for key in _CACHES if f"env.{key}" in arm.request.settings}
-    own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in own_settings}
-    return replace(plan, env=plan.env | own | {MARK: experiment})
+    own = separate_caches(plan, arm.request.settings, cache) if cache else plan
+    return replace(own, env=own.env | {MARK: experiment})
 
 
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
@@ -73,7 +66,7 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
 
 def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
-    variables = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
+    variables = {name: value.replace(str(cache), OWN_CACHE) if cache else value for name, value in env.items()}
     return {name: value for name, value in redact_variables(variables).items() if name != MARK}
 
 

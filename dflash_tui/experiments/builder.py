@@ -132,7 +132,7 @@ def build_experiment(
         temperature=_choose_temperature(request, arms, varied),
         top_p=request.top_p,
         concurrency=request.concurrency,
-        own_cache=request.own_cache and not request.launch.peers,  # nobody empties those of other hosts
+        own_cache=request.own_cache,
         levels=suite.levels,
         repeats=suite.repeats,
         right_answers={prompt.kind: prompt.answer for prompt in suite.prompts if prompt.answer},
@@ -155,9 +155,6 @@ def _choose_boots(request: ExperimentRequest, varied: Varied) -> int:
     boots = request.boots or (2 if request.honest or varied.key == stock.KEY else 1)
     if request.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", hint="drop --boots, or take --boots 2")
-    if request.measures_start and request.launch.peers:
-        hint = "measure it on one host, without --peer"
-        raise UsageError("--measure start needs caches that are emptied, which nobody does on other hosts", hint=hint)
     if request.cold and not (request.measures_start and request.own_cache):
         hint = "--measure start, without --keep-cache"
         raise UsageError("--cold only applies to measured starts with caches of their own", hint=hint)

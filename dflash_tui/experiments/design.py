@@ -170,6 +170,8 @@ class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The network interface of the address."""
     devices: tuple[str, ...] = ()
     """Its RoCE devices; none where the link is sockets only."""
+    network: str = ""
+    """What NCCL said there that it talks over, `IB` (RoCE, too) or `Socket`; empty where it did not say."""
     hardware: str = ""
     """The class of its GPUs."""
     vllm: str = ""

@@ -101,7 +101,7 @@ async def run_experiment(
             report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
             report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
-            await _clean_up(folder, normal)
+            await _clean_up(folder, design, normal)
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
             await _halt(folder, normal, _describe_error(error))
@@ -178,6 +178,12 @@ async def stop_leftover_servers(design: Design) -> None:
         await asyncio.sleep(0.05)
 
 
+async def remove_far_caches(design: Design) -> list[str]:
+    """Remove what the arms compiled on other hosts; return where that is left, and why, as texts."""
+    peers = [host for arm in design.arms for host in arm.request.peers]
+    return await cluster_launch.remove_caches(peers, design.id) if design.own_cache else []
+
+
 def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     """Return our processes that carry the experiment's mark in a run folder without a record."""
     unrecorded = []
@@ -189,9 +195,11 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     return unrecorded
 
 
-async def _clean_up(folder: Path, normal: Plan) -> None:
-    """Bring the engine's patches to what they normally are, and delete the arms' compile caches."""
+async def _clean_up(folder: Path, design: Design, normal: Plan) -> None:
+    """Bring the engine's patches to what they normally are, and delete the arms' compile caches on all hosts."""
     shutil.rmtree(folder / "cache", ignore_errors=True)
+    for left in await remove_far_caches(design):
+        boot.write_driver_log(f"compile caches of the experiment are left on {left}")
     await _restore_patches(normal)
 
 

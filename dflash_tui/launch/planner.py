@@ -21,6 +21,7 @@ from dflash_tui.planning import memory
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.cluster.ranks import check_cluster
+from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
@@ -52,6 +53,8 @@ class PlannedLaunch(NamedTuple):
     """The GPUs that it takes; none on the CPU, and for a class that is not here."""
     memory: MemoryEstimate | None = None
     """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
+    cache: ArmCache | None = None
+    """The caches that an arm of an experiment has for itself; None for any other launch."""
 
 
 def plan_launch(

@@ -74,6 +74,12 @@ def read_network(root: Path = _ROOT, addresses: Mapping[str, tuple[str, ...]] | 
     return Network(tuple(interfaces[:_MOST]), tuple(devices[:_MOST]))
 
 
+def is_unplugged(interface: str) -> bool:
+    """Whether an interface of this machine is down, or has no carrier, as without its cable; False where none is so."""
+    stats = psutil.net_if_stats().get(interface)
+    return stats is not None and not stats.isup
+
+
 def _list_addresses() -> dict[str, tuple[str, ...]]:
     """Return the IPv4 addresses of each interface, such as `192.168.1.2/24`; those of the loopback are left out."""
     addresses: dict[str, tuple[str, ...]] = {}

@@ -9,6 +9,7 @@ import asyncio
 import os
 import platform
 import select
+import shutil
 import signal
 import stat
 import sys
@@ -31,7 +32,7 @@ from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
-from dflash_tui.monitoring import gpu_load
+from dflash_tui.monitoring import gpu_load, sampler
 from dflash_tui.peers import host_parity, lease, messages
 from dflash_tui.peers.copies import receiver
 from dflash_tui.peers.far_installer import LINK
@@ -58,12 +59,14 @@ from dflash_tui.peers.messages import (
     RankPrepared,
     RankProgress,
     Refused,
+    RemoveCaches,
     RoomFound,
     SayHello,
     StopMarked,
     StopRank,
     WatchRank,
 )
+from dflash_tui.planning.compile_caches import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
@@ -132,13 +135,16 @@ class Agent:
             WatchRank: self._watch,
             StopRank: _stop_rank,
             StopMarked: _stop_marked,
+            RemoveCaches: _remove_caches,
             ListOrphans: _list_orphans,
             AskRoom: _find_room,
         }
         return await answers[type(command)](command)
 
     async def _prepare(self, command: PrepareRank) -> RankPrepared:
-        planned = await asyncio.to_thread(_plan_rank, command.order)
+        planned, own_caches = await asyncio.to_thread(_plan_rank, command.order), _find_arm_caches(command.order)
+        if own_caches and command.order.cache and command.order.cache.is_fresh:
+            await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
         await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
         return RankPrepared(command.id, await asyncio.to_thread(host_parity.describe_side, planned))
 
@@ -188,7 +194,16 @@ def _plan_rank(order: RankOrder) -> PlannedLaunch:
     planned = planner.plan_launch_here(order.request, cluster=order.cluster, rank=order.rank, folders=folders)
     if not order.mark:
         return planned
-    return planned._replace(plan=replace(planned.plan, env={**planned.plan.env, EXPERIMENT_MARK: order.mark}))
+    own_caches = _find_arm_caches(order)
+    plan = separate_caches(planned.plan, order.request.settings, own_caches) if own_caches else planned.plan
+    return planned._replace(plan=replace(plan, env={**plan.env, EXPERIMENT_MARK: order.mark}))
+
+
+def _find_arm_caches(order: RankOrder) -> Path | None:
+    """Return the folder of the compile caches that the order's arm has for itself here; None for those of all."""
+    if not order.mark or order.cache is None:
+        return None
+    return paths.arm_caches_folder() / order.mark / f"rank{order.rank}" / str(order.cache.arm)
 
 
 async def _check_rank(command: CheckRank) -> RankChecked:
@@ -269,6 +284,11 @@ async def _stop_marked(command: StopMarked) -> Done:
     return Done(command.id)
 
 
+async def _remove_caches(command: RemoveCaches) -> Done:
+    await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / command.mark, ignore_errors=True)
+    return Done(command.id)
+
+
 async def _list_orphans(command: ListOrphans) -> OrphansListed:
     orphans = await asyncio.to_thread(system.find_orphans)
     return OrphansListed(
@@ -304,6 +324,7 @@ def _measure_beat(run: Run) -> RankBeat:
         why=record.ended if record else "",
         memory_total=memory.total,
         gpus=gpu_load.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
+        worked=None if cards else sampler.measure_processor_use(members).seconds,
     )
 
 

@@ -24,6 +24,7 @@ from dflash_tui.peers.messages import (
     RankLaunched,
     RankOrder,
     RankPrepared,
+    RemoveCaches,
     StopMarked,
     StopRank,
 )
@@ -104,6 +105,20 @@ async def stop_marked(hosts: Sequence[str], mark: str) -> None:
             await peer.ask(StopMarked, _STOP_SECONDS, mark=mark)
 
     await asyncio.gather(*map(stop, dict.fromkeys(hosts)))
+
+
+async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
+    """Remove what an experiment has compiled on other hosts; return where that is left, and why, as texts."""
+
+    async def remove(host: str) -> str:
+        try:
+            async with open_connection(host) as peer:
+                await peer.ask(RemoveCaches, _STOP_SECONDS, mark=mark)
+        except DflashError as error:
+            return f"{host}: {error.what}"
+        return ""
+
+    return [left for left in await asyncio.gather(*map(remove, dict.fromkeys(hosts))) if left]
 
 
 async def _start_keeper(run: Run) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RankSampled, RankState
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import network, process_identity
 from dflash_tui.monitoring import gpu_load
 from dflash_tui.peers.connection import LOST_SECONDS, PeerConnection, PeerLost, open_connection
 from dflash_tui.peers.messages import LEASE_SECONDS, Beat, LogChunk, RankBeat, StopRank, WatchRank
@@ -25,6 +25,7 @@ from dflash_tui.runs import lifecycle, rank_records, run_files, server_process
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.rank_records import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.vllm_output.nccl_log import NetworkReader
 
 _LOG = "keeper.log"
 # A log that is larger says nothing new, and another host shall not fill the disk of this one.
@@ -42,6 +43,9 @@ PATIENCE = 45.0
 _LAST_WORDS = 1.0
 # What has not changed is recorded so often, so that a keeper that is gone is noticed.
 _RECORD_SECONDS = 5.0
+# How long processors are looked at, and by how many a rank keeps more or fewer busy for that to be recorded at once.
+_LOAD_SECONDS = 2.0
+_BUSIER = 0.1
 
 
 def start_keeper(run: Run) -> None:
@@ -62,6 +66,23 @@ def start_keeper(run: Run) -> None:
     raise DflashError("the keeper of the ranks exited at once", evidence=started.read_last_words())
 
 
+class ProcessorLoad:
+    """How many processors a rank keeps busy, by what its beats say that they have worked for it."""
+
+    def __init__(self) -> None:
+        self.busy: float | None = None
+        """The mean of the last seconds; None before, and where nothing is said of it."""
+        self._before: tuple[float, float] | None = None
+
+    def take(self, at: float, worked: float | None) -> None:
+        """Take in what a beat says, `at` a time of a clock that nobody sets; both are seconds."""
+        before = self._before
+        if before is None or worked is None or worked < before[1]:  # a process of it has ended, and its time with it
+            self._before, self.busy = None if worked is None else (at, worked), None
+        elif at - before[0] >= _LOAD_SECONDS:
+            self._before, self.busy = (at, worked), round((worked - before[1]) / (at - before[0]), 2)
+
+
 class Keeper:
     """Keeps one server: follows each of its far ranks, and ends all when one has ended."""
 
@@ -75,6 +96,8 @@ class Keeper:
         self._workers = dict.fromkeys(self._ranks, 0)
         self._beats: dict[int, RankBeat] = {}
         self._recorded: dict[int, RankSampled] = {}
+        self._loads = {rank: ProcessorLoad() for rank in self._ranks}
+        self._networks = {rank: NetworkReader() for rank in self._ranks}
         self._write()
 
     async def keep(self) -> None:
@@ -151,6 +174,7 @@ class Keeper:
                 self._judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:
+        self._networks[far.rank].feed(data)
         with (
             contextlib.suppress(OSError),
             open(self._run.folder / far.log_name, "ab", opener=private_files.open_private) as file,
@@ -161,6 +185,7 @@ class Keeper:
     def _judge(self, far: FarRank, beat: RankBeat) -> None:
         """Take in a beat: rank 0 says that it is healthy for as long as nobody asks it, whatever happened here."""
         before, last, self._beats[far.rank] = self._ranks[far.rank], self._beats.get(far.rank, beat), beat
+        self._loads[far.rank].take(time.monotonic(), beat.worked)
         if self._is_stopping or before.state not in {RankState.RUNNING, RankState.SUSPENDED, RankState.LOST}:
             return
         most = self._workers[far.rank] = max(self._workers[far.rank], beat.workers)
@@ -172,14 +197,22 @@ class Keeper:
         elif beat.suspended:
             self._set(far, RankState.SUSPENDED, f"{beat.suspended} of its processes were stopped by a signal")
         else:
-            self._set(far, RankState.RUNNING, resident=beat.resident)
+            self._set(far, RankState.RUNNING, self._describe_broken_link(), resident=beat.resident)
+
+    def _describe_broken_link(self) -> str:
+        """Return what is wrong with this end of the link, which ssh may not need; empty for nothing."""
+        cluster = self._run.plan.cluster
+        name = cluster.hosts[0].interface if cluster else ""
+        return f"{name} of this machine has no carrier" if name and network.is_unplugged(name) else ""
 
     def _set(self, far: FarRank, state: RankState, why: str = "", resident: int = 0) -> None:
         before = self._ranks[far.rank]
         since = before.since if before.state is state else time.time()
-        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident)
+        used = self._networks[far.rank].network or before.network
+        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident, network=used)
         self._ranks[far.rank] = after
-        if (after.state, after.why) != (before.state, before.why) or abs(resident - before.resident) > 1 << 24:
+        has_changed = any(getattr(after, name) != getattr(before, name) for name in ("state", "why", "network"))
+        if has_changed or abs(resident - before.resident) > 1 << 24:
             self._write()
         self._record(after)
 
@@ -198,10 +231,10 @@ class Keeper:
             living_beat.memory_available if living_beat else None,
             living_beat.memory_total if living_beat else None,
             living_beat.gpus if living_beat else (),
+            self._loads[status.rank].busy if living_beat else None,
+            status.network,
         )
-        is_same = before is not None and (before.state, before.why) == (sample.state, sample.why)
-        is_same = is_same and before is not None and not gpu_load.has_load_changed(before.gpus, sample.gpus)
-        if before and is_same and sample.at - before.at < _RECORD_SECONDS:
+        if before and not _has_changed(before, sample) and sample.at - before.at < _RECORD_SECONDS:
             return
         self._recorded[status.rank] = sample
         run_files.record_event(self._run, sample)
@@ -211,6 +244,16 @@ class Keeper:
         record = KeptRanks(pid, process_identity.read_process_identity(pid), tuple(self._ranks.values()))
         with contextlib.suppress(OSError):
             private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
+
+
+def _has_changed(before: RankSampled, after: RankSampled) -> bool:
+    if any(getattr(before, name) != getattr(after, name) for name in ("state", "why", "network")):
+        return True
+    if before.busy is None or after.busy is None:
+        is_busier = before.busy is not after.busy
+    else:
+        is_busier = abs(before.busy - after.busy) > _BUSIER
+    return is_busier or gpu_load.has_load_changed(before.gpus, after.gpus)
 
 
 async def stop_far_ranks(run: Run) -> None:

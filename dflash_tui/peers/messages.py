@@ -17,11 +17,12 @@ from dflash_tui.events import Preparing
 from dflash_tui.machine.network import Network
 from dflash_tui.peers.copies.manifest import MOST_FILES, FolderName, Manifest
 from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import GpuLoad, Whole
+from dflash_tui.readings import Amount, GpuLoad, Whole
 
 # Another number is another language: both sides have to be of a release that speaks it.
 PROTOCOL = 1
@@ -49,6 +50,8 @@ class RankOrder(msgspec.Struct, frozen=True):
     """By the path that the user named, where a copy of that folder lies among the models of the other host."""
     mark: Mark = ""
     """The experiment that the server is a boot of; empty for any other."""
+    cache: ArmCache | None = None
+    """The compile caches of that boot's arm there; None where it takes those of other servers."""
 
 
 class AgentCommand(msgspec.Struct, frozen=True, tag_field="do"):
@@ -98,6 +101,12 @@ class StopRank(AgentCommand, frozen=True, tag="stop"):
 
 class StopMarked(AgentCommand, frozen=True, tag="stop marked"):
     """Stop the ranks that an experiment has left there, as when its driver was killed."""
+
+    mark: RunName
+
+
+class RemoveCaches(AgentCommand, frozen=True, tag="remove caches"):
+    """Remove what an experiment has compiled there."""
 
     mark: RunName
 
@@ -252,10 +261,22 @@ class RankBeat(AgentMessage, frozen=True, tag="beat"):
     """Why it was ended by itself, such as its lease; empty otherwise."""
     memory_total: Whole | None = None
     gpus: Annotated[tuple[GpuLoad, ...], Meta(max_length=64)] = ()
+    worked: Amount | None = None
+    """The seconds that processors have worked for its processes, where it has no GPU."""
 
 
 AnyCommand = (
-    SayHello | CheckRank | PrepareRank | LaunchRank | WatchRank | StopRank | StopMarked | ListOrphans | AskRoom | Beat
+    SayHello
+    | CheckRank
+    | PrepareRank
+    | LaunchRank
+    | WatchRank
+    | StopRank
+    | StopMarked
+    | RemoveCaches
+    | ListOrphans
+    | AskRoom
+    | Beat
 )
 AnyMessage = (
     Greeting

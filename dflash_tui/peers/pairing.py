@@ -223,7 +223,8 @@ def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
     if cluster is None:
         return []
     folders, mark = name_folders(planned.plan), planned.plan.env.get(EXPERIMENT_MARK, "")
-    return [RankOrder(request, cluster, rank, folders, mark) for rank in range(1, len(cluster.hosts))]
+    ranks = range(1, len(cluster.hosts))
+    return [RankOrder(request, cluster, rank, folders, mark, planned.cache) for rank in ranks]
 
 
 def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:

@@ -30,6 +30,7 @@ from dflash_tui.presentation.markdown import (
     render_bullets,
     render_table,
 )
+from dflash_tui.vllm_output.nccl_log import describe_network
 
 _AXIS = 41
 _BAR = 40
@@ -320,9 +321,10 @@ def _render_commands(report: ExperimentReport) -> Iterator[str]:
 def _list_host_facts(host: HostFacts) -> list[str]:
     """Return what is known of another host of a boot: what it is, its link, and what serves the rank."""
     link = f"{host.address} on {host.interface}"
+    network = f"; NCCL uses {describe_network(host.network)}" if host.network else ""
     return [
         f"host: {host.name}, {host.machine}, {host.hardware}, {format_gib(host.memory)} of memory",
-        f"link: {link}, {', '.join(host.devices) or 'sockets'}",
+        f"link: {link}, {', '.join(host.devices) or 'sockets'}{network}",
         f"engine: {host.vllm}",
         f"patches: {host.patches}",
     ]

@@ -33,6 +33,8 @@ _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of
 # The kernel for the global layers of that model, at 8192 tokens of context: microseconds per layer and step.
 _SPLIT_KERNEL = "87 instead of 692 µs per wide layer and step after 8k of context on an H200, the kernel alone"
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
+# The values of NCCL_DEBUG with which NCCL says what it talks over.
+_TELLING = frozenset({"INFO", "TRACE"})
 
 
 def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
@@ -92,6 +94,10 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
         yield "models", "built" if is_built else f"to build here: {build.size_mb} MB, a few seconds"
     far = [f"{rank.host}: {text}" for rank in plan.ranks for text in rank.models]
     yield from (("" if number or resolved.recipe.build else "models", line) for number, line in enumerate(far))
+    if plan.cluster and not plan.on_cpu:
+        level = plan.env.get("NCCL_DEBUG", "not set")
+        words = "says in each rank's log" if level.upper() in _TELLING else "does not say, so nobody sees,"
+        yield "link", f"NCCL {words} whether it talks over RoCE or sockets: NCCL_DEBUG is {level}"
     if ready := format_time_to_ready(plan, startup_history.estimate_ready(plan)):
         yield "ready", ready
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
 
 from dflash_tui.common.formatting import (
     GIB,
@@ -14,17 +12,15 @@ from dflash_tui.common.formatting import (
     format_percent,
     format_usage,
     pluralize,
-    truncate,
 )
-from dflash_tui.events import PROBE, Health, RankSampled, RankState
+from dflash_tui.events import PROBE, Health
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.readings import Counters, GpuLoad
-from dflash_tui.run_state.counters import MAX_GAP, CounterReading
-from dflash_tui.run_state.retention import ThinnedSeries, Timestamped
+from dflash_tui.run_state import rank_alarms
+from dflash_tui.run_state.alarm import Alarm, condition_start, find_token_pause, is_memory_low
+from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
-
-T = TypeVar("T", bound=Timestamped)
 
 # A running request generates a token now and then; the first one may have to wait for kernels to be compiled.
 HANG_SECONDS = 60.0
@@ -41,22 +37,7 @@ _THROTTLING_SECONDS = 10.0
 _HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
 _POWER_CAP_CLOCK_RATIO = 0.7
-_LOW_MEMORY, _LOW_MEMORY_SHARE = GIB, 0.04
 _MIN_FOREIGN_MEMORY = GIB // 2
-_MAX_SAMPLES_BACK = 1000
-# The keeper records a rank every 5 s.
-_KEEPER_SILENT_SECONDS = 20.0
-_LONGEST_ANSWER = 60
-
-
-class Alarm(NamedTuple):
-    """A problem of a running server: its kind, when it began, what it is, the figures that show it and what to do."""
-
-    kind: str
-    since: float
-    what: str
-    evidence: str
-    hint: str
 
 
 def find_alarms(state: RunState, now: float) -> list[Alarm]:
@@ -77,58 +58,6 @@ def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
     what = "the server is suspended by a signal"
     hint = f"resume it: kill -CONT {pids}"
     return Alarm("hang", suspended.at, what, f"pid {pids} was stopped, as by SIGSTOP", hint)
-
-
-def _check_ranks(state: RunState, now: float) -> Alarm | None:
-    """A rank on another host does not work, while rank 0 says that it is healthy for as long as nobody asks it."""
-    for sample in state.ranks.values():
-        if alarm := _judge_rank(sample, now):
-            return alarm
-    return None
-
-
-def _judge_rank(sample: RankSampled, now: float) -> Alarm | None:
-    name, host = f"rank {sample.rank} on {sample.host}", sample.host
-    if sample.state is RankState.ENDED:
-        hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
-        return Alarm("rank", sample.since, f"{name} has ended", sample.why, hint)
-    if sample.state is RankState.SUSPENDED:
-        hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
-        return Alarm("rank", sample.since, f"{name} is suspended", sample.why, hint)
-    if sample.state is RankState.LOST:
-        hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
-        return Alarm("rank", sample.since, f"{name} is silent", sample.why, hint)
-    if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
-        evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
-        return Alarm("rank", sample.at, f"nobody watches {name}", evidence, "press S to stop the server, on all hosts")
-    return None
-
-
-def _check_far_memory(state: RunState, now: float) -> Alarm | None:
-    """Another host of the server is running out of memory."""
-    for sample in state.ranks.values():
-        left, total = sample.available, sample.total
-        if left is None or total is None or now - sample.at > _KEEPER_SILENT_SECONDS:
-            continue
-        if left < max(_LOW_MEMORY, total * _LOW_MEMORY_SHARE):
-            evidence = f"{format_gib(left)} of {format_gib(total)} left; at 0 its kernel kills the largest process"
-            hint = f"stop other programs on {sample.host}, or give the KV cache less"
-            return Alarm("far memory", sample.at, f"memory of {sample.host} is nearly used up", evidence, hint)
-    return None
-
-
-def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Return the alarm of a first answer that other weights on another host may have given; None where it is right."""
-    answer = state.first_answer
-    if answer is None or not (answer.noise or answer.is_like_before is False):
-        return None
-    words = f"now “{truncate(answer.text, _LONGEST_ANSWER)}”"
-    hint = "ask it something; if it answers noise, stop it, and remove the model's files on the other hosts"
-    if answer.noise:
-        return Alarm("answer", answer.at, "the first answer looks like noise", f"{answer.noise}: {words}", hint)
-    what = "the first answer differs from the one these models gave before"
-    before = f"before “{truncate(answer.before, _LONGEST_ANSWER)}”, {answer.run}"
-    return Alarm("answer", answer.at, what, f"{words}; {before}", f"{hint}; if that one was wrong: rm {answer.record}")
 
 
 def _check_health(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
@@ -158,16 +87,13 @@ def _check_cost(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - 
 
 def _check_token_flow(state: RunState, now: float) -> Alarm | None:
     """Requests are running, and no tokens are generated."""
-    last = _latest_reading(state, now)
-    if last is None or not last.counters.running:
+    pause = find_token_pause(state, now)
+    limit = HANG_SECONDS if state.warm_at is not None else _FIRST_REQUEST_HANG_SECONDS
+    if pause is None or now - pause.since < limit:
         return None
-    generated = last.counters.generated
-    since = _condition_start(state.readings, lambda r: r.counters.running > 0 and r.counters.generated == generated)
-    if now - since < (HANG_SECONDS if state.warm_at is not None else _FIRST_REQUEST_HANG_SECONDS):
-        return None
-    evidence = f"{pluralize(last.counters.running, 'request')} running, no token for {format_duration(now - since)}"
+    evidence = f"{pluralize(pause.running, 'request')} running, no token for {format_duration(now - pause.since)}"
     hint = f"a very long prompt looks the same at first; if it persists, the engine hangs{_stop_hint(state)}"
-    return Alarm("hang", since, "no tokens are generated", evidence, hint)
+    return Alarm("hang", pause.since, "no tokens are generated", evidence, hint)
 
 
 def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
@@ -184,14 +110,10 @@ def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
 
 def _check_memory(state: RunState, now: float) -> Alarm | None:
     """The machine is running out of the memory that the server uses."""
-
-    def is_low(left: int | None, total: int) -> bool:
-        return left is not None and left < max(_LOW_MEMORY, total * _LOW_MEMORY_SHARE)
-
     last = state.memory.latest(now, MAX_GAP)
-    if last is None or not is_low(last.available, last.total):
+    if last is None or not is_memory_low(last.available, last.total):
         return None
-    since = _condition_start(state.memory, lambda sample: is_low(sample.available, sample.total))
+    since = condition_start(state.memory, lambda sample: is_memory_low(sample.available, sample.total))
     evidence = (
         f"{format_gib(last.available)} of {format_gib(last.total)} left; at 0 the kernel kills the largest process"
     )
@@ -264,7 +186,7 @@ def _check_throttling(state: RunState, now: float) -> Alarm | None:
     last = state.gpus.latest(now, MAX_GAP)
     if last is None or not (throttled := limits(last.gpus)):
         return None
-    since = _condition_start(state.gpus, lambda sample: bool(limits(sample.gpus)))
+    since = condition_start(state.gpus, lambda sample: bool(limits(sample.gpus)))
     if now - since < _THROTTLING_SECONDS:
         return None
     evidence = "; ".join(f"GPU {gpu.index}: {_describe_throttling(gpu, why)}" for gpu, why in throttled)
@@ -291,7 +213,7 @@ def _check_preemptions(state: RunState, now: float) -> Alarm | None:
     if recent is None or recent.preemptions < 1:
         return None
     total = state.readings[-1].counters.preemptions
-    since = _condition_start(state.readings, lambda reading: reading.counters.preemptions > total - recent.preemptions)
+    since = condition_start(state.readings, lambda reading: reading.counters.preemptions > total - recent.preemptions)
     evidence = (
         f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
     )
@@ -309,7 +231,7 @@ def _check_foreign_load(state: RunState, now: float) -> Alarm | None:
     def is_shared(gpus: tuple[GpuLoad, ...]) -> bool:
         return any(process.pid in others for gpu in gpus for process in gpu.foreign or ())
 
-    since = _condition_start(state.gpus, lambda sample: is_shared(sample.gpus))
+    since = condition_start(state.gpus, lambda sample: is_shared(sample.gpus))
     names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {format_gib(p.memory)}" for p in others.values())
     return Alarm(
         "foreign load",
@@ -332,15 +254,18 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_suspension,
-    _check_ranks,
+    rank_alarms.check_ranks,
+    rank_alarms.check_link,
+    rank_alarms.check_halves,
+    rank_alarms.check_network,
     _check_health,
     _check_token_flow,
     _check_idle_probe,
-    check_first_answer,
+    rank_alarms.check_first_answer,
     _check_metrics,
     _check_cost,
     _check_memory,
-    _check_far_memory,
+    rank_alarms.check_far_memory,
     _check_speculation,
     _check_acceptance,
     _check_graphs,
@@ -354,19 +279,3 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
 def _stop_hint(state: RunState, how: str = ": press S to stop it") -> str:
     """Return the hint at the key that stops a server; empty for one that dflash-tui did not launch."""
     return how if state.launched else ""
-
-
-def _latest_reading(state: RunState, now: float) -> CounterReading | None:
-    return state.readings.latest(now, MAX_GAP)
-
-
-def _condition_start(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> float:
-    """Return since when a condition has held without interruption, looking back a thousand samples at most."""
-    return min(_times_while(samples, condition), default=samples[-1].at)
-
-
-def _times_while(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> Iterator[float]:
-    for sample in islice(reversed(samples), _MAX_SAMPLES_BACK):
-        if not condition(sample):
-            return
-        yield sample.at

@@ -107,6 +107,8 @@ class RunState:
     """The processes that a signal has suspended; with no pids when none is any more."""
     ranks: dict[int, RankSampled] = field(default_factory=dict)
     """How the ranks on other hosts were last, by their numbers."""
+    rank_samples: dict[int, ThinnedSeries[RankSampled]] = field(default_factory=dict)
+    """How they were over time."""
     first_answer: AnswerHeld | None = None
     """What the first greedy answer of a server over several hosts says of its weights."""
     finished: FinishedLog = field(default_factory=FinishedLog)
@@ -191,6 +193,7 @@ class RunState:
                 self.suspended = event
             case RankSampled(rank=rank):
                 self.ranks[rank] = event
+                self.rank_samples.setdefault(rank, ThinnedSeries()).append(event)
             case AnswerHeld():
                 self.first_answer = event
             case RequestDone():

@@ -28,6 +28,8 @@ class RankStatus(msgspec.Struct, frozen=True):
     """Bytes that its processes use."""
     trouble: str = ""
     """How it was when rank 0 had ended, and why; empty where it was at work, or had ended itself."""
+    network: str = ""
+    """What NCCL says there that it talks over; empty before it says so."""
 
     def describe_state(self) -> str:
         """Return how it is, and why."""

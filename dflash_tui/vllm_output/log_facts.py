@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
-from dflash_tui.vllm_output import log_patterns
+from dflash_tui.vllm_output import log_patterns, nccl_log
 
 # Figures that target and drafter each have; the second is the drafter's.
 _PER_MODEL_FIGURES = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
@@ -35,6 +35,7 @@ class FactReader:
         self._part = ""
         self._runner = ""
         self._architectures = 0
+        self._network = ""
 
     def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
         """Yield the facts that a line states."""
@@ -59,6 +60,9 @@ class FactReader:
                     self._architectures += 1
                     of_drafter = _DRAFTER_PREFIX if self._architectures > 1 else ""
                 yield Noted(at, of_drafter + name if name != "aux layers" else name, match[1])
+        if (network := nccl_log.parse_network(body)) and network != self._network:
+            self._network = network
+            yield Noted(at, nccl_log.FACT, network)
         for runner, pattern in _RUNNERS:
             if not self._runner and pattern.match(body):
                 self._runner = runner

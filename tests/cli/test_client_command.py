@@ -13,7 +13,8 @@ from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import ssh_host
 from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
-from dflash_tui.runs import lifecycle
+from dflash_tui.runs import lifecycle, rank_records
+from dflash_tui.runs.rank_records import KeptRanks, RankStatus
 from dflash_tui.tui.farewell import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
 
@@ -99,6 +100,18 @@ def test_ps_has_the_endpoint(serving, capfd):
     assert main(["ps", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["url"], told["model"], told["key_variable"]) == (endpoint.url, endpoint.model, "")
+
+
+def test_ps_says_what_nccl_uses_on_other_hosts(serving, capfd, monkeypatch):
+    """With -v, once NCCL has said it there."""
+    ranks = tuple(RankStatus(n, f"spark-{n}", "r", network=said) for n, said in enumerate(("Socket", "IB", ""), 1))
+    monkeypatch.setattr(rank_records, "read_kept", lambda _: KeptRanks(1, "", ranks))
+    assert main(["ps", "-v"]) == 0
+    row = capfd.readouterr().out
+    assert ("sockets on spark-1" in row, "RoCE on spark-2" in row, "on spark-3:" in row) == (True, True, True)
+    assert row.count("NCCL") == 2
+    assert main(["ps"]) == 0
+    assert "NCCL" not in capfd.readouterr().out
 
 
 def test_the_parser_takes_every_program():

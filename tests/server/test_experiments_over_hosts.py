@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.common import paths
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
@@ -61,11 +62,12 @@ def test_each_boot_is_a_server_over_both_hosts(engine):
         [host] = boot.hosts
         assert (host.host, host.address, host.argv[-1]) == ("local", "127.0.0.1", "--headless")
         assert EXPERIMENT_MARK not in host.env
+        assert host.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
         assert boot.after
         assert [*boot.after.hosts] == ["rank 1 on local"]
         assert not boot.after.foreign
     assert "--peer local" in design.command
-    assert not design.own_cache
+    assert design.own_cache
 
 
 def begin() -> Design:
@@ -122,9 +124,47 @@ def test_a_rank_that_dies_fails_its_boot(engine):
     assert living() == []
 
 
-def test_starts_are_not_measured_over_hosts(engine):
-    """Nobody empties the caches of other hosts; another --peer that is not reached is named before anything begins."""
-    assert "on other hosts" in run(fake_engine.RECIPE, "--measure", "start", *QUICK, *BOTH, code=2).stderr
-    assert store.list_experiments() == []
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (("--measure", "start"), "empty empty full full"),
+        pytest.param(("--measure", "start", "--cold"), "empty empty", marks=pytest.mark.long),
+    ],
+)
+def test_each_arm_has_caches_of_its_own_on_the_other_host(engine, options, kinds):
+    """They are empty at its first boot, or at each where that is asked for, and gone in the end."""
+    run(fake_engine.RECIPE, "--vary", "n=7,4", *options, *QUICK, *BOTH)
+    design = store.find_experiment()
+    lines = [line.partition(" ") for line in (engine / "rank-caches").read_text().splitlines()]
+    assert " ".join(kind for kind, _, _ in lines) == kinds
+    folder = paths.arm_caches_folder() / design.id
+    arms = [design.order[place] for place in range(len(lines))]
+    assert [cache for _, _, cache in lines] == [str(folder / "rank1" / str(arm) / "vllm") for arm in arms]
+    assert {*arms} == {0, 1}
+    assert not folder.exists()
+    assert [boot.error for boot in progress(design).boots] == [""] * len(lines)
+
+
+@pytest.mark.long
+def test_caches_are_shared_where_that_is_asked_for(engine):
+    run(fake_engine.RECIPE, "--vary", "n=7,4", "--keep-cache", *QUICK, *BOTH)
+    caches = {line.partition(" ")[2] for line in (engine / "rank-caches").read_text().splitlines()}
+    assert len(caches) == 1
+    assert str(paths.arm_caches_folder()) not in caches.pop()
+
+
+@pytest.mark.long
+def test_what_is_left_of_an_experiment_that_never_ended_goes_with_it(engine):
+    design = begin()
+    wait_until(lambda: has_reached(design, "warm-up"))
+    run("stop", design.id)
+    folder = paths.arm_caches_folder() / design.id
+    assert folder.is_dir()
+    run("remove", design.id)
+    assert not folder.exists()
+
+
+def test_a_peer_that_is_not_reached_is_named_before_anything_begins(engine):
     error = run(fake_engine.RECIPE, *QUICK, "--peer", "host.invalid", "--json", code=2).stdout
     assert "host.invalid" in json.loads(error.splitlines()[-1])["what"]
+    assert store.list_experiments() == []

@@ -25,6 +25,11 @@ launches = pathlib.Path({words!r}).with_name("launches")
 if "--headless" in sys.argv:
     import time
     print(f"headless rank {{os.environ['VLLM_HOST_IP']}} \\x1b[32mgreen", flush=True)
+    cache = pathlib.Path(os.environ["VLLM_CACHE_ROOT"])
+    with launches.with_name("rank-caches").open("a") as file:
+        file.write(f"{{'full' if (cache / 'compiled').exists() else 'empty'}} {{cache}}\\n")
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "compiled").touch()
     while not launches.with_name("rank-dies").exists():
         time.sleep(0.05)
     sys.exit("ValueError: nothing works on rank 1")

@@ -8,6 +8,7 @@
 #                                            are not permitted
 #   two_hosts.sh cut DIR                     pull the cable out of b
 #   two_hosts.sh heal DIR                    put it back
+#   two_hosts.sh aside DIR                   join them by a second cable, over which new logins from a to b go
 #   two_hosts.sh down DIR                    end every process of both
 set -euo pipefail
 
@@ -93,6 +94,15 @@ up() {
     enter b ip link set eth0 up
 }
 
+aside() {
+    nsenter -t "$(cat "$dir/a.pid")" -n ip link add eth1 type veth peer name eth1 netns "$(cat "$dir/b.pid")"
+    for name in a b; do
+        enter "$name" ip addr add "10.78.0.$([ "$name" = a ] && echo 1 || echo 2)/24" dev eth1
+        enter "$name" ip link set eth1 up
+    done
+    printf '127.0.0.1 localhost\n10.77.0.1 spark-a\n10.78.0.2 spark-b\n' >"$dir/a/hosts"
+}
+
 down() {
     for file in "$dir"/?.pid "$dir"/?.outer; do
         [ -e "$file" ] && kill -KILL "$(cat "$file")" 2>/dev/null || true
@@ -103,5 +113,6 @@ case "$action" in
     up) up ;;
     cut) enter b ip link set eth0 down ;;
     heal) enter b ip link set eth0 up ;;
+    aside) aside ;;
     down) down ;;
 esac

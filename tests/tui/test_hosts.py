@@ -20,6 +20,7 @@ from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
 from dflash_tui.tui.dialogs.program import ProgramDialog
 from dflash_tui.tui.dialogs.remedies import plan_relaunch
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests.tui.conftest import BASE, a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for, words
 
@@ -215,6 +216,25 @@ async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
         assert "rank 1 on spark-b" in words(panel)
         await pilot.press("L")
         await shows(pilot, "server.log")
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+@pytest.mark.parametrize(
+    ("near", "far", "rows"),
+    [
+        ("", "", ("sockets", "eth0 10.0.0.2 rocep1s0f1")),  # what is planned
+        ("Socket", "IB", ("sockets on eth0 10.0.0.1", "RoCE on eth0 10.0.0.2 rocep1s0f1")),
+        ("Socket", "Socket", ("sockets on eth0 10.0.0.1", "sockets, not RoCE", "eth0 10.0.0.2")),
+    ],
+)
+async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows, size):
+    events, now = live
+    said = LogReader(BASE, 0.0).feed(f"a:1:1 [0] NCCL INFO Using network {near}\n".encode() if near else b"")
+    fine = RankSampled(now - 3, 1, "spark-b", RankState.RUNNING, now - 3, network=far)
+    panel = app(now=now)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, a_pair(), [*said, *events, fine])
+        await shows(pilot, "● running", *rows)
 
 
 def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):

@@ -3,6 +3,7 @@
 import pytest
 
 from dflash_tui.cli.main import main
+from dflash_tui.common import paths
 from dflash_tui.events import AnswerHeld
 from dflash_tui.experiments import store
 from dflash_tui.runs import registry, server_process
@@ -26,6 +27,8 @@ def test_one_host_against_two(with_engine, capsys):
     assert ([*one.hosts], len(two.hosts)) == ([], 1)
     assert "--tensor-parallel-size" not in one.argv or one.argv[one.argv.index("--tensor-parallel-size") + 1] == "1"
     assert two.argv[two.argv.index("--nnodes") + 1] == "2"
+    assert two.hosts[0].env["VLLM_CACHE_ROOT"] == two.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
+    assert not [*paths.arm_caches_folder().glob("*")]
     runs = {run.id: run for run in registry.list_runs()}
     [first] = recorded(runs[two.run], AnswerHeld)
     assert first.is_like_before is True

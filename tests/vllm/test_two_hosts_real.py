@@ -12,6 +12,8 @@ import pytest
 
 from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
+from dflash_tui.run_state.alarms import HANG_SECONDS
+from dflash_tui.run_state.rank_alarms import HALF_SECONDS
 from tests.support import command_line
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import FarOutput, TwoHosts, make_two_hosts
@@ -158,6 +160,33 @@ def outlive_what_passes(hosts: TwoHosts) -> None:
     wait_until(lambda: near.read_bytes() == far.read_bytes())
 
 
+def notice_half_a_server(hosts: TwoHosts) -> None:
+    """Pull out the ranks' cable alone, as where ssh goes over another network: all is there, and nothing works."""
+    watching = hosts.start("a", "dflash-tui", "attach", "--json")
+    hosts.change("aside")
+    before = find_commands(hosts, "ssh", "spark-b")
+    for connection in before:
+        connection.kill()
+    wait_until(lambda: {*find_commands(hosts, "ssh", "spark-b")} - {*before} and says(hosts, "running")())
+    asking = ask(hosts, 3000)
+    hosts.change("cut")
+    try:
+        wait_until(lambda: {"link", "half a server"} <= {*list_alarms(watching)})
+        assert says(hosts, "running (eth0")()
+    finally:
+        hosts.change("heal")
+    half = list_alarms(watching)["half a server"]
+    assert HALF_SECONDS <= float(str(half["at"])) - float(str(half["since"])) < HANG_SECONDS
+    assert is_whole(asking.wait())
+    watching.kill()
+
+
+def list_alarms(watching: FarOutput) -> dict[str, dict[str, object]]:
+    """Return the alarms that `attach --json` has raised so far, by their kinds."""
+    lines = [json.loads(line) for line in watching.text.splitlines() if line.startswith("{") and line.endswith("}")]
+    return {line["kind"]: line for line in lines if line["event"] == "alarm" and not line["over"]}
+
+
 def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
     """One start for all: what differs is refused first, and the last thing that happens ends both sides."""
     folder = look_before(hosts)
@@ -173,6 +202,7 @@ def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
     again = hosts.run("a", "dflash-tui", "up", *OVER_BOTH[:-1], "8745", "--detach")
     assert (again.returncode, find_run_folder(hosts, "b").name in again.stderr) == (2, True)
     outlive_what_passes(hosts)
+    notice_half_a_server(hosts)
 
     [worker] = find_processes("VLLM::Worker", hosts.list_engines("b"))
     processes.send_signal(worker, signal.SIGKILL)  # idle: rank 0 would never know

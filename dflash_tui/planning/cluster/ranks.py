@@ -56,6 +56,12 @@ def build_rank_flags(cluster: Cluster, rank: int, flags: Mapping[str, FlagValue]
     return words | ({"headless": True} if rank else {})
 
 
+def name_roce(cluster: Cluster, rank: int, env: Mapping[str, str]) -> str:
+    """Return over which RoCE devices NCCL was to talk to the other hosts, as found or asked for; empty for none."""
+    is_asked = env.get("NCCL_NET", "").upper() == "IB" or bool(env.get("NCCL_IB_HCA"))
+    return ",".join(cluster.hosts[rank].devices) or (env.get("NCCL_IB_HCA", "any device") if is_asked else "")
+
+
 def build_rank_environment(
     cluster: Cluster, rank: int, variables: Mapping[str, str], *, on_cpu: bool
 ) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.vllm_output import nccl_log
 
 _HERE = "this machine"
 _HOST, _STATE = 20, 10
@@ -48,29 +49,34 @@ def _render_near(host: ClusterHost, state: RunState, now: float) -> Content:
     if memory and memory.available is not None:
         facts.append(f"{format_gib(memory.available)} free")
     facts += _describe_gpus(gpus.gpus if gpus else ())
-    return _row(0, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, [*facts, *_describe_link(host)])
+    network = state.startup.facts.get(nccl_log.FACT, ("",))[-1]
+    return _row(0, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
 
 
 def _render_far(rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
     if sample is None:
-        return _row(rank, host.host, ("·", MUTED), UNKNOWN, _describe_link(host))
+        return _row(rank, host.host, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
     is_known = sample.available is not None
     facts = [format_gib(sample.resident) if is_known else UNKNOWN]
     facts += [f"{format_gib(sample.available)} free"] if is_known else []
     facts += _describe_gpus(sample.gpus)
     facts = [sample.why] if sample.why else facts
-    return _row(rank, host.host, _MARKS[sample.state], sample.state.value, [*facts, *_describe_link(host)])
+    link = _describe_link(host, sample.network)
+    return _row(rank, host.host, _MARKS[sample.state], sample.state.value, facts, link=link)
 
 
-def _row(rank: int, host: str, mark: tuple[str, str], word: str, facts: Sequence[str]) -> Content:
+def _row(
+    rank: int, host: str, mark: tuple[str, str], word: str, facts: Sequence[str], *, link: tuple[str, str]
+) -> Content:
     name = truncate_middle(host, _HOST - 1)
     return Content.assemble(
         (f"rank {rank} ", MUTED),
         (f"{name:<{_HOST}}", "bold"),
         (f"{mark[0]} ", mark[1]),
         f"{word:<{_STATE}} ",
-        "  ".join(facts),
-    )
+        (link[0], "$warning"),
+        "  ".join([*facts, link[1]]),
+    ).rstrip()
 
 
 def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:
@@ -81,6 +87,13 @@ def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:
     ]
 
 
-def _describe_link(host: ClusterHost) -> list[str]:
-    how = ", ".join(host.devices) or "sockets"
-    return [f"{host.interface} {host.address} {how}".strip()] if host.address else []
+def _describe_link(host: ClusterHost, network: str = "") -> tuple[str, str]:
+    """Return what is wrong with the end of the link, and what is planned of it, or used once NCCL has said it."""
+    if not host.address:
+        return "", ""
+    end, devices = f"{host.interface} {host.address}".strip(), ", ".join(host.devices)
+    if not network:
+        return "", f"{end} {devices or 'sockets'}"
+    if network == nccl_log.SOCKETS and devices:
+        return "sockets, not RoCE  ", end
+    return "", f"{nccl_log.describe_network(network)} on {end} {devices}".rstrip()

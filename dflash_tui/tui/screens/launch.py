@@ -220,7 +220,7 @@ class LaunchScreen(OwnRecipesScreen):
         return Content("no recipe was found; n finds a drafter for a model, dflash-tui recipes new makes a file")
 
     def _render_plan(self, recipe: Recipe, width: int) -> Content:
-        resolved, plan, _, memory = self.choice.plan(recipe)
+        resolved, plan, _, memory, _ = self.choice.plan(recipe)
         self.ask_hosts(plan)
         if self.is_active and self.models.ask(plan):
             self.look_up_models(plan)

@@ -53,8 +53,8 @@ def test_other_numbers_of_hosts(words, hint):
     assert hint in error.value.hint
 
 
-def test_every_arm_over_hosts_has_the_same_link_and_shared_caches():
+def test_every_arm_over_hosts_has_the_same_link_and_its_own_caches():
     varied = design("--peer", "b", "--set", "tensor-parallel-size=2", "--vary", "n=3,4")
     assert [arm.plan.cluster for arm in varied.arms] == [PAIR, PAIR]
-    assert not varied.own_cache
+    assert varied.own_cache
     assert "--peer b" in varied.command

@@ -22,6 +22,7 @@ from dflash_tui.peers.messages import (
     AgentMessage,
     Beat,
     CheckRank,
+    Done,
     Greeting,
     ListOrphans,
     LogChunk,
@@ -29,11 +30,13 @@ from dflash_tui.peers.messages import (
     RankBeat,
     RankOrder,
     Refused,
+    RemoveCaches,
     SayHello,
     StopRank,
     WatchRank,
 )
 from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.request import LaunchRequest
 from tests.support import escapes
 from tests.support.waiting import wait_until
@@ -160,6 +163,27 @@ def test_a_beat_renews_the_lease_of_what_is_watched(monkeypatch, tmp_path):
     assert max(map(len, chunks)) <= messages.LARGEST_CHUNK
     assert renewed == [watched, watched]
     assert any(isinstance(each, RankBeat) for each in said)
+
+
+def test_caches_of_an_arm_are_its_own_and_only_those_of_an_experiment_are_removed(folders):
+    """One that was set by hand stays as it is; without an experiment's mark nobody may name a folder."""
+    settings = {**ORDER.request.settings, "env.TRITON_CACHE_DIR": "/by/hand"}
+    request = msgspec.structs.replace(ORDER.request, settings=settings)
+    order = msgspec.structs.replace(ORDER, request=request, mark="20261124-x", cache=ArmCache(3, is_fresh=True))
+    own = paths.arm_caches_folder() / "20261124-x" / "rank1" / "3"
+    env = agents._plan_rank(order).plan.env
+    assert (env["VLLM_CACHE_ROOT"], env["TORCHINDUCTOR_CACHE_DIR"]) == (str(own / "vllm"), str(own / "inductor"))
+    assert env["TRITON_CACHE_DIR"] == "/by/hand"
+    unmarked = agents._plan_rank(msgspec.structs.replace(order, mark="")).plan.env
+    assert not any(str(paths.arm_caches_folder()) in value for value in unmarked.values())
+    other = paths.arm_caches_folder() / "20261124-y"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+    assert isinstance(answers(HELLO, RemoveCaches(7, "20261124-x"))[1], Done)
+    assert (own.exists(), other.exists()) == (False, True)
+    line = b'{"do":"remove caches","id":7,"mark":"../20261124-y"}'
+    assert [type(said) for said in answers(HELLO, line)] == [Greeting, Refused]
+    assert other.exists()
 
 
 def test_a_copied_folder_takes_the_place_of_the_one_that_was_named(folders, tmp_path):

@@ -10,14 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.events import RankState
+from dflash_tui.events import RankSampled, RankState
+from dflash_tui.machine import network
 from dflash_tui.peers import keeper
 from dflash_tui.peers.connection import PeerConnection, PeerLost
 from dflash_tui.peers.keeper import Keeper
 from dflash_tui.peers.messages import RankBeat
+from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
 from dflash_tui.runs import rank_records
 from dflash_tui.runs.run import FarRank, Run
-from tests.support.fake_runs import made
+from tests.support.fake_runs import made, recorded
 
 BEAT = RankBeat(0, is_alive=True, processes=3, workers=1, suspended=0, resident=5, memory_available=6)
 
@@ -114,6 +116,44 @@ def test_the_copy_of_a_log_does_not_fill_the_disk(run, monkeypatch):
     for _ in range(20):
         keeping._copy(run.far_ranks[0], b"x" * 30)
     assert (run.folder / "rank1.log").stat().st_size == 120
+
+
+def test_what_nccl_talks_over_is_read_from_the_copied_log(run):
+    """Recorded for alarms and screens, and kept for `ps`; a keeper that takes over does not forget it."""
+    keeping = Keeper(run)
+    for data in (b"a:1:1 [0] NCCL INFO Using net", b"work Socket\nx"):
+        keeping._copy(run.far_ranks[0], data)
+        keeping._judge(run.far_ranks[0], BEAT)
+    assert [sample.network for sample in recorded(run, RankSampled)] == ["", "Socket"]
+    Keeper(run)._judge(run.far_ranks[0], BEAT)
+    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    assert rank.network == "Socket"
+
+
+@pytest.mark.parametrize(("unplugged", "named"), [({"eth7"}, "eth7"), ({"eth8"}, "")])
+def test_a_cable_that_is_out_is_said_of_a_rank_that_runs(unplugged, named, run, monkeypatch):
+    """It is reached over another network, and nobody else would say why no token comes."""
+    ends = (ClusterHost("", "10.0.0.1", "eth7"), ClusterHost("spark-b", "10.0.0.2", "eth8"))
+    monkeypatch.setattr(network, "is_unplugged", unplugged.__contains__)
+    linked = replace(run, plan=replace(run.plan, cluster=Cluster(ends)))
+    assert state_after(linked, BEAT) == (RankState.RUNNING, False)
+    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    assert rank.why.partition(" ")[0] == named
+    assert [sample.why for sample in recorded(run, RankSampled)] == [rank.why]
+
+
+def test_only_an_interface_that_is_there_can_be_unplugged():
+    assert not network.is_unplugged("lo")
+    assert not network.is_unplugged("no-such-one")
+
+
+def test_how_many_processors_a_rank_keeps_busy():
+    """Over two seconds at least; what ended takes its time with it, and a rank with a GPU says nothing of it."""
+    load, seen = keeper.ProcessorLoad(), []
+    for at, worked in [(0.0, 10.0), (1.0, 11.0), (2.0, 12.0), (5.0, 12.3), (7.5, 4.0), (10.0, 9.0), (11.0, None)]:
+        load.take(at, worked)
+        seen.append(load.busy)
+    assert seen == [None, None, 1.0, 0.1, None, 2.0, None]
 
 
 class FloodingPeer:

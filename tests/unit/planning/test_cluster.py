@@ -16,6 +16,7 @@ from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
 from dflash_tui.planning.server_command import count_gpus_needed, count_gpus_per_host, format_command
+from dflash_tui.runs.run import Run
 from tests import DATA
 from tests.support.recorded_links import read_recorded
 
@@ -53,6 +54,26 @@ def test_two_gb10s_with_roce(profile, tmp_path, pytestconfig):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings", "expected"),
+    [
+        (("rocep1s0f1", "roceP2p1s0f1"), {}, "rocep1s0f1,roceP2p1s0f1"),
+        (("rocep1s0f1",), {"env.NCCL_NET": "Socket"}, "rocep1s0f1"),  # found, whatever a published command says
+        ((), {}, ""),
+        ((), {"env.NCCL_IB_HCA": "mlx5_0"}, "mlx5_0"),
+        ((), {"env.NCCL_NET": "IB"}, "any device"),
+    ],
+)
+def test_the_launch_says_over_which_devices_nccl_was_to_talk(devices, settings, expected):
+    ends = (ClusterHost("", "10.0.0.1", "eth0", devices), ClusterHost("b", "10.0.0.2", "eth0", devices))
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    resolved = resolve_recipe(recipe, Hardware.GB10, profile="seed", variant="gb10-pair", settings=settings)
+    run = Run("r", build_plan(resolved, cluster=Cluster(ends)), 1, "", 0.0, 0.0, "fake")
+    assert run.launched.roce == expected
+    alone = replace(run, plan=build_plan(resolve(variant=""), cluster=None))
+    assert alone.launched.roce == ""
 
 
 def test_only_the_first_rank_has_an_api():

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_markdown
 from dflash_tui.presentation import experiment_tables as tables
 from dflash_tui.presentation.experiment_tables import axis_scale, draw_axis, draw_interval
@@ -22,6 +23,16 @@ def a_report(speeds: tuple[float, ...] = (10.0, 18.5), **changes) -> ExperimentR
     made[1] = replace(made[1], cache="cold", ready=120.0)
     made[2] = replace(made[2], cache="cached", ready=61.0)
     return verdict.build_report(design, made)
+
+
+@pytest.mark.parametrize(("network", "words"), [("", []), ("IB", ["RoCE"]), ("Socket", ["sockets"])])
+def test_the_link_of_another_host_is_what_nccl_said_of_it(network, words):
+    design = a_design()
+    host = HostFacts("spark-b", address="10.0.0.2", interface="eth0", devices=("rocep1s0f1",), network=network)
+    measured = [replace(boot, hosts=(host,)) for boot in boots(design, (10.0, 18.5))]
+    report = experiment_markdown.render_experiment(verdict.build_report(design, measured))
+    [line, *_] = [line for line in report.splitlines() if "10.0.0.2 on eth0" in line]
+    assert [word for word in ("RoCE", "sockets") if word in line] == words
 
 
 def test_the_label_and_the_verdict_come_first():

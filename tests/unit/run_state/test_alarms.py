@@ -12,6 +12,7 @@ from dflash_tui.events import (
     HealthChanged,
     Launched,
     MemorySampled,
+    ProcessorsSampled,
     RankSampled,
     RankState,
     RequestDone,
@@ -20,7 +21,9 @@ from dflash_tui.events import (
     Suspended,
 )
 from dflash_tui.readings import Counters, Foreign, GpuLoad
-from dflash_tui.run_state.alarms import HANG_SECONDS, Alarm, find_alarms
+from dflash_tui.run_state.alarm import Alarm
+from dflash_tui.run_state.alarms import HANG_SECONDS, find_alarms
+from dflash_tui.run_state.rank_alarms import HALF_SECONDS
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 
@@ -135,10 +138,108 @@ def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
         assert "spark-b" in alarms["rank"].what
 
 
+def test_a_link_that_is_down_is_told_although_the_rank_is_reached():
+    """Since it is down, not since the rank runs; ssh goes another way."""
+    fine = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0) for at in range(80, 90, 5)]
+    down = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0, "eth0 has no carrier") for at in (91, 96)]
+    alarm = raised(folded(*fine, *down), 100.0)["link"]
+    assert (alarm.since, alarm.evidence) == (91.0, "eth0 has no carrier")
+    assert raised(folded(*fine, *down, replace(fine[0], at=99.0)), 100.0) == {}
+
+
 @pytest.mark.parametrize(("left", "raises"), [(GIB // 2, True), (8 * GIB, False)])
 def test_the_memory_of_another_host_runs_out(left, raises):
     sample = RankSampled(99.0, 1, "spark-b", RankState.RUNNING, 0.0, available=left, total=100 * GIB)
     assert ("far memory" in raised(folded(sample), 100.0)) is raises
+
+
+def rank_samples(load: float | None, *, on_gpu: bool = True, begin: int = 100, end: int = 200) -> list[AnyEvent]:
+    """Return what a keeper records of rank 1 meanwhile: a GPU at `load`, or that many processors."""
+    gpus, busy = ((GpuLoad(0, utilisation=load),), None) if on_gpu else ((), load)
+    return [
+        RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0, gpus=gpus, busy=busy)
+        for at in range(begin, end, 5)
+    ]
+
+
+def near_samples(load: float | None, *, on_gpu: bool = True, begin: int = 100, end: int = 200) -> list[AnyEvent]:
+    if on_gpu:
+        return [GpusSampled(float(at), (GpuLoad(0, utilisation=load),)) for at in range(begin, end, 10)]
+    return [ProcessorsSampled(float(at), load or 0.0, 8, 9) for at in range(begin, end, 10)]
+
+
+STUCK = resting(counters(990.0, running=1), 100, 200)
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize(
+    ("near", "far", "named"),
+    [
+        (1.0, 0.0, "rank 1 on spark-b"),
+        (0.0, 1.0, "rank 0"),
+        (0.02, 0.03, "no rank"),
+        (0.99, 0.96, ""),  # a long prompt
+        (0.3, 0.0, ""),  # between: nobody knows
+        (1.0, None, ""),
+    ],
+)
+def test_half_a_server_is_named_after_ten_seconds(near, far, named, on_gpu):
+    """The general alarm, which names nobody, comes after a minute."""
+    samples = [*near_samples(near, on_gpu=on_gpu), *rank_samples(far, on_gpu=on_gpu)]
+    state = folded(*working(0, 100), *sorted([*STUCK, *samples], key=lambda event: event.at))
+    assert raised(state, 99.0 + HALF_SECONDS) == {}
+    alarm = raised(state, 111.0).get("half a server")
+    assert (alarm.what if alarm else "").count(named or "half") == bool(named)
+    if alarm:
+        assert (alarm.since, "no token for" in alarm.evidence, "spark-b" in alarm.evidence) == (100.0, True, True)
+    state.apply(Sampled(111.5, counters(991.0, running=1)))
+    assert raised(state, 112.0) == {}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RankSampled(109.0, 1, "spark-b", RankState.SUSPENDED, 105.0, "2 of its processes"),
+        RankSampled(109.0, 1, "spark-b", RankState.LOST, 105.0, "nothing heard for 5 s"),
+        Suspended(109.0, (4711,)),
+    ],
+)
+def test_a_rank_that_is_named_already_is_named_once(event):
+    state = folded(*working(0, 100), *STUCK[:2], *near_samples(1.0, end=110), *rank_samples(0.0, end=109), event)
+    assert [*raised(state, 112.0)] == ["hang" if isinstance(event, Suspended) else "rank"]
+
+
+def test_a_rank_that_rests_because_nobody_asks_is_no_half():
+    state = folded(*working(0, 100), *resting(counters(990.0), 100, 200), *near_samples(0.0), *rank_samples(0.0))
+    assert raised(state, 195.0) == {}
+
+
+def test_a_load_that_changed_a_moment_ago_is_waited_for():
+    """A prompt that takes long goes from one rank to the other in pipelines."""
+    far = [*rank_samples(1.0, end=150), *rank_samples(0.0, begin=150)]
+    state = folded(*working(0, 100), *STUCK, *near_samples(1.0), *far)
+    assert "half a server" not in raised(state, 155.0)
+    assert raised(state, 165.0)["half a server"].since == 150.0
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "roce", "hosts"),
+    [
+        ("Socket", "Socket", "rocep1s0f1", ["this machine", "spark-b"]),
+        ("IB", "Socket", "rocep1s0f1", ["spark-b"]),
+        ("Socket", "", "any device", ["this machine"]),
+        ("IB", "IB", "rocep1s0f1", []),
+        ("", "", "rocep1s0f1", []),  # NCCL has not said anything yet
+        ("Socket", "Socket", "", []),  # there is nothing else
+    ],
+)
+def test_sockets_where_roce_was_found_or_asked_for(near, far, roce, hosts):
+    """Four times slower, by one report, and only NCCL's log tells."""
+    said = LogReader(0.0, 0.0).feed(f"a:1:1 [0] NCCL INFO Using network {near}\n".encode() if near else b"")
+    sample = RankSampled(99.0, 1, "spark-b", RankState.RUNNING, 0.0, network=far)
+    alarm = raised(folded(replace(LAUNCHED, roce=roce), *said, sample), 100.0).get("sockets")
+    assert bool(alarm) is bool(hosts)
+    assert all(host in (alarm.evidence if alarm else "") for host in hosts)
 
 
 def test_a_probe_in_vain_is_a_hang_until_a_token_comes():

@@ -3,9 +3,21 @@
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
-from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
+from dflash_tui.events import (
+    AnyEvent,
+    Exited,
+    GpusSampled,
+    Health,
+    HealthChanged,
+    Launched,
+    RankSampled,
+    RankState,
+    Sampled,
+)
 from dflash_tui.monitoring import recording
+from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -83,3 +95,22 @@ def test_the_sample_gives_an_alarm_when_its_tokens_stop():
     found = alarmed([*before, *stopped])
     assert set(found) == {"hang"}
     assert 55 <= found["hang"] - at <= 65
+
+
+def test_half_of_the_sample_is_named_long_before():
+    """The same, with a rank on another host whose GPU does nothing while the recorded one works on."""
+    events = [event for event in SAMPLE.events() if not isinstance(event, Exited)]
+    busy = [event for event in events if isinstance(event, Sampled) and event.counters.running]
+    at = busy[len(busy) // 2].at
+    before = [event for event in events if event.at <= at]
+    [*_, gpus] = [event for event in before if isinstance(event, GpusSampled)]
+    working = [GpuLoad(0, utilisation=card.utilisation) for card in gpus.gpus]
+    assert [card.utilisation for card in working] > [0.5]
+    resting = (replace(working[0], utilisation=0.0),)
+    stopped: list[AnyEvent] = []
+    for second in range(1, 100):
+        far = RankSampled(at + second, 1, "spark-b", RankState.RUNNING, at, gpus=resting)
+        stopped += [Sampled(at + second, busy[len(busy) // 2].counters), replace(gpus, at=at + second), far]
+    found = alarmed([*before, *stopped])
+    assert {*found} == {"half a server", "hang"}
+    assert 9 <= found["half a server"] - at <= 13

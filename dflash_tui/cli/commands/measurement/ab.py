@@ -227,6 +227,9 @@ def _find_trusted_experiment(args: argparse.Namespace) -> Design:
 def remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
     design = store.find_experiment(args.experiment)
+    is_finished = store.read_progress(store.experiment_folder(design.id)).finished
     store.remove_experiment(design)
+    for left in [] if is_finished else asyncio.run(runner.remove_far_caches(design)):
+        print_status(f"! its compile caches are left on {left}")
     print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0

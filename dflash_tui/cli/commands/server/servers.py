@@ -13,6 +13,7 @@ from dflash_tui.events import Health
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
+from dflash_tui.vllm_output.nccl_log import describe_network
 
 
 def ps(args: argparse.Namespace) -> int:
@@ -42,7 +43,7 @@ def ps(args: argparse.Namespace) -> int:
                 format_duration(age),
                 format_gib(memory),
                 *((format_endpoint(Endpoint.from_run(run)),) if args.verbose else ()),
-                _remark(run),
+                _remark(run, verbose=args.verbose),
             )
         )
     print_broken_runs(broken)
@@ -76,7 +77,7 @@ def _read_status(run: Run) -> str:
     return "running" if run.plan.rank and status == Health.STARTING.value else status
 
 
-def _remark(run: Run) -> str:
+def _remark(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
@@ -87,4 +88,6 @@ def _remark(run: Run) -> str:
         remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
     else:
         remarks += map(str, record.ranks) if record else ()
+    if verbose and record:
+        remarks += [f"NCCL uses {describe_network(r.network)} on {r.host}" for r in record.ranks if r.network]
     return " ".join(remarks)

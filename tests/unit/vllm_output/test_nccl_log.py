@@ -1,0 +1,83 @@
+"""What NCCL says of the network between ranks: its lines, as its sources of 2.22 to 2.30 write them."""
+
+import pytest
+
+from dflash_tui.events import Noted
+from dflash_tui.vllm_output.log_reader import LogReader
+from dflash_tui.vllm_output.nccl_log import FACT, NetworkReader, describe_network, parse_network
+
+# Lines of one communicator over RoCE, and of one over sockets.
+ROCE = """\
+spark-1:411:411 [0] NCCL INFO Bootstrap: Using enp1s0f1np1:192.168.100.10<0>
+spark-1:411:411 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE [1]roceP2p1s0f1:1/RoCE [RO]; OOB enp1s0f1np1:192.168.100.10<0>
+spark-1:411:411 [0] NCCL INFO Initialized NET plugin IB
+spark-1:411:411 [0] NCCL INFO Using network IB
+spark-1:411:502 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0
+spark-1:411:502 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1(0)/GDRDMA(PCI)/Shared
+"""  # noqa: E501
+SOCKETS = """\
+spark-1:411:411 [0] NCCL INFO NET/IB : No device found.
+spark-1:411:411 [0] NCCL INFO NET/Socket : Using [0]enp1s0f1np1:192.168.100.10<0>
+spark-1:411:411 [0] NCCL INFO Using network Socket
+spark-1:411:502 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "network"),
+    [
+        ("a:1:1 [0] NCCL INFO Using network IB", "IB"),
+        ("a:1:1 [0] NCCL INFO Using network Socket", "Socket"),
+        ("a:1:1 [0] NCCL INFO Using network AWS Libfabric", "AWS Libfabric"),
+        ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0", "Socket"),
+        ("[2026-11-24 01:02:03] a:1:1 [0] NCCL INFO Channel 11/1 : 0[0] -> 1[0] [send] via NET/IB/3(1)/GDRDMA", "IB"),
+        ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM", ""),
+        ("a:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>", ""),  # it is looked at, too, where IB is taken
+        ("a:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE", ""),
+        ("a:1:1 [0] NCCL INFO Using network " + "x" * 99, ""),
+        ("INFO 11-24 01:00:00 [x.py:1] Using network Socket", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_line_says(line, network):
+    assert parse_network(line) == network
+
+
+@pytest.mark.parametrize(("log", "network"), [(ROCE, "IB"), (SOCKETS, "Socket"), ("", ""), (ROCE + SOCKETS, "Socket")])
+def test_a_log_that_comes_in_pieces(log, network):
+    """Also byte by byte, as a connection may give it."""
+    for size in (1, 7, 4096):
+        reader = NetworkReader()
+        for begin in range(0, len(log), size):
+            reader.feed(log[begin : begin + size].encode())
+        assert reader.network == network
+
+
+def test_a_line_that_another_writer_has_cut_is_made_up_for_by_others():
+    """NCCL writes blocks of a buffer, so that a line may end in the middle of one of vLLM's."""
+    reader = NetworkReader()
+    reader.feed(SOCKETS.replace("network Socket", "netINFO 11-24 01:00:00 [x.py:1] loading\nwork Socket").encode())
+    assert reader.network == "Socket"
+
+
+def test_lines_without_end_and_what_is_no_text_say_nothing():
+    reader = NetworkReader()
+    for _ in range(2000):
+        reader.feed(b"NCCL INFO Using network Socket" + b"\xff" * 1000)
+    reader.feed(b"\nNCCL INFO Using network \x1b[31m\n")
+    assert reader.network == ""
+
+
+@pytest.mark.parametrize(("log", "networks"), [(ROCE, ["IB"]), (ROCE + SOCKETS, ["IB", "Socket"])])
+def test_the_log_reader_tells_of_it_when_it_changes(log, networks):
+    """Not with each of a hundred channels."""
+    events = LogReader(0.0, 0.0).feed(log.encode() * 3)
+    said = [event.text for event in events if isinstance(event, Noted) and event.name == FACT]
+    assert said[: len(networks)] == networks
+    assert len(said) == (1 if len(networks) == 1 else 6)
+
+
+def test_words_of_users():
+    assert [describe_network(name) for name in ("IB", "Socket", "AWS Libfabric", "")] == [
+        "RoCE", "sockets", "AWS Libfabric", "",
+    ]  # fmt: skip
