@@ -16,6 +16,8 @@ _MOST = 1 << 24
 _LONGEST_WORD = 128
 _LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+# The token of what is to be drafted, by the names that vLLM looks it up by.
+_MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _REMOTE_CODE = "auto_map"
 
@@ -59,6 +61,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The architecture of that target."""
     block_size: int | None = None
     """How many tokens its block holds, the anchor included."""
+    mask_token: int | None = None
+    """The token that stands in its block for each that is to be drafted."""
     anchored: bool = False
     """Whether it drafts from the anchor, too, so that a block gives one token more."""
     last_layer_id: int | None = None
@@ -122,6 +126,7 @@ def read_checkpoint(
         verifier=_text(verifier, "name_or_path"),
         verifier_architecture=_read_architecture(verifier),
         block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
+        mask_token=next((number for key in _MASK_TOKENS if (number := _first(places, key)) is not None), None),
         anchored=any(place.get("sample_from_anchor") is True for place in places),
         last_layer_id=_find_last_layer(places),
         draft_vocab=_first(places, "draft_vocab_size"),

@@ -163,7 +163,16 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
         yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
+    yield from _find_missing_keys(drafter, method)
     yield from _find_misshapes(target, drafter, method)
+
+
+def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
+    """Yield what a DFlash drafter's config.json lacks of that without which it cannot draft."""
+    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
+        yield "the drafter's config.json names no block_size"
+    if method is Method.DFLASH and drafter.mask_token is None:
+        yield "the drafter's config.json names no mask_token_id, without which vLLM does not start it"
 
 
 def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
@@ -188,8 +197,6 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
     wide = drafter.target_hidden or theirs.hidden_size
     if method is Method.DFLASH and ours.hidden_size and wide and wide != ours.hidden_size:
         yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
-    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
-        yield "the drafter's config.json names no block_size"
     mine, its = ours.vocab_size, theirs.vocab_size
     if mine and its and its < mine and drafter.draft_vocab is None:
         yield f"the drafter knows {its} tokens, and the target {mine}"

@@ -1,5 +1,9 @@
 """How vLLM serves two models, by their config.json. The configs are made here at the public shapes."""
 
+import ast
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.class_rules import build_layers
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
 from dflash_tui.planning.methods import Method
+from tests.support import wheels
 
 Config = dict[str, Any]
 
@@ -42,6 +47,7 @@ def dflash(hidden: int, block: int, architecture: str = "DFlashDraftModel", last
 MIXED: dict[str, Any] = {"layer_types": ["sliding_attention"] * 4 + ["full_attention"], "sliding_window": 2048}
 SPECULATORS = {
     "speculators_model_type": "dflash2",
+    "mask_token_id": 4,
     "transformer_layer_config": {"hidden_size": 5376, "num_hidden_layers": 5},
     "aux_hidden_state_layer_ids": [1, 17, 29, 47, 59],
     "speculators_config": {"proposal_methods": [{"speculative_tokens": 7}]},
@@ -105,6 +111,9 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
         (GEMMA_26B, dflash(2816, 16, vocab_size=151936), None, "151936"),
         (FLASH_NEXT, dflash(4096, 16), None, "hidden states"),
         (QWEN_27B, {"architectures": ["DFlashDraftModel"], "hidden_size": 5120}, None, "block_size"),
+        (QWEN_27B, {"architectures": ["DFlashDraftModel"], "mask_token_id": 4}, None, "block_size"),  # of no shape
+        (QWEN_27B, dflash(5120, 16, dflash_config={"target_layer_ids": [1]}), None, "mask_token_id"),
+        (QWEN_27B, {"architectures": ["DFlashDraftModel"], "block_size": 16}, None, "mask_token_id"),
         (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 32000), None, "32000"),
         (QWEN_8B, None, None, "no head"),
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
@@ -118,6 +127,39 @@ def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target,
     with pytest.raises(UsageError) as refused:
         derived(target, drafter, method)
     assert word in refused.value.what
+
+
+@cache
+def read_mask_lookup() -> Callable[[object], int]:
+    """Return the function by which vLLM 0.33.0 looks up the mask token of a drafter, as published."""
+    path = "v1/worker/gpu/spec_decode/utils.py"
+    source = ast.parse(wheels.read("vllm", "0.33.0", [path])[path] or "")
+    [function] = [node for node in source.body if getattr(node, "name", "") == "get_parallel_drafting_token_id"]
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module([function], []), path, "exec"), namespace)
+    return namespace["get_parallel_drafting_token_id"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("words", "token"),
+    [
+        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1]}}, 7),
+        ({"dflash_config": {"target_layer_ids": [1]}, "mask_token_id": 0}, 0),
+        ({"dspark_noise_token_id": 9}, 9),
+        ({"pard_token": 9}, 9),
+        ({"ptd_token_id": 9}, 9),
+        ({"dflash_config": {"target_layer_ids": [1]}, "mask_token": "<mask>"}, None),
+    ],
+)
+def test_the_mask_token_is_looked_up_where_vllm_does(words, token):
+    config = {"architectures": ["DFlashDraftModel"], "block_size": 16, **words}
+    assert read_checkpoint("a/b", config).mask_token == token
+    if token is None:
+        with pytest.raises(ValueError, match="mask_token_id"):
+            read_mask_lookup()(SimpleNamespace(**config))
+    else:
+        assert read_mask_lookup()(SimpleNamespace(**config)) == token
+        assert derived(QWEN_27B, config).method is Method.DFLASH
 
 
 @pytest.mark.parametrize(
@@ -136,7 +178,7 @@ def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warni
 
 
 def test_a_name_decides_last_and_with_a_warning():
-    pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8}, name="me/My-DFlash")
+    pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8, "mask_token_id": 4}, name="me/My-DFlash")
     assert pair.method is Method.DFLASH
     assert len(pair.warnings) == 1
 

@@ -63,11 +63,12 @@ def build_drafter(shape: Config, hidden: int) -> Config:
     slide, full = shape["layers"]
     body = {"hidden_size": shape.get("hidden_size", hidden), "num_hidden_layers": slide + full, "sliding_window": 2048,
             "layer_types": ["sliding_attention"] * slide + ["full_attention"] * full}  # fmt: skip
-    own = {"target_layer_ids": shape.get("reads", [1])} | ({"use_swa": True} if "use_swa" in shape else {})
+    own = {"mask_token_id": 4, "target_layer_ids": shape.get("reads", [1])}
+    own |= {"use_swa": True} if "use_swa" in shape else {}
     more = {name: shape[name] for name in ("model_type", "draft_vocab_size") if name in shape}
     if kind := shape.get("speculators"):
         asks = {"proposal_methods": [{"speculative_tokens": shape["asks"]}]}
-        ids = {"aux_hidden_state_layer_ids": shape.get("reads", [1])}
+        ids = {"mask_token_id": 4, "aux_hidden_state_layer_ids": shape.get("reads", [1])}
         return (
             {"speculators_model_type": kind, "transformer_layer_config": body, "speculators_config": asks} | ids | more
         )
