@@ -12,8 +12,9 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
-from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
 from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
+from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, split_precision
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
@@ -73,6 +74,8 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     if method:
         facts.append(DerivedFact("method", method.value, "asked for"))
     _refuse_wrong_pair(target, drafter, chosen)
+    if drafter and chosen is not Method.DRAFT_MODEL:
+        _compare_precisions(target, drafter, facts, warnings)
     tokens = _find_tokens(target, drafter, chosen, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
@@ -122,6 +125,25 @@ def _find_method(
             return method
     facts.append(DerivedFact("method", "draft_model", "the drafter is a model of its own"))
     return Method.DRAFT_MODEL
+
+
+def _compare_precisions(target: Checkpoint, drafter: Checkpoint, facts: list[DerivedFact], warnings: list[str]) -> None:
+    """Say of a drafter with a precision in its name whether it is the target's: makers give each one of its own."""
+    theirs, ours = split_precision(drafter.name).precision, _read_precision(target)
+    if theirs and theirs == ours:
+        facts.append(DerivedFact("drafter", theirs, f"{OWN_PRECISION}, by its name"))
+    elif theirs and ours is not None:
+        what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
+        warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
+
+
+def _read_precision(target: Checkpoint) -> str | None:
+    """Return the precision of a target by its name or its config.json; None where neither tells."""
+    if named := split_precision(target.name).precision:
+        return named
+    if target.precision is Precision.NVFP4:
+        return Precision.NVFP4.value
+    return target.quantization if target.quantization in {"", "fp8", "mxfp4"} else None
 
 
 def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:

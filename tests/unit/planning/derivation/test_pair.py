@@ -44,6 +44,7 @@ def dflash(hidden: int, block: int, architecture: str = "DFlashDraftModel", last
     return {"architectures": [architecture], "block_size": block, "dflash_config": own} | shape | more
 
 
+NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 MIXED: dict[str, Any] = {"layer_types": ["sliding_attention"] * 4 + ["full_attention"], "sliding_window": 2048}
 SPECULATORS = {
     "speculators_model_type": "dflash2",
@@ -177,6 +178,23 @@ def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warni
     assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
 
 
+@pytest.mark.parametrize(
+    ("target", "more", "drafter", "said", "warned"),
+    [
+        ("o/big-FP8", {}, "o/big-DFlash-FP8", ["fp8"], ""),
+        ("/models/mine", NVFP4, "o/big-DFlash-NVFP4", ["nvfp4"], ""),
+        ("o/big-NVFP4", {}, "o/big-DFlash", [], ""),
+        ("o/big-NVFP4", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in nvfp4"),
+        ("o/big", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in 16 bits"),
+        ("o/big", {"quantization_config": {"quant_method": "unheard-of"}}, "o/big-DFlash-INT4", [], ""),
+    ],
+)
+def test_a_plan_says_whether_the_drafter_has_the_targets_precision(target, more, drafter, said, warned):
+    pair = derive_pair(read_checkpoint(target, QWEN_27B | more), read_checkpoint(drafter, dflash(5120, 16)))
+    assert [fact.value for fact in pair.facts if fact.name == "drafter"] == said
+    assert [warned in warning for warning in pair.warnings] == ([True] if warned else [])
+
+
 def test_a_name_decides_last_and_with_a_warning():
     pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8, "mask_token_id": 4}, name="me/My-DFlash")
     assert pair.method is Method.DFLASH
@@ -191,7 +209,6 @@ def test_parsers_and_flags_are_those_of_the_published_commands():
     assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
 
 
-NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 EXPERTS = {"num_experts": 128}
 FP8_CACHE, NO_DEEP_GEMM = {"kv-cache-dtype": "fp8"}, {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
