@@ -20,8 +20,10 @@ from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.presentation.recipe import catalogue_text
 
 
-def derive_recipe(target: str, drafter: str | None, method: Method | None) -> DerivedPair:
+def derive_recipe(target: str, drafter: str | None, method: Method | None, tokens: int | None = None) -> DerivedPair:
     """Return how vLLM serves two models, and print what was derived by which rule; for a target alone its drafters.
+
+    `tokens` are the drafts per step that were asked for, which count where no rule knows how many.
 
     Raises:
         UsageError: they cannot be served together, or what is needed for it is not known.
@@ -29,7 +31,7 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None) -> De
     """
     drafters = [] if drafter else _list_drafters(target, method)
     try:
-        derived = asyncio.run(derived_recipes.derive_from_models(target, drafter, method))
+        derived = asyncio.run(derived_recipes.derive_from_models(target, drafter, method, tokens))
     except UsageError as error:
         if not drafters:
             raise
@@ -82,6 +84,8 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
     return [pair for pair in pairs if pair.method is not Method.NONE]
 
 
-def derive_recipe_file(target: str, drafter: str | None, method: Method | None, *, on_cpu: bool = False) -> Path:
+def derive_recipe_file(
+    target: str, drafter: str | None, method: Method | None, tokens: int | None = None, *, on_cpu: bool = False
+) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
-    return derived_recipes.write_derived_recipe(derive_recipe(target, drafter, method), on_cpu=on_cpu)
+    return derived_recipes.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)

@@ -64,6 +64,16 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
+def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
+    target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
+    words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
+    words += [model(tmp_path / "small", {"architectures": ["DSparkDraftModel"]})]
+    assert main.main(["plan", *words]) == 2
+    assert "--num-speculative-tokens" in capsys.readouterr().err
+    assert main.main(["plan", *words, "--num-speculative-tokens", "5"]) == 0
+    assert '"num_speculative_tokens": 5' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
 def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, capsys):
     """And nobody reported a derived pair anywhere, so no class is one where it is known."""

@@ -14,7 +14,8 @@ from dflash_tui.planning.recipes.artifacts import ModelConfig
 # None of a real model counts further.
 _MOST = 1 << 24
 _LONGEST_WORD = 128
-_LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+# The layers whose states a drafter reads, and by how much vLLM counts them higher.
+_LAYER_IDS = {"target_layer_ids": 1, "aux_hidden_state_layer_ids": 0, "eagle_aux_hidden_state_layer_ids": 0}
 _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
 # The token of what is to be drafted, by the names that vLLM looks it up by.
 _MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
@@ -66,7 +67,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     anchored: bool = False
     """Whether it drafts from the anchor, too, so that a block gives one token more."""
     last_layer_id: int | None = None
-    """The highest of the target's layers whose states it reads."""
+    """The highest of the target's layers whose states it reads, counted from 1."""
     draft_vocab: int | None = None
     """The size of its own vocabulary, where it maps it onto the target's."""
     target_hidden: int | None = None
@@ -159,7 +160,8 @@ def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:
 
 
 def _find_last_layer(places: list[Mapping[str, Any]]) -> int | None:
-    return max((number for place in places for key in _LAYER_IDS for number in _numbers(place, key)), default=None)
+    ids = (number + more for place in places for key, more in _LAYER_IDS.items() for number in _numbers(place, key))
+    return max(ids, default=None)
 
 
 def _mapping(value: object) -> dict[str, Any]:

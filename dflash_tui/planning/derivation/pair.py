@@ -20,7 +20,8 @@ from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
 _DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
 _FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
-_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
+# In vLLM's order.
+_NAME_PARTS = {"eagle-": Method.EAGLE, "eagle3": Method.EAGLE3, "dflash": Method.DFLASH, "dspark": Method.DSPARK}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
 _LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
@@ -56,14 +57,24 @@ class DerivedPair(NamedTuple):
     newest_vllm: Version | None
     """The last release that serves it; None where the newest one does."""
     flags: dict[str, Any]
+    speculation: dict[str, Any]
+    """More keys of the speculative config."""
     class_rules: tuple[ClassRule, ...]
     """What classes of machines change."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
 
-def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None) -> DerivedPair:
-    """Return how vLLM serves `target` with `drafter`; `method` is what the user asked for, if anything.
+def derive_pair(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None, tokens: int | None = None
+) -> DerivedPair:
+    """Return how vLLM serves `target` with `drafter`.
+
+    Args:
+        target: The model that is served.
+        drafter: What drafts for it; None where the target does that itself, or nothing does.
+        method: What the user asked for, if anything.
+        tokens: The drafts per step that the user asked for, which count where no rule knows how many.
 
     Raises:
         UsageError: the two cannot be served together, or what is needed for it is not known.
@@ -76,10 +87,11 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     _refuse_wrong_pair(target, drafter, chosen)
     if drafter and chosen is not Method.DRAFT_MODEL:
         _compare_precisions(target, drafter, facts, warnings)
-    tokens = _find_tokens(target, drafter, chosen, facts)
+    tokens = _find_tokens(target, drafter, chosen, tokens, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
     flags = _find_flags(target, drafter, facts, warnings) | _find_batch(chosen, tokens, facts)
+    speculation = _find_speculation(drafter, facts)
     class_rules = find_class_rules(target, drafter, chosen)
     facts += map(_describe_rule, class_rules)
     if drafter and _names_other_target(target, drafter):
@@ -89,7 +101,17 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
             f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
         )
     return DerivedPair(
-        target, drafter, chosen, tokens, oldest, newest, flags, tuple(class_rules), tuple(facts), tuple(warnings)
+        target,
+        drafter,
+        chosen,
+        tokens,
+        oldest,
+        newest,
+        flags,
+        speculation,
+        tuple(class_rules),
+        tuple(facts),
+        tuple(warnings),
     )
 
 
@@ -226,13 +248,19 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
         yield f"the drafter knows {its} tokens, and the target {mine}; vLLM takes only equal vocabularies here"
 
 
-def _find_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method, facts: list[DerivedFact]) -> int:
-    tokens, rule = _count_tokens(target, drafter, method)
-    facts.append(DerivedFact("drafts", f"{tokens} per step", rule))
-    return tokens
+def _find_tokens(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method, asked_tokens: int | None, facts: list[DerivedFact]
+) -> int:
+    counted = _count_tokens(target, drafter, method) or (asked_tokens and (asked_tokens, "asked for"))
+    if not counted:
+        what = f"{method}: how many tokens are drafted per step is not known"
+        raise UsageError(what, hint="plan and up take --num-speculative-tokens N")
+    facts.append(DerivedFact("drafts", f"{counted[0]} per step", counted[1]))
+    return counted[0]
 
 
-def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str]:
+def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:
+    """Return the drafts per step, and the rule; None where no rule knows."""
     if drafter and drafter.speculative_tokens:
         return drafter.speculative_tokens, "the drafter's own config asks for it"
     if drafter and drafter.block_size and method in {Method.DFLASH, Method.DSPARK}:
@@ -247,9 +275,8 @@ def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method
     if method in _PUBLISHED_TOKENS:
         tokens, rule = _PUBLISHED_TOKENS[method]
         return (_ASSISTANT_TOKENS if method is Method.MTP and drafter else tokens), rule
-    if (default := FACTS[method].default_tokens) is not None:
-        return default, "as vLLM takes it unasked"
-    raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
+    default = FACTS[method].default_tokens
+    return None if default is None else (default, "as vLLM takes it unasked")
 
 
 def _find_release(
@@ -310,6 +337,16 @@ def _find_batch(method: Method, tokens: int, facts: list[DerivedFact]) -> dict[s
     rule = f"vLLM before 0.28 starts only where {sequences} sequences of {1 + tokens} tokens fit into a batch"
     facts.append(DerivedFact("batch", f"{_BATCHED_TOKENS} tokens", rule))
     return dict(zip(BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
+
+
+def _find_speculation(drafter: Checkpoint | None, facts: list[DerivedFact]) -> dict[str, Any]:
+    kind = look_up_drafter(drafter) if drafter else None
+    if drafter is None or kind is None:
+        return {}
+    for key, value in kind.speculation.items():
+        rule = f"as drafters of the kind {drafter.speculators or drafter.architecture} were trained"
+        facts.append(DerivedFact("drafts", f"{key}={str(value).lower()}", rule))
+    return kind.speculation
 
 
 def _find_flags(

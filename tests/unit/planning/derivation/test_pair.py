@@ -13,6 +13,7 @@ from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.class_rules import build_layers
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
+from dflash_tui.planning.derivation.recipe_draft import write_recipe_text
 from dflash_tui.planning.methods import Method
 from tests.support import wheels
 
@@ -108,7 +109,9 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
     ("target", "drafter", "method", "word"),
     [
         (GEMMA_26B, dflash(5376, 16), None, "5376"),  # the drafter of another size
-        (GEMMA_26B, dflash(2816, 16, last=47), None, "layer 47"),
+        (GEMMA_26B, dflash(2816, 16, last=47), None, "layer 48"),
+        (GEMMA_26B, dflash(2816, 16, last=30), None, "layer 31"),  # these count from 0
+        (GEMMA_26B, EAGLE3 | {"draft_vocab_size": 9, "eagle_aux_hidden_state_layer_ids": [31]}, None, "layer 31"),
         (GEMMA_26B, dflash(2816, 16, vocab_size=151936), None, "151936"),
         (FLASH_NEXT, dflash(4096, 16), None, "hidden states"),
         (QWEN_27B, {"architectures": ["DFlashDraftModel"], "hidden_size": 5120}, None, "block_size"),
@@ -201,6 +204,38 @@ def test_a_name_decides_last_and_with_a_warning():
     assert len(pair.warnings) == 1
 
 
+@pytest.mark.parametrize(
+    ("drafter", "tokens"),
+    [
+        (dflash(2816, 16, last=29), 15),
+        (EAGLE3 | {"eagle_aux_hidden_state_layer_ids": [2, 30], "vocab_size": 262144}, 3),
+        (dflash(2816, 16, sample_from_anchor=True), 16),  # each place of its block drafts
+    ],
+)
+def test_the_last_layer_is_read_and_an_anchor_drafts(drafter, tokens):
+    assert derived(GEMMA_26B, drafter).tokens == tokens
+
+
+def test_what_drafts_in_parallel_is_told_to():
+    """By vLLM itself for dflash and dspark, and for P-EAGLE only where it reads the speculators format of a target."""
+    asks = {"speculators_config": {"proposal_methods": [{"speculative_tokens": 5}]}, "draft_vocab_size": 32000}
+    pair = derived(QWEN_8B, {"speculators_model_type": "peagle", "mask_token_id": 4} | asks)
+    assert (pair.method, pair.tokens, pair.speculation) == (Method.EAGLE3, 5, {"parallel_drafting": True})
+    assert derived(QWEN_8B, EAGLE3).speculation == {}
+    assert "parallel_drafting: true" in write_recipe_text(pair)
+
+
+def test_drafts_that_no_rule_knows_are_asked_for():
+    drafter = {"architectures": ["DSparkDraftModel"]}
+    with pytest.raises(UsageError) as refused:
+        derived(NEMOTRON, drafter)
+    assert "--num-speculative-tokens" in refused.value.hint
+    target, made = read_checkpoint("o/t", NEMOTRON), read_checkpoint("o/d", drafter)
+    assert derive_pair(target, made, tokens=5).tokens == 5
+    known = read_checkpoint("o/d", drafter | {"dspark_block_size": 7})
+    assert derive_pair(target, known, tokens=5).tokens == 7  # the launch takes what was asked for, and warns
+
+
 def test_parsers_and_flags_are_those_of_the_published_commands():
     assert derived(QWEN_27B).flags == {
         "enable-auto-tool-choice": True, "tool-call-parser": "qwen3_coder", "reasoning-parser": "qwen3",
@@ -211,7 +246,8 @@ def test_parsers_and_flags_are_those_of_the_published_commands():
 
 FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 EXPERTS = {"num_experts": 128}
-FP8_CACHE, NO_DEEP_GEMM = {"kv-cache-dtype": "fp8"}, {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
+FP8_CACHE = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
+NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 
 @pytest.mark.parametrize(
