@@ -27,7 +27,8 @@ async def derive_from_models(
         UsageError: they cannot be served together, or what is needed for it is not known.
         DflashError: a model cannot be read.
     """
-    lookups = [model_config.look_up_checkpoint(name) for name in (target, drafter) if name]
+    lookups = [model_config.look_up_checkpoint(target)]
+    lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)
     return pairs.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
 

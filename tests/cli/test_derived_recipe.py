@@ -206,6 +206,32 @@ def test_the_drafter_of_the_targets_own_precision_is_listed_and_proposed_first(h
     assert "own precision" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("files", "has_parser"),
+    [
+        ({"chat_template.jinja": "{{ messages }}"}, False),
+        ({"chat_template.jinja": "{{ messages }}<Think>"}, True),
+        ({"tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"})}, False),
+        ({"tokenizer_config.json": json.dumps({"chat_template": [{"name": "t", "template": "<|channel|>"}]})}, True),
+        ({"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": '{"chat_template": "think"}'}, False),
+        ({"tokenizer_config.json": "[" * 100_000}, True),  # nothing tells
+        ({"tokenizer_config.json": '{"chat_template": 4}'}, True),
+        ({}, True),
+    ],
+)
+def test_a_model_without_thoughts_gets_no_parser_of_them(hub, tmp_path, capsys, files, has_parser):
+    """It would take the whole of each answer for a thought. As a folder, and from the hub."""
+    folder = model(tmp_path / "big", TARGET)
+    for file, text in files.items():
+        (tmp_path / "big" / file).write_text(text)
+    hub.repos = {"owner/big": {path.name: path.read_bytes() for path in (tmp_path / "big").iterdir()}}
+    for name in (folder, "owner/big"):
+        assert main.main(["plan", "--target", name, "--gpu", "h100", "--json"]) == 0
+        out, err = capsys.readouterr()
+        has_word = "no reasoning-parser" in err
+        assert ("--reasoning-parser" in json.loads(out)["argv"], has_word) == (has_parser, not has_parser)
+
+
 def test_a_method_of_its_own_asks_no_model_tree(hub):
     hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": b"w"}}
     assert main.main(["plan", "--target", "owner/big", "--method", "none", "--gpu", "h100"]) == 0

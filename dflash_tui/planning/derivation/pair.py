@@ -356,7 +356,10 @@ def _find_flags(
     flags: dict[str, Any] = dict(architecture.flags) if architecture else {}
     if architecture and architecture.tools:
         flags |= {"enable-auto-tool-choice": True, "tool-call-parser": architecture.tools}
-    if architecture and architecture.reasoning:
+    if architecture and architecture.reasoning and target.thinks is False:
+        rule = "its chat template has no thoughts, and a parser would take each answer for one"
+        facts.append(DerivedFact("flags", "no reasoning-parser", rule))
+    elif architecture and architecture.reasoning:
         flags["reasoning-parser"] = architecture.reasoning
     if architecture and flags:
         facts.append(DerivedFact("flags", ", ".join(flags), f"the published commands of {target.architecture}"))
