@@ -242,10 +242,11 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
     if method is Method.DFLASH and ours.hidden_size and wide and wide != ours.hidden_size:
         yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
     mine, its = ours.vocab_size, theirs.vocab_size
-    if mine and its and its < mine and drafter.draft_vocab is None:
-        yield f"the drafter knows {its} tokens, and the target {mine}"
     if method is Method.DRAFT_MODEL and mine and its and mine != its:
-        yield f"the drafter knows {its} tokens, and the target {mine}; vLLM takes only equal vocabularies here"
+        across = "which vLLM from 0.25.0 on takes only with use_heterogeneous_vocab, set in a recipe's `speculation`"
+        yield f"the drafter knows {its} tokens, and the target {mine}, {across}"
+    elif mine and its and its < mine and drafter.draft_vocab is None:
+        yield f"the drafter knows {its} tokens, and the target {mine}"
 
 
 def _find_tokens(
