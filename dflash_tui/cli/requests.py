@@ -73,7 +73,8 @@ def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
     if target:
         from dflash_tui.cli import derived_recipe
 
-        return str(derived_recipe.derive_recipe_file(target, drafter, method, on_cpu=_name_gpu(args.gpu) == "cpu"))
+        on_cpu, tokens = _name_gpu(args.gpu) == "cpu", args.num_speculative_tokens
+        return str(derived_recipe.derive_recipe_file(target, drafter, method, tokens, on_cpu=on_cpu))
     if not args.recipe:
         raise UsageError("which recipe?", hint="dflash-tui recipes lists them; --target MODEL serves one without")
     is_file = recipe_loader.recipe_path(args.recipe) == Path(args.recipe)

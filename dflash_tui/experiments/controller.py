@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
+from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation
@@ -28,6 +33,9 @@ _START_TIMEOUT = 60.0
 # A server has 15 s to stop; applying a patch again imports vLLM.
 _STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
+# Who holds the lock names itself at once, unless it is killed just then.
+_NAME_TIMEOUT = 1.0
+_LONGEST_NAME = 100
 _children: list[subprocess.Popen[bytes]] = []
 
 
@@ -101,8 +109,7 @@ def launch_driver(design: Design) -> str:
         DflashError: the driver ended at once.
     """
     folder = store.experiment_folder(design.id)
-    if store.find_driver(folder):
-        raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
+    _require_no_driver(folder, design)
     if store.read_progress(folder).finished:
         raise UsageError(f"{design.id} is over", hint=f"dflash-tui ab attach {design.id} shows its report")
     driver = start_detached(folder / store.LOG, "dflash_tui.experiments", design.id)
@@ -121,40 +128,81 @@ def launch_driver(design: Design) -> str:
     )
 
 
+def _require_no_driver(folder: Path, design: Design) -> None:
+    if driver := store.find_driver(folder):
+        what = f"{design.id} is already running (pid {driver.pid})"
+        raise UsageError(what, hint=f"dflash-tui ab attach {design.id}")
+
+
+@contextlib.contextmanager
+def _hold_lock(design: Design, command: str) -> Iterator[None]:
+    """Keep others from extending or resuming an experiment meanwhile, and name this process to them.
+
+    Raises:
+        UsageError: another process does so now; it is named.
+    """
+    path = store.experiment_folder(design.id) / "controller.lock"
+    with open(path, "a+b", opener=private_files.open_private) as lock:
+        if not try_lock(lock.fileno()):
+            what = f"another dflash-tui is at work on {design.id}: {_read_holder(path)}"
+            raise UsageError(what, hint=f"dflash-tui ab attach {design.id}")
+        lock.truncate(0)
+        lock.write(f"{command} (pid {os.getpid()})".encode())
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+def _read_holder(path: Path) -> str:
+    deadline = time.monotonic() + _NAME_TIMEOUT
+    while not (name := path.read_bytes()[:_LONGEST_NAME]) and time.monotonic() < deadline:
+        time.sleep(_INTERVAL)
+    return clean_line(name.decode(errors="replace")) or "it has not said which yet"
+
+
 def extend_experiment(design: Design, boots: int) -> None:
     """Add so many boots of each arm to an A/B that is over, and launch a driver for them; it gets a new report.
 
     Raises:
-        UsageError: it is not over, it is no A/B, or something else would disturb the measurement.
+        UsageError: it is not over, it is no A/B, another process is at work on it, or something else would disturb
+            the measurement.
         DflashError: the driver ended at once.
     """
-    folder = store.experiment_folder(design.id)
-    progress = store.read_progress(folder)
-    if design.tuning:
-        raise UsageError(f"{design.id} is a tune, which is not extended", hint="begin a new one with a larger budget")
-    if not progress.finished:
-        raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
-    if in_the_way := find_disturbing_servers(design):
-        raise build_disturbed_error(in_the_way, "stop it first")
-    arms, before = len(design.arms), progress.design.order
-    turns = len(before) // arms  # the mirrored order goes on where it ended
-    order = variation.order_boots(arms, turns + boots)[turns * arms :]
-    store.append_event(folder, ExperimentExtended(time.time(), order))
-    (folder / store.REPORT).unlink(missing_ok=True)
-    launch_driver(design)
+    with _hold_lock(design, "ab extend"):
+        folder = store.experiment_folder(design.id)
+        progress = store.read_progress(folder)
+        if design.tuning:
+            raise UsageError(
+                f"{design.id} is a tune, which is not extended", hint="begin a new one with a larger budget"
+            )
+        if not progress.finished:
+            raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
+        _require_no_driver(folder, design)
+        if in_the_way := find_disturbing_servers(design):
+            raise build_disturbed_error(in_the_way, "stop it first")
+        arms, before = len(design.arms), progress.design.order
+        turns = len(before) // arms  # the mirrored order goes on where it ended
+        order = variation.order_boots(arms, turns + boots)[turns * arms :]
+        store.append_event(folder, ExperimentExtended(time.time(), order))
+        (folder / store.REPORT).unlink(missing_ok=True)
+        launch_driver(design)
 
 
 def resume_experiment(design: Design) -> None:
     """Launch a driver for an experiment that ended early.
 
     Raises:
-        UsageError: something else would disturb the measurement, or there is nothing to go on with.
+        UsageError: something else would disturb the measurement, another process is at work on it, or there is nothing
+            to go on with.
         DflashError: the driver ended at once.
     """
-    ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
-    if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
-        raise build_disturbed_error(in_the_way, "stop it first")
-    launch_driver(design)
+    with _hold_lock(design, f"{design.command_word} resume"):
+        ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
+        if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
+            raise build_disturbed_error(in_the_way, "stop it first")
+        launch_driver(design)
 
 
 def stop_driver(design: Design) -> bool:

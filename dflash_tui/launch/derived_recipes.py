@@ -18,16 +18,19 @@ from dflash_tui.planning.recipes import recipe_loader
 _CPU_RECIPE = "demo-cpu"
 
 
-async def derive_from_models(target: str, drafter: str | None, method: Method | None) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder.
+async def derive_from_models(
+    target: str, drafter: str | None, method: Method | None, tokens: int | None = None
+) -> DerivedPair:
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
 
     Raises:
         UsageError: they cannot be served together, or what is needed for it is not known.
         DflashError: a model cannot be read.
     """
-    lookups = [model_config.look_up_checkpoint(name) for name in (target, drafter) if name]
+    lookups = [model_config.look_up_checkpoint(target)]
+    lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)
-    return pairs.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method)
+    return pairs.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
 
 
 async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:

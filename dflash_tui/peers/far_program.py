@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator, Sequence
-from typing import IO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, cast
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_lines
@@ -23,8 +25,6 @@ from dflash_tui.peers.messages import Greeting
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
 _ERRORS_KEPT = 4096
-# What ssh has started may hold its stderr open for longer than ssh lives; a busy machine needs a while to read it.
-_LAST_WORDS = 5.0
 # Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
 # hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
 _LEAVE = (
@@ -47,8 +47,13 @@ async def greet_host(host: str) -> Greeting:
         return connection.greeting
 
 
-def run_program(host: str, words: Sequence[str]) -> int:
+def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) -> int:
     """Run the program on `host` with these words until it ends, in this terminal if there is one; return its exit code.
+
+    Args:
+        host: as ssh calls it.
+        words: what follows the program's name.
+        show: writes to stderr, clean, what without a terminal comes from there.
 
     Raises:
         UsageError: there is no ssh here.
@@ -58,7 +63,7 @@ def run_program(host: str, words: Sequence[str]) -> int:
     variables = {name: os.environ[name] for name in _SHOWN if name in os.environ} | {CALLED_AS: host}
     command = transport.build_program_command(host, words, variables, on_terminal=on_terminal)
     with _kept_terminal() if on_terminal else contextlib.nullcontext():
-        code, errors = _run_ssh(command, quietly=on_terminal)
+        code, errors = _run_ssh(command, None if on_terminal else show)
         if 0 <= code < _SSH_FAILED:
             return code
         raise explain_break(host, words, errors)
@@ -72,33 +77,45 @@ def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
     return DflashError(what, evidence=last, hint=f"{stays}; see it again with: dflash-tui --host {host}")
 
 
-def _run_ssh(command: Sequence[str], *, quietly: bool) -> tuple[int, str]:
-    """Run ssh with this program's streams; return its exit code and, if it is to be quiet, what it said of itself.
+def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tuple[int, str]:
+    """Run ssh with this program's streams; return its exit code and the end of what it wrote to stderr and none saw.
 
-    On a terminal all that the far program writes comes by stdout, and stderr is ssh's alone.
+    On a terminal all that the far program writes comes by stdout, and stderr is ssh's alone. Else both write to it,
+    which goes to `show` piece by piece.
     """
-    errors = subprocess.PIPE if quietly else None
     try:
-        ssh = subprocess.Popen(command, stderr=errors, env=build_helper_environment("SSH_"), cwd="/")
+        ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment("SSH_"), cwd="/")
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    tail = bytearray()
-    reader = threading.Thread(target=_keep_tail, args=(ssh.stderr, tail), daemon=True)
+    tail, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
     try:
-        reader.start()
+        for data in _read_errors(ssh, cast("IO[bytes]", ssh.stderr).fileno()):
+            text = decoder.decode(data).replace("\r", "")  # ssh ends its lines with it
+            if show:
+                show(text)
+            else:
+                tail = (tail + text)[-_ERRORS_KEPT:]
         code = ssh.wait()
-        if not 0 <= code < _SSH_FAILED:
-            reader.join(_LAST_WORDS)
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
-    return code, bytes(tail).decode(errors="replace")
+    return code, tail
 
 
-def _keep_tail(stream: IO[bytes] | None, tail: bytearray) -> None:
-    while stream and (data := os.read(stream.fileno(), 1 << 16)):
-        tail += data
-        del tail[:-_ERRORS_KEPT]
+def _read_errors(ssh: subprocess.Popen[bytes], errors: int) -> Iterator[bytes]:
+    """Yield what ssh writes to stderr until it ends: what it has started may hold that open for longer."""
+    until_end, at_end = os.pipe()
+
+    def wait() -> None:
+        ssh.wait()
+        os.close(at_end)
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        while errors in select.select([errors, until_end], [], [])[0] and (data := os.read(errors, 1 << 16)):
+            yield data
+    finally:
+        os.close(until_end)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from dflash_tui.planning.recipes.artifacts import ModelConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
+# Of a state; what else vLLM may be told, or take by itself, is float32 in the models that have such.
+_STATE_BYTES = {"float16": 2, "bfloat16": 2}
 # What layers keep, by the names of layer_types and layers_block_type, and by the letters of a hybrid_override_pattern.
 _KINDS = {
     "full_attention": "full", "attention": "full", "chunked_attention": "full", "sliding_attention": "sliding",
@@ -40,6 +42,8 @@ class KvCache(NamedTuple):
     """Over how many GPUs it is divided."""
     dtype: str = "auto"
     """vLLM's --kv-cache-dtype."""
+    state_dtype: str = "auto"
+    """vLLM's --mamba-ssm-cache-dtype."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -82,12 +86,13 @@ class KvCache(NamedTuple):
         sliding = min(length, (model.sliding_window or length) - 1 + self.in_flight)
         full_heads, full_width = model.num_global_key_value_heads or heads, model.global_head_dim or width
         # A head is never divided: where there are more GPUs than heads, several keep the same one.
+        number = _STATE_BYTES.get(self.state_dtype, 4)
         full = 2 * max(1, full_heads // self.split) * full_width * element * length
         by_kind = {
             "full": _measure_latents(model, element) * length if model.kv_lora_rank else full,
             "sliding": 2 * max(1, heads // self.split) * width * element * sliding,
-            "linear": _states(model, self.tokens) // self.split,
-            "mamba": _mamba_states(model, self.tokens) // self.split,
+            "linear": _states(model, self.tokens, number) // self.split,
+            "mamba": _mamba_states(model, self.tokens, number) // self.split,
         }
         return sum(kinds.count(kind) * size for kind, size in by_kind.items())
 
@@ -118,24 +123,24 @@ def classify_layers(model: ModelConfig) -> list[str]:
     return ["full"] * count
 
 
-def _states(model: ModelConfig, tokens: int) -> int:
+def _states(model: ModelConfig, tokens: int, number: int) -> int:
     """Return the bytes that one request keeps in one layer of gated delta network (vLLM's MambaSpec, 0.32.0).
 
-    A state is float32 matrices and the convolution's tail. There is one for what was accepted, one per drafted token,
-    and one where a prefix begins that is cached.
+    A state is matrices, with `number` bytes for each of their numbers, and the convolution's tail. There is one for
+    what was accepted, one per drafted token, and one where a prefix begins that is cached.
     """
     keys, values = model.linear_num_key_heads or 0, model.linear_num_value_heads or 0
     key, value = model.linear_key_head_dim or 0, model.linear_value_head_dim or 0
     tail = (model.linear_conv_kernel_dim or 1) - 1 + tokens
-    return (values * key * value * 4 + (2 * keys * key + values * value) * tail * 2) * (2 + tokens)
+    return (values * key * value * number + (2 * keys * key + values * value) * tail * 2) * (2 + tokens)
 
 
-def _mamba_states(model: ModelConfig, tokens: int) -> int:
+def _mamba_states(model: ModelConfig, tokens: int, number: int) -> int:
     """Return the bytes that one request keeps in one layer of Mamba 2, in as many states as of a delta network."""
     heads, width, size = model.mamba_num_heads or 0, model.mamba_head_dim or 0, model.ssm_state_size or 0
     tail = (model.conv_kernel or 1) - 1 + tokens
     columns = heads * width + 2 * (model.n_groups or 1) * size
-    return (heads * width * size * 4 + columns * tail * 2) * (2 + tokens)
+    return (heads * width * size * number + columns * tail * 2) * (2 + tokens)
 
 
 def _measure_latents(model: ModelConfig, element: int) -> int:

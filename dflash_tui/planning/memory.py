@@ -199,6 +199,7 @@ def estimate_memory(
         tokens=tokens,
         split=split,
         dtype=str(flags.get("kv-cache-dtype", "auto")),
+        state_dtype=str(flags.get("mamba-ssm-cache-dtype", "auto")),
     )
     return _compare_with_gpu(machine, flags, tuple(shares), cache, target.max_position_embeddings if target else None)
 

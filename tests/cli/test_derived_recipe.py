@@ -64,6 +64,16 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
+def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
+    target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
+    words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
+    words += [model(tmp_path / "small", {"architectures": ["DSparkDraftModel"]})]
+    assert main.main(["plan", *words]) == 2
+    assert "--num-speculative-tokens" in capsys.readouterr().err
+    assert main.main(["plan", *words, "--num-speculative-tokens", "5"]) == 0
+    assert '"num_speculative_tokens": 5' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
 def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, capsys):
     """And nobody reported a derived pair anywhere, so no class is one where it is known."""
@@ -172,6 +182,54 @@ def test_a_target_alone_lists_the_drafters_of_the_hubs_model_tree(hub, capsys):
     assert "0.28.0" in error
     assert main.main(["plan", "--target", "owner/big", "--drafter", "z/big-DFlash2", "--gpu", "h100"]) == 0
     assert not hub.sent("model.safetensors")
+
+
+def test_the_drafter_of_the_targets_own_precision_is_listed_and_proposed_first(hub, capsys):
+    """Those of one name alone change places; the plan and a recipe say it, too."""
+    names = ["z/big-DFlash", "z/big-DFlash-FP8", "z/big-DFlash-NVFP4"]
+    hub.repos = {name: {"config.json": json.dumps(DRAFTER).encode(), "model.safetensors": b"w"} for name in names}
+    hub.repos["owner/big-NVFP4"] = {
+        "config.json": json.dumps(TARGET | {"mtp_num_hidden_layers": 0}).encode(),
+        "model.safetensors": b"w",
+    }
+    hub.tags = {name: ["base_model:owner/big-NVFP4"] for name in names}
+    assert main.main(["plan", "--target", "owner/big-NVFP4", "--gpu", "h100"]) == 2
+    error = capsys.readouterr().err
+    listed = [line for line in error.splitlines() if line.startswith("hub ")]
+    assert [line.split()[2] for line in listed] == [names[2], *names[:2]]
+    assert ["own precision" in line for line in listed] == [True, False, False]
+    assert error.count(f"--drafter {names[2]}") == 2
+    words = ["--target", "owner/big-NVFP4", "--drafter"]
+    assert main.main(["recipes", "new", "mine", *words, names[2]]) == 0
+    assert "own precision" in (paths.user_recipes_folder() / "mine.yaml").read_text()
+    assert main.main(["plan", *words, names[1], "--gpu", "h100"]) == 0
+    assert "own precision" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "has_parser"),
+    [
+        ({"chat_template.jinja": "{{ messages }}"}, False),
+        ({"chat_template.jinja": "{{ messages }}<Think>"}, True),
+        ({"tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"})}, False),
+        ({"tokenizer_config.json": json.dumps({"chat_template": [{"name": "t", "template": "<|channel|>"}]})}, True),
+        ({"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": '{"chat_template": "think"}'}, False),
+        ({"tokenizer_config.json": "[" * 100_000}, True),  # nothing tells
+        ({"tokenizer_config.json": '{"chat_template": 4}'}, True),
+        ({}, True),
+    ],
+)
+def test_a_model_without_thoughts_gets_no_parser_of_them(hub, tmp_path, capsys, files, has_parser):
+    """It would take the whole of each answer for a thought. As a folder, and from the hub."""
+    folder = model(tmp_path / "big", TARGET)
+    for file, text in files.items():
+        (tmp_path / "big" / file).write_text(text)
+    hub.repos = {"owner/big": {path.name: path.read_bytes() for path in (tmp_path / "big").iterdir()}}
+    for name in (folder, "owner/big"):
+        assert main.main(["plan", "--target", name, "--gpu", "h100", "--json"]) == 0
+        out, err = capsys.readouterr()
+        has_word = "no reasoning-parser" in err
+        assert ("--reasoning-parser" in json.loads(out)["argv"], has_word) == (has_parser, not has_parser)
 
 
 def test_a_method_of_its_own_asks_no_model_tree(hub):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.messages import PROTOCOL, Greeting, encode_line
-from tests.support import planted
+from tests.support import escapes, planted
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
@@ -54,6 +55,30 @@ def test_streams_and_exit_code_are_those_of_the_far_command(far):
     assert wrong.returncode == 2
     assert "it's \\ $HOME !" in json.loads(wrong.stdout)["what"]
     assert "error" in wrong.stderr
+
+
+def test_what_comes_by_stderr_does_nothing_to_a_terminal(far, tmp_path):
+    """Of ssh and of what it reaches, also where a character comes in two pieces."""
+    hostile = tmp_path / "hostile"
+    hostile.write_bytes(b"".join(escapes.raw().values()) + escapes.all_of_them().encode() + b"\r\n")
+    put_far_program(far, f"cat {hostile} >&2; printf '\\303' >&2; sleep 0.1; printf '\\244.' >&2; exit 4")
+    done = run("ps")
+    assert (done.returncode, escapes.acting(done.stderr), done.stderr[-2:]) == (4, set(), "ä.")
+    assert done.stderr.count(escapes.SEEN) == escapes.all_of_them().count(escapes.SEEN)
+
+
+def test_what_ssh_leaves_running_is_not_waited_for(far, tmp_path):
+    """It has ssh's stderr, as a connection that others share has."""
+    pid, errors = tmp_path / "pid", tmp_path / "errors"
+    put_far_program(far, f"sleep 300 </dev/null >/dev/null & echo $! >{pid}; echo said >&2; exit 4")
+    with errors.open("wb") as file:
+        near = subprocess.Popen([*PROGRAM, "--host", "spark-b", "ps"], stdin=subprocess.DEVNULL, stderr=file)
+    try:
+        wait_until(lambda: near.poll() is not None)
+    finally:
+        near.kill()
+        psutil.Process(int(pid.read_text())).kill()
+    assert (near.returncode, errors.read_text()) == (4, "said\n")
 
 
 def test_what_is_piped_in_arrives(far):

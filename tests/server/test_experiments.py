@@ -23,7 +23,7 @@ from dflash_tui.experiments import (
     runner,
     store,
 )
-from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
+from dflash_tui.experiments.design import Boot, Design, ExperimentExtended, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import process_identity
 from dflash_tui.monitoring import recording
@@ -296,6 +296,44 @@ def test_boots_are_added_to_an_experiment_that_is_over(port):
     assert report.design.looks == 2
     levels = [one.test.level for each in (first, report) for one in each.comparisons if one.test]
     assert levels == pytest.approx([0.95, 0.975])
+
+
+# Extends an experiment, as `ab extend` does, and goes on to launch its driver when it is told so.
+HALFWAY = """
+import sys, time
+from pathlib import Path
+from dflash_tui.cli.main import main
+from dflash_tui.experiments import controller
+launch, folder = controller.launch_driver, Path(sys.argv[1])
+def wait(design):
+    (folder / "halfway").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    return launch(design)
+controller.launch_driver = wait
+sys.exit(main(["ab", *sys.argv[2:]]))
+"""
+
+
+def test_of_two_that_extend_an_experiment_one_does_and_the_other_is_told_who(port, tmp_path):
+    """Also one that would resume it: its events are there, and nobody drives it yet."""
+    fake_engine.make(port)
+    design = begin("--boots", "2")
+    wait_until(lambda: is_over(design))
+    words = ["extend", design.id, "--boots", "1", "--detach"]
+    first = subprocess.Popen([sys.executable, "-c", HALFWAY, str(tmp_path), *words], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (tmp_path / "halfway").exists() or first.poll() is not None)
+        for command in (words, ["resume", design.id]):
+            assert f"ab extend (pid {first.pid})" in run(*command, code=2).stderr
+    finally:
+        (tmp_path / "go").touch()
+    assert first.wait() == 0
+    wait_until(lambda: is_over(design))
+    assert progress(design).design.order == (0, 1, 1, 0, 0, 1)
+    assert [type(event) for event in happened(design)].count(ExperimentExtended) == 1
+    events = (store.experiment_folder(design.id) / store.EVENTS).read_bytes().splitlines()
+    assert all(store.decode_event(line) for line in events)
 
 
 def is_over(design: Design) -> bool:

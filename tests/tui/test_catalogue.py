@@ -111,7 +111,9 @@ async def test_enter_on_a_pair_makes_a_recipe_of_it(hub):
         shape = {"hidden_size": 5120, "num_hidden_layers": 64, "vocab_size": 248320}
         hub.repos = {
             "Qwen/Qwen3.8-27B": model(architectures=["Qwen3_5ForConditionalGeneration"], **shape),
-            "z-lab/Qwen3.8-27B-DFlash2": model(architectures=["DFlash2DraftModel"], block_size=8, hidden_size=5120),
+            "z-lab/Qwen3.8-27B-DFlash2": model(
+                architectures=["DFlash2DraftModel"], block_size=8, mask_token_id=4, hidden_size=5120
+            ),
         }
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
         await pilot.press("enter")

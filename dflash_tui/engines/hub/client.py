@@ -96,13 +96,13 @@ async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
     return info
 
 
-async def fetch_config(repo: str, revision: str) -> bytes:
-    """Return a repository's config.json as the hub has it.
+async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
+    """Return a file of a repository, such as its config.json, as the hub has it.
 
     Raises:
         HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
     """
-    return await _ask(("GET", f"{repo}/resolve/{quote(revision, safe='')}/config.json"))
+    return await _ask(("GET", f"{repo}/resolve/{quote(revision, safe='')}/{name}"))
 
 
 async def fetch_description(repo: str, field: str) -> bytes:

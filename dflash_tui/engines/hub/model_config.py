@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,19 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
 
 _GIGABYTE = 1e9
+_TEMPLATE, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 # Its texts become lines of a recipe file.
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-async def look_up_checkpoint(name: str, revision: str = "main") -> Checkpoint:
-    """Return what a model's config.json says, and whether it is gated and how large.
+class _TokenizerConfig(msgspec.Struct):
+    """What is read of a tokenizer_config.json: a template, or several with names."""
+
+    chat_template: Any = None
+
+
+async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
+    """Return what a model's config.json says, whether it is gated and how large, and if it is served what it may say.
 
     Raises:
         DflashError: there is no such model, it may not be read, or it has no config.json.
@@ -28,7 +36,8 @@ async def look_up_checkpoint(name: str, revision: str = "main") -> Checkpoint:
     model = await model_lookup.look_up_model(name, revision)
     config = await _read_config(model)
     size = model.total_bytes / _GIGABYTE if model.total_bytes else None
-    return read_checkpoint(name, config, gated=model.gated, size_gb=size)
+    template = await _read_chat_template(model) if is_served else None
+    return read_checkpoint(name, config, gated=model.gated, size_gb=size, chat_template=template)
 
 
 async def _read_config(model: ModelAvailability) -> dict[str, Any]:
@@ -39,16 +48,38 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
             hint=model_lookup.advise_access(model),
         )
     try:
-        if model.folder:
-            text = model_lookup.read_config_file(Path(model.folder))
-        else:
-            text = await client.fetch_config(model.repo, model.commit or model.revision)
+        text = await _read_file(model, "config.json")
         config = untrusted_json.decode_untrusted(text, _DECODER, one_line=True)
     except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _no_config(model.repo, str(error)) from None
     if not isinstance(config, dict):
         raise _no_config(model.repo, "it is not a JSON object")
     return config
+
+
+async def _read_file(model: ModelAvailability, name: str) -> bytes:
+    if model.folder:
+        return model_lookup.read_small_file(Path(model.folder), name)
+    return await client.fetch_small_file(model.repo, model.commit or model.revision, name)
+
+
+async def _read_chat_template(model: ModelAvailability) -> str | None:
+    """Return the template by which a model talks; None where it has none that can be read."""
+    names = {file.name for file in model.files}
+    for name in (_TEMPLATE, _TOKENIZER):
+        if not (model.folder or name in names):
+            continue
+        try:
+            text = await _read_file(model, name)
+            if name == _TEMPLATE:
+                return text.decode()
+            templates = msgspec.json.decode(text, type=_TokenizerConfig).chat_template
+        except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(templates, list):
+            return json.dumps(templates)
+        return templates if isinstance(templates, str) else None
+    return None
 
 
 def _no_config(name: str, evidence: str) -> DflashError:

@@ -98,20 +98,20 @@ def read_local_model(model: ModelAvailability) -> LocalModel:
     return LocalModel(_read_config(model), model.total_bytes)
 
 
-def read_config_file(folder: Path) -> bytes:
-    """Return the config.json of a model's folder, which may be a link into the hub's cache.
+def read_small_file(folder: Path, name: str) -> bytes:
+    """Return a file of a model's folder, such as its config.json; it may be a link into the hub's cache.
 
     Raises:
         OSError: it cannot be read, is no file, or is larger than any.
     """
-    return private_files.read_file(folder / "config.json", _LARGEST, follow=True)
+    return private_files.read_file(folder / name, _LARGEST, follow=True)
 
 
 def _read_config(model: ModelAvailability) -> ModelConfig | None:
     if model.folder is None:
         return None
     try:
-        config = msgspec.json.decode(read_config_file(Path(model.folder)))
+        config = msgspec.json.decode(read_small_file(Path(model.folder), "config.json"))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return kv_cache.read_model_shape(config) if isinstance(config, dict) else None

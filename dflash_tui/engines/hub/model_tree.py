@@ -104,7 +104,9 @@ async def _read_drafter(model: ListedModel) -> TreeDrafter | None:
     """Return what a repository's config.json makes of it; None where it is no drafter, or nothing tells."""
     gated = model.gated not in {None, False}
     try:
-        config = untrusted_json.decode_untrusted(await client.fetch_config(model.id, "main"), _CONFIG, one_line=True)
+        config = untrusted_json.decode_untrusted(
+            await client.fetch_small_file(model.id, "main", "config.json"), _CONFIG, one_line=True
+        )
     except HubAccessError as error:
         return TreeDrafter(model.id, gated=True) if gated and error.access is not Access.UNREACHABLE else None
     except msgspec.MsgspecError:

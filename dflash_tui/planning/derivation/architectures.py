@@ -39,6 +39,8 @@ class DrafterArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """The method that it drafts with."""
     since: VllmVersion | None = None
     """The first release that has it; None where each from 0.20.0 on does."""
+    speculation: dict[str, Any] = {}
+    """Keys of the speculative config without which it does not draft as it was trained to."""
 
 
 class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,9 +14,14 @@ from dflash_tui.planning.recipes.artifacts import ModelConfig
 # None of a real model counts further.
 _MOST = 1 << 24
 _LONGEST_WORD = 128
-_LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+# The layers whose states a drafter reads, and by how much vLLM counts them higher.
+_LAYER_IDS = {"target_layer_ids": 1, "aux_hidden_state_layer_ids": 0, "eagle_aux_hidden_state_layer_ids": 0}
 _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+# The token of what is to be drafted, by the names that vLLM looks it up by.
+_MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# Of a chat template: what thoughts stand between, and the channels of gpt-oss and Gemma 4.
+_THOUGHTS = ("think", "<|channel")
 _REMOTE_CODE = "auto_map"
 
 
@@ -59,14 +64,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The architecture of that target."""
     block_size: int | None = None
     """How many tokens its block holds, the anchor included."""
+    mask_token: int | None = None
+    """The token that stands in its block for each that is to be drafted."""
     anchored: bool = False
     """Whether it drafts from the anchor, too, so that a block gives one token more."""
     last_layer_id: int | None = None
-    """The highest of the target's layers whose states it reads."""
+    """The highest of the target's layers whose states it reads, counted from 1."""
     draft_vocab: int | None = None
     """The size of its own vocabulary, where it maps it onto the target's."""
     target_hidden: int | None = None
     """The width of the target that it was made for, where that is not its own."""
+    thinks: bool | None = None
+    """Whether its chat template has thoughts; None where no template is known."""
     gated: bool | None = None
     """Whether its terms have to be accepted on the hub."""
     size_gb: float | None = None
@@ -93,7 +102,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def read_checkpoint(
-    name: str, config: Mapping[str, Any], *, gated: bool | None = None, size_gb: float | None = None
+    name: str,
+    config: Mapping[str, Any],
+    *,
+    gated: bool | None = None,
+    size_gb: float | None = None,
+    chat_template: str | None = None,
 ) -> Checkpoint:
     """Return what a config.json says; fields of another type than a model's count as not said.
 
@@ -102,6 +116,7 @@ def read_checkpoint(
         config: Its config.json.
         gated: Whether its terms have to be accepted.
         size_gb: The size of its files.
+        chat_template: Its chat template, or several as one text.
     """
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
@@ -122,10 +137,12 @@ def read_checkpoint(
         verifier=_text(verifier, "name_or_path"),
         verifier_architecture=_read_architecture(verifier),
         block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
+        mask_token=next((number for key in _MASK_TOKENS if (number := _first(places, key)) is not None), None),
         anchored=any(place.get("sample_from_anchor") is True for place in places),
         last_layer_id=_find_last_layer(places),
         draft_vocab=_first(places, "draft_vocab_size"),
         target_hidden=_first(places, "target_hidden_size"),
+        thinks=None if chat_template is None else any(word in chat_template.lower() for word in _THOUGHTS),
         gated=gated,
         size_gb=size_gb,
         dspark_block=_first([config, text], "dspark_block_size"),
@@ -154,7 +171,8 @@ def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:
 
 
 def _find_last_layer(places: list[Mapping[str, Any]]) -> int | None:
-    return max((number for place in places for key in _LAYER_IDS for number in _numbers(place, key)), default=None)
+    ids = (number + more for place in places for key, more in _LAYER_IDS.items() for number in _numbers(place, key))
+    return max(ids, default=None)
 
 
 def _mapping(value: object) -> dict[str, Any]:

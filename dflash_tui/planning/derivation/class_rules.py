@@ -13,6 +13,8 @@ _GB10 = (Hardware.GB10,)
 _SM_120 = (Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090)
 _SM_90 = (Hardware.H100, Hardware.H200)
 _FP8_CACHE = ("Qwen3_5", "Qwen4Exp", "NemotronH")
+# Of the target: that of the drafter vLLM chooses, since not each backend drafts a block at once.
+_FLASHINFER = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
 _NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 
@@ -37,7 +39,7 @@ def find_class_rules(target: Checkpoint, drafter: Checkpoint | None, method: Met
 def _iterate_rules(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> Iterator[ClassRule]:
     if target.architecture.startswith(_FP8_CACHE):
         why = f"the published commands of {target.architecture} for a GB10"
-        yield ClassRule(_GB10, "flags", {"kv-cache-dtype": "fp8"}, why)
+        yield ClassRule(_GB10, "flags", _FLASHINFER, why)
     if target.precision is Precision.NVFP4:
         if target.experts:
             yield ClassRule(_GB10, "flags", {"moe-backend": "marlin"}, "NVFP4 experts on a GB10, as NVIDIA publishes")

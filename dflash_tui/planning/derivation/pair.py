@@ -12,14 +12,16 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
-from dflash_tui.planning.derivation.checkpoint import Checkpoint
+from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
 from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
+from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, split_precision
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
 _DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
 _FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
-_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
+# In vLLM's order.
+_NAME_PARTS = {"eagle-": Method.EAGLE, "eagle3": Method.EAGLE3, "dflash": Method.DFLASH, "dspark": Method.DSPARK}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
 _LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
@@ -55,14 +57,24 @@ class DerivedPair(NamedTuple):
     newest_vllm: Version | None
     """The last release that serves it; None where the newest one does."""
     flags: dict[str, Any]
+    speculation: dict[str, Any]
+    """More keys of the speculative config."""
     class_rules: tuple[ClassRule, ...]
     """What classes of machines change."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
 
-def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None) -> DerivedPair:
-    """Return how vLLM serves `target` with `drafter`; `method` is what the user asked for, if anything.
+def derive_pair(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None, tokens: int | None = None
+) -> DerivedPair:
+    """Return how vLLM serves `target` with `drafter`.
+
+    Args:
+        target: The model that is served.
+        drafter: What drafts for it; None where the target does that itself, or nothing does.
+        method: What the user asked for, if anything.
+        tokens: The drafts per step that the user asked for, which count where no rule knows how many.
 
     Raises:
         UsageError: the two cannot be served together, or what is needed for it is not known.
@@ -73,10 +85,13 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
     if method:
         facts.append(DerivedFact("method", method.value, "asked for"))
     _refuse_wrong_pair(target, drafter, chosen)
-    tokens = _find_tokens(target, drafter, chosen, facts)
+    if drafter and chosen is not Method.DRAFT_MODEL:
+        _compare_precisions(target, drafter, facts, warnings)
+    tokens = _find_tokens(target, drafter, chosen, tokens, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
     flags = _find_flags(target, drafter, facts, warnings) | _find_batch(chosen, tokens, facts)
+    speculation = _find_speculation(drafter, facts)
     class_rules = find_class_rules(target, drafter, chosen)
     facts += map(_describe_rule, class_rules)
     if drafter and _names_other_target(target, drafter):
@@ -86,7 +101,17 @@ def derive_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method |
             f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
         )
     return DerivedPair(
-        target, drafter, chosen, tokens, oldest, newest, flags, tuple(class_rules), tuple(facts), tuple(warnings)
+        target,
+        drafter,
+        chosen,
+        tokens,
+        oldest,
+        newest,
+        flags,
+        speculation,
+        tuple(class_rules),
+        tuple(facts),
+        tuple(warnings),
     )
 
 
@@ -122,6 +147,25 @@ def _find_method(
             return method
     facts.append(DerivedFact("method", "draft_model", "the drafter is a model of its own"))
     return Method.DRAFT_MODEL
+
+
+def _compare_precisions(target: Checkpoint, drafter: Checkpoint, facts: list[DerivedFact], warnings: list[str]) -> None:
+    """Say of a drafter with a precision in its name whether it is the target's: makers give each one of its own."""
+    theirs, ours = split_precision(drafter.name).precision, _read_precision(target)
+    if theirs and theirs == ours:
+        facts.append(DerivedFact("drafter", theirs, f"{OWN_PRECISION}, by its name"))
+    elif theirs and ours is not None:
+        what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
+        warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
+
+
+def _read_precision(target: Checkpoint) -> str | None:
+    """Return the precision of a target by its name or its config.json; None where neither tells."""
+    if named := split_precision(target.name).precision:
+        return named
+    if target.precision is Precision.NVFP4:
+        return Precision.NVFP4.value
+    return target.quantization if target.quantization in {"", "fp8", "mxfp4"} else None
 
 
 def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
@@ -163,7 +207,16 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
         yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
+    yield from _find_missing_keys(drafter, method)
     yield from _find_misshapes(target, drafter, method)
+
+
+def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
+    """Yield what a DFlash drafter's config.json lacks of that without which it cannot draft."""
+    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
+        yield "the drafter's config.json names no block_size"
+    if method is Method.DFLASH and drafter.mask_token is None:
+        yield "the drafter's config.json names no mask_token_id, without which vLLM does not start it"
 
 
 def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
@@ -188,22 +241,27 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
     wide = drafter.target_hidden or theirs.hidden_size
     if method is Method.DFLASH and ours.hidden_size and wide and wide != ours.hidden_size:
         yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
-    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
-        yield "the drafter's config.json names no block_size"
     mine, its = ours.vocab_size, theirs.vocab_size
-    if mine and its and its < mine and drafter.draft_vocab is None:
-        yield f"the drafter knows {its} tokens, and the target {mine}"
     if method is Method.DRAFT_MODEL and mine and its and mine != its:
-        yield f"the drafter knows {its} tokens, and the target {mine}; vLLM takes only equal vocabularies here"
+        across = "which vLLM from 0.25.0 on takes only with use_heterogeneous_vocab, set in a recipe's `speculation`"
+        yield f"the drafter knows {its} tokens, and the target {mine}, {across}"
+    elif mine and its and its < mine and drafter.draft_vocab is None:
+        yield f"the drafter knows {its} tokens, and the target {mine}"
 
 
-def _find_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method, facts: list[DerivedFact]) -> int:
-    tokens, rule = _count_tokens(target, drafter, method)
-    facts.append(DerivedFact("drafts", f"{tokens} per step", rule))
-    return tokens
+def _find_tokens(
+    target: Checkpoint, drafter: Checkpoint | None, method: Method, asked_tokens: int | None, facts: list[DerivedFact]
+) -> int:
+    counted = _count_tokens(target, drafter, method) or (asked_tokens and (asked_tokens, "asked for"))
+    if not counted:
+        what = f"{method}: how many tokens are drafted per step is not known"
+        raise UsageError(what, hint="plan and up take --num-speculative-tokens N")
+    facts.append(DerivedFact("drafts", f"{counted[0]} per step", counted[1]))
+    return counted[0]
 
 
-def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str]:
+def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:
+    """Return the drafts per step, and the rule; None where no rule knows."""
     if drafter and drafter.speculative_tokens:
         return drafter.speculative_tokens, "the drafter's own config asks for it"
     if drafter and drafter.block_size and method in {Method.DFLASH, Method.DSPARK}:
@@ -218,9 +276,8 @@ def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method
     if method in _PUBLISHED_TOKENS:
         tokens, rule = _PUBLISHED_TOKENS[method]
         return (_ASSISTANT_TOKENS if method is Method.MTP and drafter else tokens), rule
-    if (default := FACTS[method].default_tokens) is not None:
-        return default, "as vLLM takes it unasked"
-    raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
+    default = FACTS[method].default_tokens
+    return None if default is None else (default, "as vLLM takes it unasked")
 
 
 def _find_release(
@@ -283,6 +340,16 @@ def _find_batch(method: Method, tokens: int, facts: list[DerivedFact]) -> dict[s
     return dict(zip(BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
 
 
+def _find_speculation(drafter: Checkpoint | None, facts: list[DerivedFact]) -> dict[str, Any]:
+    kind = look_up_drafter(drafter) if drafter else None
+    if drafter is None or kind is None:
+        return {}
+    for key, value in kind.speculation.items():
+        rule = f"as drafters of the kind {drafter.speculators or drafter.architecture} were trained"
+        facts.append(DerivedFact("drafts", f"{key}={str(value).lower()}", rule))
+    return kind.speculation
+
+
 def _find_flags(
     target: Checkpoint, drafter: Checkpoint | None, facts: list[DerivedFact], warnings: list[str]
 ) -> dict[str, Any]:
@@ -290,7 +357,10 @@ def _find_flags(
     flags: dict[str, Any] = dict(architecture.flags) if architecture else {}
     if architecture and architecture.tools:
         flags |= {"enable-auto-tool-choice": True, "tool-call-parser": architecture.tools}
-    if architecture and architecture.reasoning:
+    if architecture and architecture.reasoning and target.thinks is False:
+        rule = "its chat template has no thoughts, and a parser would take each answer for one"
+        facts.append(DerivedFact("flags", "no reasoning-parser", rule))
+    elif architecture and architecture.reasoning:
         flags["reasoning-parser"] = architecture.reasoning
     if architecture and flags:
         facts.append(DerivedFact("flags", ", ".join(flags), f"the published commands of {target.architecture}"))

@@ -60,6 +60,7 @@ def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
             recipe["drafter"]["max_tokens"] = pair.tokens
     recipe |= {"method": pair.method.value} if pair.method is not Method.DFLASH else {}
     recipe["num_speculative_tokens"] = pair.tokens
+    recipe |= {"speculation": pair.speculation} if pair.speculation else {}
     recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
     recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": str(pair.newest_vllm or newest)}}
     recipe |= {"warnings": [*pair.warnings]} if pair.warnings else {}

@@ -84,8 +84,8 @@ class Target(_Strict, frozen=True):
 
     model: Word
     """A repository of the hub, a folder, or a model that the recipe's `build` makes."""
-    served_name: Word
-    """The name by which clients ask for it."""
+    served_name: Word = ""
+    """The name by which clients ask for it; a target in a part of a recipe has that of the recipe's without its own."""
     revision: Word = "main"
     """A branch, tag or commit of the repository."""
     size_gb: Gigabytes | None = None

@@ -92,6 +92,8 @@ def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
     for name, profile in recipe.profiles.items():
         if not (profile.engine or recipe.engine):
             yield ["profiles", name], "expected an `engine`, here or in the recipe"
+    if not recipe.target.served_name:
+        yield ["target"], "expected a `served_name`"
     yield from _find_method_gaps(recipe)
     for kind, changes in recipe.hardware.items():
         for place, reason in _find_wrong_figures(changes, recipe.profiles or {"stock"}, recipe.variants):

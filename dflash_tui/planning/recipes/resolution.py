@@ -234,7 +234,7 @@ def _merge_layers(parts: list[Layer]) -> Layer:
     for part in parts:
         flat = Layer(
             engine=part.engine or flat.engine,
-            target=_merge_models(part.target, flat.target),
+            target=_merge_targets(part.target, flat.target),
             drafter=_merge_models(part.drafter, flat.drafter),
             weights_gb=part.weights_gb or (None if _has_other_model(part, flat) else flat.weights_gb),
             oldest_vllm=part.oldest_vllm or flat.oldest_vllm,
@@ -260,6 +260,14 @@ def _merge_layers(parts: list[Layer]) -> Layer:
 def _has_other_model(upper: Layer, lower: Layer) -> bool:
     """Whether a layer brings another target, of which nothing that was measured of the one below holds."""
     return bool(upper.target and lower.target and upper.target.model != lower.target.model)
+
+
+def _merge_targets(upper: Target | None, lower: Target | None) -> Target | None:
+    """Return what `_merge_models` does, with the lower one's served name where the upper one says none."""
+    merged = _merge_models(upper, lower)
+    if merged and lower and not merged.served_name:
+        return msgspec.structs.replace(merged, served_name=lower.served_name)
+    return merged
 
 
 def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:

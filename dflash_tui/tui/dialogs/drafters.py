@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.planning.derivation import catalogue as catalogues
+from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation.recipe import catalogue_text
 from dflash_tui.tui.composition import once_composed
@@ -27,6 +28,14 @@ class DrafterChoice(NamedTuple):
     target: str
     drafter: str = ""
     method: Method | None = None
+
+
+class _Row(NamedTuple):
+    """A way to draft for a model, its name and what is known of it."""
+
+    choice: DrafterChoice
+    name: str
+    facts: str
 
 
 class DrafterDialog(Dialog[DrafterChoice]):
@@ -86,34 +95,46 @@ class DrafterDialog(Dialog[DrafterChoice]):
         from dflash_tui.engines.hub import model_tree
         from dflash_tui.engines.hub.client import HubAccessError
 
-        table, self.choices = self.query_one(OptionList), []
-        table.clear_options()
-        table.display = False
-        pairs = catalogues.find_pairs(catalogues.load_catalogue(), model)
-        for pair in pairs:
-            if pair.method is not Method.NONE:
-                choice = DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method)
-                self._add(choice, pair.drafter or pair.method.value, catalogue_text.describe_drafter(pair))
+        self.query_one(OptionList).display = False
+        rows = [
+            _Row(
+                DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method),
+                pair.drafter or pair.method.value,
+                catalogue_text.describe_drafter(pair),
+            )
+            for pair in catalogues.find_pairs(catalogues.load_catalogue(), model)
+            if pair.method is not Method.NONE
+        ]
+        self._show(rows, model)
         self._say(f"asking the hub about {clean_line(model)} …")
         try:
             drafters = await model_tree.find_tree_drafters(model)
         except HubAccessError as error:
             self._say(f"the hub's model tree was not read: {error}")
         else:
-            for drafter in drafters:
-                if drafter.repo not in {choice.drafter for choice in self.choices}:
-                    self._add(
-                        DrafterChoice(model, drafter.repo), drafter.repo, catalogue_text.describe_tree_drafter(drafter)
-                    )
-            self._say("" if self.choices else "nothing is known to draft for it; n-grams need no drafter (m)")
+            names = {row.name for row in rows}
+            others = [drafter for drafter in drafters if drafter.repo not in names]
+            rows += [
+                _Row(DrafterChoice(model, drafter.repo), drafter.repo, catalogue_text.describe_tree_drafter(drafter))
+                for drafter in others
+            ]
+            self._show(rows, model)
+            self._say("" if rows else "nothing is known to draft for it; n-grams need no drafter (m)")
 
-    def _add(self, choice: DrafterChoice, name: str, facts: str) -> None:
-        table = self.query_one(OptionList)
-        self.choices.append(choice)
-        table.add_option(Option(Content.assemble((clean_line(name), "bold"), (f"\n  {clean_line(facts)}", MUTED_ROW))))
-        if len(self.choices) == 1:
-            table.display, table.highlighted = True, 0
-            table.focus()
+    def _show(self, rows: list[_Row], model: str) -> None:
+        """List ways to draft; the first is highlighted, or what the user has moved to since."""
+        table, arranged = self.query_one(OptionList), arrange_by_precision(rows, model, lambda row: row.name)
+        moved_to = self.choices[table.highlighted] if table.display and table.highlighted else None
+        self.choices = [row.choice for row, _ in arranged]
+        table.clear_options()
+        for row, is_own in arranged:
+            facts = clean_line(f"{f'{OWN_PRECISION}; ' if is_own else ''}{row.facts}")
+            table.add_option(Option(Content.assemble((clean_line(row.name), "bold"), (f"\n  {facts}", MUTED_ROW))))
+        if rows:
+            was_empty = not table.display
+            table.display, table.highlighted = True, self.choices.index(moved_to) if moved_to in self.choices else 0
+            if was_empty:
+                table.focus()
             self.refresh_bindings()
 
     def _say(self, text: str) -> None:

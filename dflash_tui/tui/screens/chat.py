@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -24,12 +25,46 @@ from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall, join_fitting
 from dflash_tui.tui.widgets.key_line import KeyLine
 
-# Seconds between two drawings of an answer, and how much of it is drawn: its end.
+# Seconds between two drawings of an answer.
 _INTERVAL = 0.1
-_DRAWN, _DRAWN_LINES = 20_000, 1000
+
+
+class _Drawn(NamedTuple):
+    """How much of the end of a text is drawn: laying it out takes time with its length and with its lines."""
+
+    characters: int
+    lines: int
+
+
+# While it grows some screens of it, since that is done each time; once it is whole more.
+_GROWING, _WHOLE = _Drawn(4000, 200), _Drawn(20_000, 1000)
 # Older parts of the conversation are not drawn any more.
 _MOST_PARTS = 120
 _LEAST_NAME = 12
+
+
+class _GrowingText:
+    """The end of a text that comes in pieces: never more than is drawn of a whole one."""
+
+    def __init__(self) -> None:
+        self._end, self._pieces, self._is_cut = "", list[str](), False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something came since its end was last asked for."""
+        return bool(self._pieces)
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+
+    def read_end(self, most: _Drawn) -> str:
+        """Return so much of the end, with … where something came before."""
+        text = self._end + "".join(self._pieces)
+        self._pieces.clear()
+        self._end = text[-_WHOLE.characters :]
+        self._is_cut |= len(self._end) < len(text)
+        end = "\n".join(self._end[-most.characters :].split("\n")[-most.lines :])
+        return f"…{end}" if self._is_cut or len(end) < len(self._end) else end
 
 
 class ChatScreen(Screen[None]):
@@ -48,9 +83,8 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self.conversation: Conversation | None = None
         self._answering: Worker[None] | None = None
-        self._pieces = {part: list[str]() for part in Part}
+        self._texts = {part: _GrowingText() for part in Part}
         self._drawn: dict[Part, Static] = {}
-        self._changed = False
 
     def compose(self) -> ComposeResult:
         yield Display(id="status")
@@ -128,9 +162,7 @@ class ChatScreen(Screen[None]):
     @work(exclusive=True, group="chat")
     async def answer(self, talk: Conversation, text: str) -> None:
         """Send a line, and show the answer as it comes."""
-        for pieces in self._pieces.values():
-            pieces.clear()
-        self._drawn = {}
+        self._texts, self._drawn = {part: _GrowingText() for part in Part}, {}
         self._add("◐ answering; esc stops", MUTED, "waiting")
         try:
             turn = await talk.ask(text, self._take)
@@ -143,26 +175,25 @@ class ChatScreen(Screen[None]):
         self._end(f"✗ {error}" if error else f"· {format_turn(turn)}", "$error" if error else MUTED)
 
     def _take(self, part: Part, text: str) -> None:
-        self._pieces[part].append(text)
-        self._changed = True
+        self._texts[part].add(text)
 
     @while_open
     def draw(self) -> None:
         """Draw what came of the answer since the last time."""
-        if not self._changed:
-            return
-        self._changed = False
-        for part, pieces in self._pieces.items():
-            if not pieces:
-                continue
+        if growing := [part for part, text in self._texts.items() if text.has_more]:
+            self._draw(growing, _GROWING)
+
+    def _draw(self, parts: Iterable[Part], most: _Drawn) -> None:
+        for part in parts:
             if part not in self._drawn:
                 self._drawn[part] = self._add("", MUTED if part is Part.THINKING else "")
-            whole = "".join(pieces)
-            text = "\n".join(whole[-_DRAWN:].split("\n")[-_DRAWN_LINES:])
-            text = text if len(text) == len(whole) else f"…{text}"
-            thinking = part is Part.THINKING
-            self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if thinking else Content(text))
+            text, is_thinking = self._texts[part].read_end(most), part is Part.THINKING
+            self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if is_thinking else Content(text))
         self._scroll()
+
+    def _draw_whole(self) -> None:
+        """Draw all that is kept of the answer, once it is over."""
+        self._draw([part for part, text in self._texts.items() if text.has_more or part in self._drawn], _WHOLE)
 
     def _show_calls(self, turn: Turn) -> None:
         self.draw()
@@ -170,7 +201,7 @@ class ChatScreen(Screen[None]):
             self._add(Content.assemble(("tool call: ", "bold $accent"), format_tool_call(call)))
 
     def _end(self, text: str, style: str) -> None:
-        self.draw()
+        self._draw_whole()
         self.query_one("#talk").query(".waiting").remove()
         self._add(text, style, "measures")
 

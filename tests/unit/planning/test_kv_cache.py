@@ -91,6 +91,20 @@ def test_a_layer_of_mamba_keeps_a_state_per_drafted_token():
         assert drafting.needed(length) == 6 * 1024 * length + states
 
 
+@pytest.mark.parametrize(("dtype", "number"), [("auto", 4), ("float32", 4), ("float16", 2), ("bfloat16", 2)])
+def test_states_are_as_wide_as_their_own_type_says(dtype, number):
+    """That of vLLM's --mamba-ssm-cache-dtype; the convolution's tail is in that of the model."""
+    linear = replace(
+        SMALL, full_attention_interval=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+        linear_value_head_dim=32, linear_conv_kernel_dim=4,
+    )  # fmt: skip
+    mamba = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
+    one = KvCache((linear,), in_flight=0, state_dtype=dtype).needed(1)
+    other = KvCache((mamba,), in_flight=0, state_dtype=dtype).needed(1)
+    assert one == PER_TOKEN + 7 * 2 * (4 * 16 * 32 * number + (2 * 2 * 16 + 4 * 32) * 3 * 2)
+    assert other == 8 * 2 * 4 * 8 * 16 * number
+
+
 @pytest.mark.parametrize(("more", "bytes_per_token"), [({}, 2 * 576), ({"index_head_dim": 128}, 2 * 576 + 132)])
 def test_a_latent_vector_is_kept_whole_by_every_gpu(more, bytes_per_token):
     """DeepSeek V3's 61 layers keep 68.6 KiB of a token, however many heads they have; V3.2's an index as well."""

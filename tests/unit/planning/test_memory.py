@@ -152,6 +152,15 @@ def test_eight_bits_halve_the_cache():
     assert half.fixed == full.fixed
 
 
+def test_states_of_mamba_are_as_wide_as_their_flag_says():
+    model = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
+    needed = [
+        memory.estimate_memory(gemma(**flags), H200, mode=Mode.EAGER, tokens=0, target=model).kv_needed
+        for flags in ({}, {"mamba-ssm-cache-dtype": "float16"})
+    ]
+    assert needed == [8 * 2 * 4 * 8 * 16 * 4, 8 * 2 * 4 * 8 * 16 * 2]
+
+
 @pytest.mark.parametrize("amount", [20 * GIB, "20G"])
 def test_a_cache_of_given_size(amount):
     """`--kv-cache-memory-bytes` replaces what the share of the GPU would leave."""

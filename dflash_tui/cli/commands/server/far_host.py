@@ -6,7 +6,7 @@ import argparse
 
 from dflash_tui import __version__
 from dflash_tui.cli.commands.server.peer_programs import install_and_ask
-from dflash_tui.cli.console import print_status
+from dflash_tui.cli.console import print_piece, print_status
 from dflash_tui.peers import far_program
 
 
@@ -20,4 +20,4 @@ def run_there(args: argparse.Namespace) -> int:
     greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
     if greeting.version != __version__:
         print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")
-    return far_program.run_program(args.host, args.far_words)
+    return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))

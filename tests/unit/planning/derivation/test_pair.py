@@ -1,5 +1,9 @@
 """How vLLM serves two models, by their config.json. The configs are made here at the public shapes."""
 
+import ast
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +13,9 @@ from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.class_rules import build_layers
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
+from dflash_tui.planning.derivation.recipe_draft import write_recipe_text
 from dflash_tui.planning.methods import Method
+from tests.support import wheels
 
 Config = dict[str, Any]
 
@@ -39,9 +45,11 @@ def dflash(hidden: int, block: int, architecture: str = "DFlashDraftModel", last
     return {"architectures": [architecture], "block_size": block, "dflash_config": own} | shape | more
 
 
+NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 MIXED: dict[str, Any] = {"layer_types": ["sliding_attention"] * 4 + ["full_attention"], "sliding_window": 2048}
 SPECULATORS = {
     "speculators_model_type": "dflash2",
+    "mask_token_id": 4,
     "transformer_layer_config": {"hidden_size": 5376, "num_hidden_layers": 5},
     "aux_hidden_state_layer_ids": [1, 17, 29, 47, 59],
     "speculators_config": {"proposal_methods": [{"speculative_tokens": 7}]},
@@ -101,11 +109,17 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
     ("target", "drafter", "method", "word"),
     [
         (GEMMA_26B, dflash(5376, 16), None, "5376"),  # the drafter of another size
-        (GEMMA_26B, dflash(2816, 16, last=47), None, "layer 47"),
+        (GEMMA_26B, dflash(2816, 16, last=47), None, "layer 48"),
+        (GEMMA_26B, dflash(2816, 16, last=30), None, "layer 31"),  # these count from 0
+        (GEMMA_26B, EAGLE3 | {"draft_vocab_size": 9, "eagle_aux_hidden_state_layer_ids": [31]}, None, "layer 31"),
         (GEMMA_26B, dflash(2816, 16, vocab_size=151936), None, "151936"),
         (FLASH_NEXT, dflash(4096, 16), None, "hidden states"),
         (QWEN_27B, {"architectures": ["DFlashDraftModel"], "hidden_size": 5120}, None, "block_size"),
+        (QWEN_27B, {"architectures": ["DFlashDraftModel"], "mask_token_id": 4}, None, "block_size"),  # of no shape
+        (QWEN_27B, dflash(5120, 16, dflash_config={"target_layer_ids": [1]}), None, "mask_token_id"),
+        (QWEN_27B, {"architectures": ["DFlashDraftModel"], "block_size": 16}, None, "mask_token_id"),
         (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 32000), None, "32000"),
+        (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 248320), None, "use_heterogeneous_vocab"),
         (QWEN_8B, None, None, "no head"),
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
         (QWEN_8B, None, Method.MTP, "no head"),
@@ -118,6 +132,39 @@ def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target,
     with pytest.raises(UsageError) as refused:
         derived(target, drafter, method)
     assert word in refused.value.what
+
+
+@cache
+def read_mask_lookup() -> Callable[[object], int]:
+    """Return the function by which vLLM 0.33.0 looks up the mask token of a drafter, as published."""
+    path = "v1/worker/gpu/spec_decode/utils.py"
+    source = ast.parse(wheels.read("vllm", "0.33.0", [path])[path] or "")
+    [function] = [node for node in source.body if getattr(node, "name", "") == "get_parallel_drafting_token_id"]
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module([function], []), path, "exec"), namespace)
+    return namespace["get_parallel_drafting_token_id"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("words", "token"),
+    [
+        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1]}}, 7),
+        ({"dflash_config": {"target_layer_ids": [1]}, "mask_token_id": 0}, 0),
+        ({"dspark_noise_token_id": 9}, 9),
+        ({"pard_token": 9}, 9),
+        ({"ptd_token_id": 9}, 9),
+        ({"dflash_config": {"target_layer_ids": [1]}, "mask_token": "<mask>"}, None),
+    ],
+)
+def test_the_mask_token_is_looked_up_where_vllm_does(words, token):
+    config = {"architectures": ["DFlashDraftModel"], "block_size": 16, **words}
+    assert read_checkpoint("a/b", config).mask_token == token
+    if token is None:
+        with pytest.raises(ValueError, match="mask_token_id"):
+            read_mask_lookup()(SimpleNamespace(**config))
+    else:
+        assert read_mask_lookup()(SimpleNamespace(**config)) == token
+        assert derived(QWEN_27B, config).method is Method.DFLASH
 
 
 @pytest.mark.parametrize(
@@ -135,10 +182,59 @@ def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warni
     assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
 
 
+@pytest.mark.parametrize(
+    ("target", "more", "drafter", "said", "warned"),
+    [
+        ("o/big-FP8", {}, "o/big-DFlash-FP8", ["fp8"], ""),
+        ("/models/mine", NVFP4, "o/big-DFlash-NVFP4", ["nvfp4"], ""),
+        ("o/big-NVFP4", {}, "o/big-DFlash", [], ""),
+        ("o/big-NVFP4", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in nvfp4"),
+        ("o/big", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in 16 bits"),
+        ("o/big", {"quantization_config": {"quant_method": "unheard-of"}}, "o/big-DFlash-INT4", [], ""),
+    ],
+)
+def test_a_plan_says_whether_the_drafter_has_the_targets_precision(target, more, drafter, said, warned):
+    pair = derive_pair(read_checkpoint(target, QWEN_27B | more), read_checkpoint(drafter, dflash(5120, 16)))
+    assert [fact.value for fact in pair.facts if fact.name == "drafter"] == said
+    assert [warned in warning for warning in pair.warnings] == ([True] if warned else [])
+
+
 def test_a_name_decides_last_and_with_a_warning():
-    pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8}, name="me/My-DFlash")
+    pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8, "mask_token_id": 4}, name="me/My-DFlash")
     assert pair.method is Method.DFLASH
     assert len(pair.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("drafter", "tokens"),
+    [
+        (dflash(2816, 16, last=29), 15),
+        (EAGLE3 | {"eagle_aux_hidden_state_layer_ids": [2, 30], "vocab_size": 262144}, 3),
+        (dflash(2816, 16, sample_from_anchor=True), 16),  # each place of its block drafts
+    ],
+)
+def test_the_last_layer_is_read_and_an_anchor_drafts(drafter, tokens):
+    assert derived(GEMMA_26B, drafter).tokens == tokens
+
+
+def test_what_drafts_in_parallel_is_told_to():
+    """By vLLM itself for dflash and dspark, and for P-EAGLE only where it reads the speculators format of a target."""
+    asks = {"speculators_config": {"proposal_methods": [{"speculative_tokens": 5}]}, "draft_vocab_size": 32000}
+    pair = derived(QWEN_8B, {"speculators_model_type": "peagle", "mask_token_id": 4} | asks)
+    assert (pair.method, pair.tokens, pair.speculation) == (Method.EAGLE3, 5, {"parallel_drafting": True})
+    assert derived(QWEN_8B, EAGLE3).speculation == {}
+    assert "parallel_drafting: true" in write_recipe_text(pair)
+
+
+def test_drafts_that_no_rule_knows_are_asked_for():
+    drafter = {"architectures": ["DSparkDraftModel"]}
+    with pytest.raises(UsageError) as refused:
+        derived(NEMOTRON, drafter)
+    assert "--num-speculative-tokens" in refused.value.hint
+    target, made = read_checkpoint("o/t", NEMOTRON), read_checkpoint("o/d", drafter)
+    assert derive_pair(target, made, tokens=5).tokens == 5
+    known = read_checkpoint("o/d", drafter | {"dspark_block_size": 7})
+    assert derive_pair(target, known, tokens=5).tokens == 7  # the launch takes what was asked for, and warns
 
 
 def test_parsers_and_flags_are_those_of_the_published_commands():
@@ -149,10 +245,10 @@ def test_parsers_and_flags_are_those_of_the_published_commands():
     assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
 
 
-NVFP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 EXPERTS = {"num_experts": 128}
-FP8_CACHE, NO_DEEP_GEMM = {"kv-cache-dtype": "fp8"}, {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
+FP8_CACHE = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
+NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 
 @pytest.mark.parametrize(

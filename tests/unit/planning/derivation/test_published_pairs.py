@@ -13,6 +13,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.derivation import catalogue, recipe_draft
+from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
@@ -63,11 +64,12 @@ def build_drafter(shape: Config, hidden: int) -> Config:
     slide, full = shape["layers"]
     body = {"hidden_size": shape.get("hidden_size", hidden), "num_hidden_layers": slide + full, "sliding_window": 2048,
             "layer_types": ["sliding_attention"] * slide + ["full_attention"] * full}  # fmt: skip
-    own = {"target_layer_ids": shape.get("reads", [1])} | ({"use_swa": True} if "use_swa" in shape else {})
+    own = {"mask_token_id": 4, "target_layer_ids": shape.get("reads", [1])}
+    own |= {"use_swa": True} if "use_swa" in shape else {}
     more = {name: shape[name] for name in ("model_type", "draft_vocab_size") if name in shape}
     if kind := shape.get("speculators"):
         asks = {"proposal_methods": [{"speculative_tokens": shape["asks"]}]}
-        ids = {"aux_hidden_state_layer_ids": shape.get("reads", [1])}
+        ids = {"mask_token_id": 4, "aux_hidden_state_layer_ids": shape.get("reads", [1])}
         return (
             {"speculators_model_type": kind, "transformer_layer_config": body, "speculators_config": asks} | ids | more
         )
@@ -119,3 +121,18 @@ def test_each_exception_and_config_is_of_a_pair():
     assert EXCEPTIONS.keys() <= PAIRS.keys()
     assert configs["targets"].keys() == catalogue.load_catalogue().targets.keys()
     assert configs["drafters"].keys() == {pair.id for pair in PAIRS.values() if pair.drafter}
+
+
+@pytest.mark.parametrize("name", load_architectures().targets)
+def test_each_release_that_serves_an_architecture_has_its_parsers(name):
+    """So that a parser makes no release of a derived pair too old; the names were read from the wheels."""
+    known = load_architectures().targets[name]
+    words = ["--tool-call-parser", known.tools] if known.tools else []
+    words += ["--reasoning-parser", known.reasoning] if known.reasoning else []
+    serving = [each for each in releases.load_releases() if not known.since or Version(each) >= Version(known.since)]
+    assert serving
+    assert [release for release in serving if release_values.find_mistakes(release, words)] == []
+
+
+def test_a_parser_that_a_release_lacks_is_found():
+    assert release_values.find_mistakes("0.20.2", ["--tool-call-parser", "muse_glimmer"])

@@ -146,6 +146,7 @@ MISTAKES = [
     ("  model: owner/target", '  model: ""', "target.model", "length >= 1"),
     ("  model: owner/target", "  model: --host", "target.model", "matching regex"),
     ("  served_name: mine", "  served_nam: mine", "target.served_nam", "did you mean 'served_name'"),
+    ("  served_name: mine\n", "", "target", "expected a `served_name`"),
     ("  served_name: mine", "  served_name: --uds", "target.served_name", "matching regex"),
     ("  size_gb: 54", "  size_gb: .inf", "target.size_gb", "a finite number"),
     ("  size_gb: 54", "  size_gb: 0", "target.size_gb", "> 0"),

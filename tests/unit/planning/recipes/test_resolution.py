@@ -196,6 +196,15 @@ def test_models_by_hand_drop_what_is_known_of_others():
     assert named.expected
 
 
+def test_another_target_of_a_part_keeps_the_name_of_the_recipe():
+    """Its clients ask for the same model, whatever its precision; one with a name of its own has that."""
+    for name, served in (("", "mine"), ("awq", "awq")):
+        part = RecipePart(target=Target("me/awq", name, size_gb=9.5))
+        recipe = replace(RECIPE, variants={**RECIPE.variants, "other": part})
+        made = resolve_recipe(recipe, Hardware.GB10, variant="other").target
+        assert (made.model, made.served_name, made.size_gb) == ("me/awq", served, 9.5)
+
+
 def test_a_model_by_hand_that_the_recipe_knows_brings_its_own_facts():
     """Size, terms and quantization of that one, wherever the recipe names it; nothing of another revision of it."""
     known = Target("me/awq", "awq", size_gb=9.5, gated=False, licence="MIT", quantization="AWQ")

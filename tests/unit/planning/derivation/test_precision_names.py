@@ -1,0 +1,49 @@
+"""Which of some drafters is that of the target's own precision, by their names."""
+
+import pytest
+
+from dflash_tui.planning.derivation.catalogue import load_catalogue
+from dflash_tui.planning.derivation.precision_names import arrange_by_precision, split_precision
+
+LAGUNA = "poolside/Laguna-XS-2.1"
+DRAFTERS = ["z/other-DFlash", f"{LAGUNA}-DFlash", f"{LAGUNA}-DFlash-FP8", "z/last-FP8", f"{LAGUNA}-DFlash-NVFP4",
+            f"{LAGUNA}-DFlash-INT4"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "own"),
+    [
+        (f"{LAGUNA}-FP8", "-FP8"),
+        (f"{LAGUNA}-NVFP4", "-NVFP4"),
+        (f"somebody/{LAGUNA}-quantized.w4a16", "-INT4"),
+        (f"/models/{LAGUNA}-AWQ-4bit/", "-INT4"),
+        (LAGUNA, ""),
+        (f"{LAGUNA}-BF16", ""),
+    ],
+)
+def test_the_drafter_of_the_targets_precision_stands_before_its_kind(target, own):
+    """Where the first of them stood, the others in their order; what has no kind stays where it is."""
+    arranged = arrange_by_precision(DRAFTERS, target, str)
+    names = [name for name, _ in arranged]
+    first = f"{LAGUNA}-DFlash{own}"
+    assert (names[0], names[1], names[-1]) == (DRAFTERS[0], first, "z/last-FP8")
+    assert names[2:5] == [name for name in DRAFTERS if name.startswith(LAGUNA) and name != first]
+    assert [name for name, is_own in arranged if is_own] == [first]
+
+
+def test_without_one_of_the_targets_precision_the_order_stays():
+    drafters = [name for name in DRAFTERS if "INT4" not in name]
+    arranged = arrange_by_precision(drafters, f"{LAGUNA}-INT4", str)
+    assert [is_own for _, is_own in arranged] == [False] * 5
+    assert [name for name, _ in arranged[1:4]] == [name for name in drafters if name.startswith(LAGUNA)]
+
+
+def test_the_names_of_the_catalogue_say_their_precision_or_nothing():
+    """In it each precision is stated, too."""
+    said = {
+        (split_precision(model.repo).precision, model.precision.partition(" ")[0].replace("awq", "int4"))
+        for target in load_catalogue().targets.values()
+        for model in target.variants
+    }
+    assert {name for name, _ in said} >= {"", "fp8", "nvfp4", "int4"}
+    assert [pair for pair in said if pair[0] and pair[0] != pair[1]] == []
