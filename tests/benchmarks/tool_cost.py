@@ -72,6 +72,11 @@ def _fill_home(home: Path) -> None:
         (folder / f"own-{number:02}-{source.name}").write_bytes(source.read_bytes() + b"# %d\n" % number)
 
 
+def _choose_folders(tree: Path) -> dict[str, str]:
+    """Return the variables by which a checkout runs, with a cache of its own: it believes none of another program's."""
+    return {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": f"{os.environ['HOME']}/caches{tree}"}
+
+
 def _compare_commands(trees: dict[str, Path], rounds: int) -> None:
     subjects: dict[str, Callable[[], float]] = {"bare": partial(_run, ROOT, "-c", "pass")}
     for name, tree in trees.items():
@@ -84,7 +89,7 @@ def _run(tree: Path, *words: str) -> float:
     """Return the seconds of processor time of a program and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, *words], env=os.environ | {"PYTHONPATH": str(tree)}, stdin=subprocess.DEVNULL,
+        [sys.executable, *words], env=os.environ | _choose_folders(tree), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, cwd=tree,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -100,7 +105,7 @@ def _compare_frames(trees: dict[str, Path], rounds: int) -> None:
 
 def _draw_first(tree: Path, *words: str) -> float:
     """Return the seconds of processor time until the last byte that is written before the program rests."""
-    os.environ["PYTHONPATH"] = str(tree)
+    os.environ.update(_choose_folders(tree))
     terminal = Terminal(program=(sys.executable, *words), cwd=tree)  # -m looks there first
     try:
         spent, last = 0.0, time.monotonic()
@@ -118,7 +123,7 @@ def _measure_rest(trees: dict[str, Path], rounds: int, seconds: float) -> None:
     shares: dict[str, list[float]] = {name: [] for name in trees}
     for _ in range(rounds):
         for name, tree in trees.items():
-            os.environ["PYTHONPATH"] = str(tree)
+            os.environ.update(_choose_folders(tree))
             terminal = Terminal(cwd=tree)
             try:
                 terminal.rest(4)
