@@ -48,11 +48,15 @@ def load_recipe(path: Path, cache: RecipeCache | None = None) -> Recipe:
         raise yaml_loader.build_file_error(
             path, ["build", "script"], f"dflash-tui ships no script called '{recipe.build.script}'"
         )
-    patches = paths.list_patch_files()
-    for steps, layer in iterate_layers(recipe):
-        for index, name in enumerate(layer.patches):
-            if name not in patches:
-                raise yaml_loader.build_file_error(path, [*steps, "patches", index], f"no patch called '{name}'")
+    named = [
+        ([*steps, "patches", index], name)
+        for steps, layer in iterate_layers(recipe)
+        for index, name in enumerate(layer.patches)
+    ]
+    patches = paths.list_patch_files() if named else {}
+    for place, name in named:
+        if name not in patches:
+            raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 
