@@ -65,6 +65,7 @@ DEFERRED_IMPORTS = {
         "planning.recipes.recipe_loader",
         "planning.recipes.recipe_checks",
     ): "its checks take 10 ms, which a list is spared",
+    ("cli.commands.configuration.recipes", "machine.nvml"): "pynvml takes 8 ms, which is spared who has no driver",
     ("planning.methods", "packaging.version"): NO_VERSIONS,
     ("planning.recipes.recipe_loader", "packaging.version"): NO_VERSIONS,
     ("cli.commands.server.servers", "machine.processes"): NO_PSUTIL,
