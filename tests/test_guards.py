@@ -33,6 +33,7 @@ NO_PSUTIL = "psutil takes 10 ms, which is spared where no server runs"
 NO_LOG = "what reads logs takes 30 ms, which is spared where no server runs"
 FIRST_PAINT = "the first paint is spared it; `tui.later_imports` imports it soon after"
 FEW_INSTALL = "few install anything on another host, and what builds a wheel takes 10 ms"
+NO_VERSIONS = "packaging takes 2 ms, which is spared who compares no releases"
 NO_YAML = "PyYAML takes 12 ms, which is spared who reads no YAML"
 DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
@@ -64,6 +65,9 @@ DEFERRED_IMPORTS = {
         "planning.recipes.recipe_loader",
         "planning.recipes.recipe_checks",
     ): "its checks take 10 ms, which a list is spared",
+    ("cli.commands.configuration.recipes", "machine.nvml"): "pynvml takes 8 ms, which is spared who has no driver",
+    ("planning.methods", "packaging.version"): NO_VERSIONS,
+    ("planning.recipes.recipe_loader", "packaging.version"): NO_VERSIONS,
     ("cli.commands.server.servers", "machine.processes"): NO_PSUTIL,
     ("runs.registry", "machine.processes"): NO_PSUTIL,
     ("runs.server_process", "machine.processes"): NO_PSUTIL,

@@ -145,6 +145,7 @@ def _dispatch(args: argparse.Namespace) -> int:
         handler: Callable[[argparse.Namespace], int] = getattr(
             import_module(f"dflash_tui.cli.commands.{module}"), function
         )
+        gc.freeze()  # what is imported stays; to look through it once takes as long as to read forty recipes
         gc.enable()
         with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
             return handler(args)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -100,6 +101,15 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
         sum(card.memory_total or 0 for card in readable_cards),
     )
     return GpuMemoryUse(used, total, "unified, all" if readable_cards[0].unified else "GPU, all")
+
+
+def has_driver() -> bool:
+    """Whether the NVIDIA driver is installed, by its library; who has none is spared what asks it."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:

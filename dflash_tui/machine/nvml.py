@@ -11,9 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pynvml
@@ -68,6 +67,37 @@ class NvmlUnavailableError(Exception):
     """NVML cannot be queried now; the message is a sentence for the user."""
 
 
+class _Query(threading.Thread, Generic[T]):
+    """A query in a thread of its own, which may hang for ever."""
+
+    def __init__(self, query: Callable[[], T]) -> None:
+        super().__init__(name="nvml", daemon=True)
+        self._query = query
+        self._answer: list[T] = []
+        self._error: BaseException | None = None
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Ask the driver."""
+        try:
+            self._answer.append(self._query())
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self._error = error
+        self.ended.set()
+
+    def wait(self, timeout: float) -> T:
+        """Return the answer, or raise what the query raised.
+
+        Raises:
+            TimeoutError: there is no answer yet.
+        """
+        if not self.ended.wait(timeout):
+            raise TimeoutError
+        if self._error:
+            raise self._error
+        return self._answer[0]
+
+
 class _Connection:
     """The session with the driver: one query at a time, each in a thread of its own.
 
@@ -76,7 +106,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._result: Future[Any] | None = None
+        self._query: _Query[Any] | None = None
         self._queried_at = 0.0
         self._session_at: float | None = None
         self.failing = False
@@ -88,16 +118,16 @@ class _Connection:
         if not self._lock.acquire(timeout=timeout):
             raise self._silent_error()
         try:
-            if self._result and not self._result.done():
+            if self._query and not self._query.ended.is_set():
                 raise self._silent_error()
-            result: Future[T] = Future()
-            self._result, self._queried_at = result, time.monotonic()
+            running = _Query(query)
+            self._query, self._queried_at = running, time.monotonic()
             try:
-                threading.Thread(target=_settle, args=(query, result), name="nvml", daemon=True).start()
+                running.start()
             except RuntimeError as error:
-                self._result = None
+                self._query = None
                 raise NvmlUnavailableError(f"the NVIDIA driver could not be asked: {error}; see `ulimit -u`") from None
-            answer = result.result(timeout)
+            answer = running.wait(timeout)
             self._answered = True
             return answer
         except TimeoutError:
@@ -126,13 +156,6 @@ class _Connection:
             self.failing = True
             other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
             raise NvmlUnavailableError(_WHY.get(getattr(error, "value", None), other)) from error
-
-
-def _settle(query: Callable[[], T], result: Future[T]) -> None:
-    try:
-        result.set_result(query())
-    except BaseException as error:  # noqa: BLE001 - the caller gets it
-        result.set_exception(error)
 
 
 _connection = _Connection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 
@@ -17,6 +18,7 @@ def read_process_identity(pid: int) -> str:
     return "" if stat[0] in {"Z", "X"} else f"{read_boot_id()}:{stat[19]}"
 
 
+@cache
 def read_boot_id() -> str:
     """Return the id of this boot of the machine (random(4)), empty when it is not told."""
     try:

@@ -92,7 +92,7 @@ async def _follow_files(run: Run, queue: _Queue) -> None:
         kernel_log.count_oom_kills(),
     )
     while True:
-        running = await asyncio.to_thread(server_process.is_alive, run)
+        running = server_process.is_alive(run)
         more = True
         while more:
             events, more = source.read()

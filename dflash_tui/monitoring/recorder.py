@@ -40,7 +40,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
     """
     lease, write_error = RecorderLease(run.folder / "recorder"), ""
     try:
-        while await asyncio.to_thread(server_process.is_alive, run):
+        while server_process.is_alive(run):
             acquired = lease.acquire()
             if lease.write_error != write_error:
                 write_error = lease.write_error
@@ -107,7 +107,7 @@ class _Recorder:
             asyncio.TaskGroup() as group,
         ):
             request: asyncio.Task[None] | None = None
-            while await asyncio.to_thread(server_process.is_alive, self._run) and self._lease.renew():
+            while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 self._record_clock()
                 await self._sampler.sample(starting=not self._warm)

@@ -40,13 +40,17 @@ class TailReader:
 
     def __init__(self, find_path: Callable[[], Path], long: float = math.inf) -> None:
         self._find_path, self._position, self._long = find_path, 0, long
+        self._path: Path | None = None
         self._file = (0, 0)
         self._gap = (0, 0)
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
+        if self._is_unchanged():
+            return b""
         try:
-            with private_files.open_file(self._find_path()) as file:
+            self._path = self._find_path()
+            with private_files.open_file(self._path) as file:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
@@ -62,6 +66,16 @@ class TailReader:
         except OSError:
             return b""
         return line_end + data
+
+    def _is_unchanged(self) -> bool:
+        """Whether the file lies where it was read last, with nothing behind that: to find and open it costs tenfold."""
+        if self._path is None or not self._position:  # an empty log may have an older one beside it
+            return False
+        try:
+            now = self._path.lstat()
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino, now.st_size) == (*self._file, self._position)
 
     def _restart_if_replaced(self, now: os.stat_result) -> bytes:
         """Start over in a file that was replaced or truncated; return what ends the half line read before."""

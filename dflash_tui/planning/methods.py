@@ -8,8 +8,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from packaging.version import Version
-
 from dflash_tui.common.errors import UsageError
 
 
@@ -45,15 +43,15 @@ class MethodFacts(NamedTuple):
     """Whether it takes a drafter; where it may, the target can have one of its own."""
     default_tokens: int | None = None
     """Tokens drafted per step where nobody says how many; None where vLLM or we cannot know."""
-    since: Version | None = None
-    """The first release that has it; None where each that we know does."""
+    since: str = ""
+    """The first release that has it; empty where each that we know does."""
     package: str = ""
     """What has to be installed beside vLLM."""
 
 
 FACTS = {
-    Method.DFLASH: MethodFacts(DrafterUse.REQUIRED, since=Version("0.20.0")),
-    Method.DSPARK: MethodFacts(DrafterUse.OPTIONAL, since=Version("0.25.0")),
+    Method.DFLASH: MethodFacts(DrafterUse.REQUIRED, since="0.20.0"),
+    Method.DSPARK: MethodFacts(DrafterUse.OPTIONAL, since="0.25.0"),
     # vLLM takes the number of layers of the head, which is 1 in nearly all.
     Method.MTP: MethodFacts(DrafterUse.OPTIONAL, default_tokens=1),
     Method.EAGLE3: MethodFacts(DrafterUse.REQUIRED),
@@ -70,6 +68,8 @@ WITHOUT_DRAFTER = tuple(method for method, facts in FACTS.items() if facts.draft
 
 def check_release(method: Method, vllm: str) -> None:
     """Raise UsageError where release `vllm` does not have the method."""
+    from packaging.version import Version
+
     since = FACTS[method].since
-    if since and Version(vllm) < since:
+    if since and Version(vllm) < Version(since):
         raise UsageError(f"{method} is in vLLM from {since} on; the plan has {vllm}", hint=f"--vllm {since}")

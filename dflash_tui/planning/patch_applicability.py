@@ -39,7 +39,8 @@ class VllmBuild(msgspec.Struct, frozen=True):
     @property
     def release(self) -> Version | None:
         """The release that it is; None of a development build, pre-release or source tree, whose number says little."""
-        return None if self.editable or self.number is None or self.number.is_prerelease else self.number
+        number = self.number
+        return None if self.editable or number is None or number.is_prerelease else number
 
 
 def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -367,6 +366,4 @@ def run_panel(
         RuntimeError: no more threads may be started.
     """
     panel = DflashApp(run, player=player, foreign=foreign, playback=playback, pool=start_threads())
-    gc.enable()
-    gc.freeze()  # collecting them again would delay a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 from textual import work
-from textual.screen import Screen
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize
@@ -17,6 +16,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import registry
 from dflash_tui.tui.launch_selection import LaunchSelection
+from dflash_tui.tui.terminal import CoveredScreen
 
 _SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
 
@@ -111,7 +111,7 @@ class HostSurveys:
         return rows
 
 
-class HostsScreen(Screen[None]):
+class HostsScreen(CoveredScreen):
     """A screen on which the hosts of a launch are chosen, and asked about the plan that is shown."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,9 +91,14 @@ class TerminalApp(App[str]):
         self.status: StatusMessage | None = None
         self.status_changed: Signal[StatusMessage | None] = Signal(self, "status")
 
-    def on_ready(self, event: Ready) -> None:
+    def on_ready(self, _: Ready) -> None:
         """Take what is typed after the first frame."""
-        self._shown_at = event.time
+        if not (isinstance(self.screen, CoveredScreen) and self.screen.covered):
+            self.take_input()
+
+    def take_input(self) -> None:
+        """Take what is typed from now on."""
+        self._shown_at = time.monotonic()
 
     async def on_event(self, event: Event) -> None:
         """Drop what was typed at a screen that nobody had seen yet; any later key takes the message away."""
@@ -161,6 +167,23 @@ class TerminalApp(App[str]):
         self._resizing.discard(screen)
         if not self._resizing:
             self._check_resize()
+
+
+class CoveredScreen(Screen[None]):
+    """A screen of which nothing is seen until it is uncovered: drawn before, it would be drawn several times."""
+
+    covered = True
+
+    def uncover(self) -> None:
+        """Draw it from now on, and take what is typed."""
+        self.covered = False
+        self.refresh()
+        if isinstance(self.app, TerminalApp):
+            self.app.take_input()
+
+    def _compositor_refresh(self) -> None:
+        if not self.covered:
+            super()._compositor_refresh()
 
 
 def start_threads() -> ThreadPoolExecutor:

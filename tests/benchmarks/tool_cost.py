@@ -1,7 +1,8 @@
 """What this program costs by itself: `python -m tests.benchmarks.tool_cost commands|frame|rest [-n N] [--than FOLDER]`.
 
 commands  processor time of short commands, as a ratio to that of a bare Python
-frame     processor time until the launch screen is drawn whole, as a ratio to that of a minimal Textual app
+frame     processor time until the launch screen is drawn whole, as a ratio to that of a minimal Textual app; beside it
+          that of an app of as many widgets with the same style sheet, and of a minimal one that imports the panel
 rest      share of a core that the launch screen takes when nothing is done
 
 All of it with forty recipes. What is compared is run by turns, in an order that changes from round to round; the ratio
@@ -37,6 +38,47 @@ class Minimal(App):
 
 Minimal().run()
 """
+# What Textual itself takes for the launch screen: its widgets, about its texts, its style sheet, and no code of ours.
+_WIDGETS = """
+import sys
+from textual.app import App
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Input, OptionList, Static
+
+class LaunchScreen(Screen):
+    def compose(self):
+        yield Static("head", id="head")
+        with Container(id="body"):
+            with Vertical(id="left"):
+                yield Static("machine", id="machine")
+                with Vertical(id="list"):
+                    yield Input(id="filter")
+                    yield Static("columns", id="columns")
+                    rows = [f"a recipe {n:<30} 7   0.33.0 reported" for n in range(120)]
+                    yield OptionList(*rows, id="recipes", markup=False)
+                yield Static(id="servers")
+            with VerticalScroll(id="plan"):
+                yield Static("\\n".join(["what the plan says, in one row of it"] * 30), id="text", markup=False)
+        yield Static(id="small")
+        yield Static("keys", id="keys")
+
+    def on_mount(self):
+        self.query_one("#filter").display = False
+        self.query_one("#recipes").focus()
+
+class Widgets(App):
+    CSS_PATH = sys.argv[1]
+
+    def get_theme_variable_defaults(self):
+        return {"series-a": "#56B4E9", "series-b": "#E69F00", "series-c": "#CC79A7", "series-dim": "#3F6E8C"}
+
+    def on_mount(self):
+        self.push_screen(LaunchScreen())
+
+Widgets().run()
+"""
+_IMPORTS = f"import gc; gc.disable(); import dflash_tui.cli.main, dflash_tui.tui.app{_MINIMAL}"
 _QUIET = 0.7  # seconds without a byte and with no thread at work after which a screen is taken as drawn
 
 
@@ -72,6 +114,11 @@ def _fill_home(home: Path) -> None:
         (folder / f"own-{number:02}-{source.name}").write_bytes(source.read_bytes() + b"# %d\n" % number)
 
 
+def _choose_folders(tree: Path) -> dict[str, str]:
+    """Return the variables by which a checkout runs, with a cache of its own: it believes none of another program's."""
+    return {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": f"{os.environ['HOME']}/caches{tree}"}
+
+
 def _compare_commands(trees: dict[str, Path], rounds: int) -> None:
     subjects: dict[str, Callable[[], float]] = {"bare": partial(_run, ROOT, "-c", "pass")}
     for name, tree in trees.items():
@@ -84,7 +131,7 @@ def _run(tree: Path, *words: str) -> float:
     """Return the seconds of processor time of a program and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, *words], env=os.environ | {"PYTHONPATH": str(tree)}, stdin=subprocess.DEVNULL,
+        [sys.executable, *words], env=os.environ | _choose_folders(tree), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, cwd=tree,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -92,7 +139,12 @@ def _run(tree: Path, *words: str) -> float:
 
 
 def _compare_frames(trees: dict[str, Path], rounds: int) -> None:
-    subjects: dict[str, Callable[[], float]] = {"minimal": partial(_draw_first, ROOT, "-c", _MINIMAL)}
+    sheet = str(ROOT / "dflash_tui" / "tui" / "app.tcss")
+    subjects: dict[str, Callable[[], float]] = {
+        "minimal": partial(_draw_first, ROOT, "-c", _MINIMAL),
+        "its widgets alone": partial(_draw_first, ROOT, "-c", _WIDGETS, sheet),
+        "its imports alone": partial(_draw_first, ROOT, "-c", _IMPORTS),
+    }
     for name, tree in trees.items():
         subjects["panel" + name] = partial(_draw_first, tree, "-m", "dflash_tui")
     _compare(subjects, "minimal", rounds)
@@ -100,7 +152,7 @@ def _compare_frames(trees: dict[str, Path], rounds: int) -> None:
 
 def _draw_first(tree: Path, *words: str) -> float:
     """Return the seconds of processor time until the last byte that is written before the program rests."""
-    os.environ["PYTHONPATH"] = str(tree)
+    os.environ.update(_choose_folders(tree))
     terminal = Terminal(program=(sys.executable, *words), cwd=tree)  # -m looks there first
     try:
         spent, last = 0.0, time.monotonic()
@@ -118,7 +170,7 @@ def _measure_rest(trees: dict[str, Path], rounds: int, seconds: float) -> None:
     shares: dict[str, list[float]] = {name: [] for name in trees}
     for _ in range(rounds):
         for name, tree in trees.items():
-            os.environ["PYTHONPATH"] = str(tree)
+            os.environ.update(_choose_folders(tree))
             terminal = Terminal(cwd=tree)
             try:
                 terminal.rest(4)

@@ -1,9 +1,12 @@
 """The launch screen: what it shows before anything happens, and what its keys do."""
 
 import re
+import threading
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual._compositor import Compositor
 from textual.events import Key
 from textual.message import Message
 
@@ -13,11 +16,13 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Help
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_recipes
+from tests.support.waiting import PATIENCE
 from tests.tui.conftest import HOSTILE, a_recipe
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
 GB10 = Gpu(
     0,
@@ -42,6 +47,39 @@ async def test_the_plan_says_what_enter_would_do():
         assert words in seen
     for words in ("synthetic: hand-made toy weights", "--max-model-len 4096", "no server running", "the CPU demo"):
         assert words in seen
+
+
+async def test_nothing_is_drawn_before_the_gpus_are_known(monkeypatch):
+    """What would be drawn at each step of the start would be drawn again at the next."""
+    render, covered = Compositor.render_update, list[bool]()
+    panel = app({"toy": a_recipe()})
+
+    def note(compositor: Compositor, *args: Any, **options: Any) -> object:
+        covered.append(panel.launch_screen.covered)
+        return render(compositor, *args, **options)
+
+    monkeypatch.setattr(Compositor, "render_update", note)
+    assert panel.launch_screen.covered
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None and bool(covered))
+    assert not any(covered)
+
+
+async def test_a_driver_that_takes_its_time_is_waited_for_a_moment_only():
+    answered = threading.Event()
+
+    def probe() -> GpuProbe:
+        answered.wait(PATIENCE)
+        return NO_GPU
+
+    panel = DflashApp(now=lambda: 0.0, probe=probe, load=lambda: {"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        try:
+            await shows(pilot, "looking for GPUs", "toy", "someone/target")
+            assert not panel.launch_screen.covered
+        finally:
+            answered.set()
+        await shows(pilot, "the CPU demo")
 
 
 async def test_a_gpu_is_described():

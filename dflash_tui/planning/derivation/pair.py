@@ -316,7 +316,7 @@ def _list_release_reasons(
         if method in _FROM_STATES:
             yield architecture.states, f"the first release that hands out the states of {target.architecture}"
     if since := FACTS[method].since:
-        yield str(since), f"the first release with the method {method}"
+        yield since, f"the first release with the method {method}"
     if drafter and (kind := look_up_drafter(drafter)):
         yield kind.since, f"the first release with {drafter.speculators or drafter.architecture or drafter.model_type}"
     if method is Method.DFLASH:

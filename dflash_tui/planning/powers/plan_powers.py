@@ -205,10 +205,10 @@ def _is_in_cache(value: str) -> bool:
 
 def _judge_engine(spec: EngineSpec) -> Iterator[Power]:
     """Yield what is installed that no release was tested with; the table of releases is ours."""
+    tested = _list_release_lines(spec.vllm)
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for line in lines:
-            words = _judge_requirement(Requirement(line), spec)
-            if words and line not in _list_release_lines(spec.vllm):
+            if line not in tested and (words := _judge_requirement(Requirement(line), spec)):
                 yield _build_power(f"engine.{part} {_shorten(line)}", words)
     if spec.source_builds:
         yield Power(PowerKind.CODE, "engine.source_builds", "runs code of packages while they are built here")

@@ -1,4 +1,4 @@
-"""Recipes that were read before, by the hash of their text, so that a list of them reads no YAML.
+"""Recipes that were read before, by their text, so that a list of them reads no YAML.
 
 The file is a convenience: it is believed only where it is ours alone and was written by this very program, and whatever
 is wrong with it means that the recipes are read anew. Whether a file may be used, and what of a recipe depends on where
@@ -7,7 +7,6 @@ it lies, is looked at in any case.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,7 +30,7 @@ class _Stored(msgspec.Struct, frozen=True):
     program: str
     """Which program wrote it."""
     recipes: dict[str, Recipe]
-    """The recipes by the hash of their text, without a name."""
+    """The recipes by their text, without a name."""
 
 
 _DECODER = msgspec.msgpack.Decoder(_Stored)
@@ -57,14 +56,13 @@ class RecipeCache:
 
     def find(self, text: str) -> Recipe | None:
         """Return the recipe that the text was before."""
-        key = _hash_text(text)
-        if recipe := self._stored.get(key):
-            self._used[key] = recipe
+        if recipe := self._stored.get(text):
+            self._used[text] = recipe
         return recipe
 
     def keep(self, text: str, recipe: Recipe) -> None:
         """Remember what the text is."""
-        self._used[_hash_text(text)] = recipe
+        self._used[text] = recipe
 
     def save(self) -> None:
         """Write what was used where that is something else than before; a disk that takes no file is no error."""
@@ -80,13 +78,9 @@ def _cache_file() -> Path:
     return paths.cache_folder() / "recipes.msgpack"
 
 
-def _hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _identify_program() -> str:
-    """Return the release and a hash of the files that decide how a text is read, by name, size and time of change."""
-    return f"{__version__} {hashlib.sha256(repr([*_list_files()]).encode()).hexdigest()}"
+    """Return the release and the files that decide how a text is read, by name, size and time of change."""
+    return f"{__version__} {[*_list_files()]}"
 
 
 def _list_files() -> Iterator[tuple[str, str, int, int]]:

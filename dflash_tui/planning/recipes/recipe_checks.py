@@ -138,7 +138,7 @@ def _find_wrong_figures(
 
 def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
     """Yield the keys for which an engine cannot be installed, and why."""
-    if Version(spec.vllm) < FIRST_WITH_DFLASH:
+    if Version(spec.vllm) < Version(FIRST_WITH_DFLASH):
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
     elif not spec.packages and spec.vllm not in releases.load_releases():

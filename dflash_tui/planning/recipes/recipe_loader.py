@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.broken_files import load_each
@@ -48,11 +47,15 @@ def load_recipe(path: Path, cache: RecipeCache | None = None) -> Recipe:
         raise yaml_loader.build_file_error(
             path, ["build", "script"], f"dflash-tui ships no script called '{recipe.build.script}'"
         )
-    patches = paths.list_patch_files()
-    for steps, layer in iterate_layers(recipe):
-        for index, name in enumerate(layer.patches):
-            if name not in patches:
-                raise yaml_loader.build_file_error(path, [*steps, "patches", index], f"no patch called '{name}'")
+    named = [
+        ([*steps, "patches", index], name)
+        for steps, layer in iterate_layers(recipe)
+        for index, name in enumerate(layer.patches)
+    ]
+    patches = paths.list_patch_files() if named else {}
+    for place, name in named:
+        if name not in patches:
+            raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 
@@ -62,8 +65,10 @@ def engine_for_release(vllm: str) -> EngineSpec:
     Raises:
         UsageError: the table does not have that version.
     """
+    from packaging.version import Version
+
     table = releases.load_releases()
-    if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < FIRST_WITH_DFLASH:
+    if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
     if vllm not in table:
         raise UsageError(f"vLLM {vllm} is not in the table of releases", hint=f"available: {', '.join(table)}")

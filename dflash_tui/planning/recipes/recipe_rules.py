@@ -6,12 +6,10 @@ import json
 import re
 from typing import Any
 
-from packaging.version import Version
-
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
-FIRST_WITH_DFLASH = Version("0.20.0")
+FIRST_WITH_DFLASH = "0.20.0"
 RESERVED_FLAGS = frozenset(
     {
         "host",

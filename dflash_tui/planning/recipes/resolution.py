@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -106,6 +106,17 @@ class ResolvedRecipe(msgspec.Struct, frozen=True):
     """How many machines serve it by vLLM's own executor; 1 over Ray, too, which finds its hosts itself."""
 
 
+class RecipeOutline(NamedTuple):
+    """What a list says of a recipe."""
+
+    standing: Trust
+    """How far it is known to work on this hardware."""
+    num_speculative_tokens: int
+    """Tokens that the drafter proposes per step."""
+    vllm: str
+    """The release that serves it."""
+
+
 def list_profiles(recipe: Recipe) -> tuple[str, ...]:
     """Return the names of the recipe's profiles, the one that is taken unasked first."""
     names = list(recipe.profiles) or [STOCK]
@@ -139,7 +150,7 @@ def resolve_recipe(
         UsageError: no such profile, variant or method, or a setting that may not be given.
     """
     settings = settings or {}
-    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
+    hardware = hardware or _choose_hardware(recipe)
     profile = _choose_profile(recipe, profile, variant)
     method = method_layers.choose_method(recipe, method, settings)
     layers = _list_layers(recipe, hardware, profile, variant, method)
@@ -182,6 +193,27 @@ def resolve_recipe(
         hosts=1 if flat.flags.get("distributed-executor-backend") == "ray" else flat.hosts or 1,
     )
     return msgspec.structs.replace(resolved, expected=_list_expected(resolved))
+
+
+def outline_recipe(recipe: Recipe, hardware: Hardware | None = None) -> RecipeOutline:
+    """Return what a list says of a recipe as it is served unasked; the table of releases is not read for it.
+
+    Raises:
+        UsageError: it cannot be served.
+    """
+    hardware, profile = hardware or _choose_hardware(recipe), _choose_profile(recipe, "", "")
+    method = method_layers.choose_method(recipe, None, {})
+    flat = _merge_layers(_list_layers(recipe, hardware, profile, "", method))
+    vllm = _require_engine(flat.engine).vllm
+    method_layers.require_drafter(method, flat.drafter)
+    trust = standing.trust_method(recipe, hardware, method) or standing.find_trust(recipe, hardware, profile, "")
+    tokens = method_layers.choose_tokens(method, flat.num_speculative_tokens)
+    return RecipeOutline(trust, tokens, vllm)
+
+
+def _choose_hardware(recipe: Recipe) -> Hardware:
+    """Return the class of hardware that a recipe is resolved for where none is named: the first that it knows."""
+    return next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
 
 
 def _list_deviations(flat: Layer, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -279,9 +311,14 @@ def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | 
 
 def _complete_engine(spec: EngineSpec | None) -> EngineSpec:
     """Return the spec with what the table of releases says; recipes are checked to have one when they are read."""
+    spec = _require_engine(spec)
+    return spec if spec.packages else engine_for_release(spec.vllm)
+
+
+def _require_engine(spec: EngineSpec | None) -> EngineSpec:
     if spec is None:
         raise UsageError("this recipe names no engine", hint="--vllm VERSION chooses one")
-    return spec if spec.packages else engine_for_release(spec.vllm)
+    return spec
 
 
 def _label_synthetic(label: str, flat: Layer) -> str:

@@ -42,6 +42,7 @@ from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
+_PATIENCE = 0.1  # seconds that the first drawing waits for the GPUs, which decide nearly all of it
 _OF_RECIPE = frozenset(
     {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
 )
@@ -134,9 +135,15 @@ class LaunchScreen(OwnRecipesScreen):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
-        self.draw()
-        self.call_after_refresh(self.probe_and_list)
+        self.set_timer(_PATIENCE, self._uncover)
         self.set_interval(2.0, self.probe_and_list)
+
+    @while_open
+    def _uncover(self) -> None:
+        """Draw for the first time, when the GPUs are known or let wait for them."""
+        if self.covered:
+            self.uncover()
+            self.draw()
 
     def on_screen_resume(self) -> None:
         self.models.forget()  # something may have been fetched meanwhile
@@ -157,6 +164,7 @@ class LaunchScreen(OwnRecipesScreen):
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.choose_for_gpu()
+        self._uncover()
         self.draw()
         await self._load_earlier_starts()
 
@@ -179,6 +187,8 @@ class LaunchScreen(OwnRecipesScreen):
 
     @while_open
     def draw(self) -> None:
+        if self.covered:
+            return
         state = f"{pluralize(len(self.running), 'server')} running" if self.running else "no server running"
         place = f" on {host}" if (host := read_called_name()) else ""
         driver = f" · driver {probe.driver}" if (probe := self.choice.probe) and probe.driver else ""

@@ -240,6 +240,20 @@ def test_what_is_printed_is_json(stand_in_nvml):
     assert Path(stand_in_nvml, "libnvidia-ml.so.1").is_file()
 
 
+def test_recipes_are_listed_as_they_are_on_the_gpu_that_is_here(stand_in_nvml):
+    """The driver is asked where its library is found."""
+    listed, without = {}, os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    for machine, environ in (("gb10", fake_nvml.environment(stand_in_nvml, "gb10")), ("none", without)):
+        rows = fake_nvml.run(environ, "-m", "dflash_tui", "recipes").stdout.splitlines()
+        listed[machine] = {row.split()[0]: row.split()[1] for row in rows[1:]}
+    shipped = [recipe_loader.load_recipe(path) for path in recipe_loader.list_shipped_files().values()]
+    known = [recipe for recipe in shipped if Hardware.GB10 in recipe.hardware]
+    assert {recipe.name: listed["gb10"][recipe.name] for recipe in known} == {
+        recipe.name: resolution.outline_recipe(recipe, Hardware.GB10).standing.status.value for recipe in known
+    }
+    assert listed["gb10"] != listed["none"]
+
+
 def test_a_question_that_no_thread_may_ask_is_not_waited_for(monkeypatch):
     """At the limit of threads it is said, and once there is room the next question is asked as any."""
     connection = nvml._Connection()

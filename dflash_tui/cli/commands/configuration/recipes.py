@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import UNKNOWN
-from dflash_tui.machine import nvml
+from dflash_tui.machine import gpus
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -33,7 +33,7 @@ def print_recipes(args: argparse.Namespace) -> int:
         for name, error in broken.items():
             print_data(json.dumps({"name": name, "error": error}))
         return 0
-    here = [card.hardware for card in nvml.probe_visible_gpus().gpus]
+    here = _list_hardware() if gpus.has_driver() else []
     rows = [_build_row(recipe, here) for recipe in valid_recipes.values()]
     header = ("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE")
     print_table(header, rows, right=(2,), drop=("TITLE",))
@@ -42,13 +42,19 @@ def print_recipes(args: argparse.Namespace) -> int:
     return 0
 
 
+def _list_hardware() -> list[Hardware]:
+    from dflash_tui.machine import nvml
+
+    return [card.hardware for card in nvml.probe_visible_gpus().gpus]
+
+
 def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
     """Return the cells of a recipe, as it is on the first GPU of this machine that it is for, else on the first."""
     names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:
-        resolved = resolution.resolve_recipe(recipe, hardware)
+        outline = resolution.outline_recipe(recipe, hardware)
     except DflashError:
         return recipe.name, "not possible", UNKNOWN, UNKNOWN, names, recipe.title
-    standing, tokens = resolved.standing.status.value, str(resolved.num_speculative_tokens)
-    return recipe.name, standing, tokens, resolved.engine.vllm, names, recipe.title
+    standing, tokens = outline.standing.status.value, str(outline.num_speculative_tokens)
+    return recipe.name, standing, tokens, outline.vllm, names, recipe.title
