@@ -53,7 +53,7 @@ def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:
     if model is None or not Path(model).is_absolute():
         return None
     try:
-        config = msgspec.json.decode(model_lookup.read_config_file(Path(model)))
+        config = msgspec.json.decode(model_lookup.read_small_file(Path(model), "config.json"))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return config if isinstance(config, dict) else None
