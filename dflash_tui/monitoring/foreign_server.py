@@ -52,6 +52,7 @@ class ForeignServer:
 
     def __init__(self, url: str) -> None:
         self.url, self.identity = _parse_address(url), ForeignIdentity()
+        self.answers = False  # whether it ever did, be it with an error
         self._pace = bounded_http.Pace()
         self._health, self._detail, self._slower = Health.STARTING, "", 1
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
@@ -87,8 +88,9 @@ class ForeignServer:
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
         except (BadResponse, *FAILED) as error:
+            self.answers = self.answers or isinstance(error, BadResponse)
             return self._health_change(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
-        now = time.time()
+        now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
         latencies = scrape.ttft, scrape.tpot
         if latencies != self._latencies and any(latencies):

@@ -130,14 +130,15 @@ class ServerApp(TerminalApp):
             if plan.port != port and not (plan.request and plan.request.port)
             else ""
         )
-        others = registry.list_living_runs()
+        living = registry.list_living_runs()
+        others = [run for run in living if not run.plan.rank] or living  # rank 0 is where it answers
         if not others:
             self._start(message, moved)
             return
         names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
         question = Confirm(
             "Launch beside a running server?",
-            f"{names} would share memory and processor with it, so the figures of both suffer.{moved}",
+            f"{names} and this one would share memory and processor, so the figures of each suffer.{moved}",
             f"launch {plan.recipe} as well",
         )
         self.push_screen(question, lambda yes: self._start(message, moved) if yes else None)

@@ -27,6 +27,9 @@ class _TokenizerConfig(msgspec.Struct):
     chat_template: Any = None
 
 
+_TOKENIZER_DECODER = msgspec.json.Decoder(_TokenizerConfig)
+
+
 async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
     """Return what a model's config.json says, whether it is gated and how large, and if it is served what it may say.
 
@@ -73,7 +76,7 @@ async def _read_chat_template(model: ModelAvailability) -> str | None:
             text = await _read_file(model, name)
             if name == _TEMPLATE:
                 return text.decode()
-            templates = msgspec.json.decode(text, type=_TokenizerConfig).chat_template
+            templates = _TOKENIZER_DECODER.decode(text).chat_template
         except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(templates, list):

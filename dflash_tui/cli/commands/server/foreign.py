@@ -48,12 +48,11 @@ async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
 
 async def _print_figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
     """Print the events of the server, and its figures every `--every` seconds."""
-    rows, due, answered = 0, time.monotonic() + args.every, False
+    rows, due = 0, time.monotonic() + args.every
     lines = EventLines(state, as_json=args.json)
     async for event in server.events():
-        if not answered and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+        if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
             raise DflashError(f"no server answers at {server.url}", evidence=event.detail, hint=_WHERE)
-        answered = True
         state.apply(event)
         lines.show(event)
         if time.monotonic() < due or not state.readings:
