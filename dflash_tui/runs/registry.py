@@ -34,6 +34,12 @@ def list_living_runs() -> list[Run]:
     return [run for run in list_runs() if server_process.is_alive(run)]
 
 
+def list_living_servers() -> list[Run]:
+    """Return the living runs by which servers are named: rank 0 stands for its others, which stand alone without it."""
+    living = list_living_runs()
+    return [run for run in living if not run.plan.rank] or living
+
+
 def list_broken_runs() -> dict[str, str]:
     """Return the runs whose record cannot be used, and why; the server of each may still be running."""
     return load_runs()[1]

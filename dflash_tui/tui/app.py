@@ -293,10 +293,11 @@ class DflashApp(ServerApp):
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is shown instead of a run
             mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
+            if mode == "live" and self.launch_screen.running:
+                self.open_run(self.launch_screen.running[-1])
+                return
         if mode == "ab":
             self._show_last_experiment()
-        elif mode == "live" and self.run_screen.plan is None and self.launch_screen.running:
-            self.open_run(self.launch_screen.running[-1])
         else:
             self.switch_mode(mode)
 

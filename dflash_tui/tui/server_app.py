@@ -130,8 +130,7 @@ class ServerApp(TerminalApp):
             if plan.port != port and not (plan.request and plan.request.port)
             else ""
         )
-        living = registry.list_living_runs()
-        others = [run for run in living if not run.plan.rank] or living  # rank 0 is where it answers
+        others = registry.list_living_servers()
         if not others:
             self._start(message, moved)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -95,7 +96,7 @@ def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | N
 
 def read_local_model(model: ModelAvailability) -> LocalModel:
     """Return the shape of a model by its config.json, where it is on this machine, and the size of its files."""
-    return LocalModel(_read_config(model), model.total_bytes)
+    return LocalModel(_read_shape(model), model.total_bytes)
 
 
 def read_small_file(folder: Path, name: str) -> bytes:
@@ -107,14 +108,18 @@ def read_small_file(folder: Path, name: str) -> bytes:
     return private_files.read_file(folder / name, _LARGEST, follow=True)
 
 
-def _read_config(model: ModelAvailability) -> ModelConfig | None:
-    if model.folder is None:
-        return None
+def read_local_config(folder: Path) -> dict[str, Any] | None:
+    """Return the config.json of a model's folder; None where there is none that can be read."""
     try:
-        config = msgspec.json.decode(read_small_file(Path(model.folder), "config.json"))
+        config = msgspec.json.decode(read_small_file(folder, "config.json"))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return kv_cache.read_model_shape(config) if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else None
+
+
+def _read_shape(model: ModelAvailability) -> ModelConfig | None:
+    config = read_local_config(Path(model.folder)) if model.folder else None
+    return kv_cache.read_model_shape(config) if config is not None else None
 
 
 def _find_folder(repo: str, revision: str) -> ModelAvailability | None:

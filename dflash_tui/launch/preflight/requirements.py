@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check
 from dflash_tui.planning import kv_cache, methods
@@ -50,13 +48,7 @@ def _check_length(situation: Situation) -> Iterator[Check]:
 
 def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:
     model = situation.models[0].folder if situation.models else situation.plan.target
-    if model is None or not Path(model).is_absolute():
-        return None
-    try:
-        config = msgspec.json.decode(model_lookup.read_small_file(Path(model), "config.json"))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return config if isinstance(config, dict) else None
+    return model_lookup.read_local_config(Path(model)) if model and Path(model).is_absolute() else None
 
 
 def _scales_positions(config: Mapping[str, Any]) -> bool:

@@ -20,8 +20,7 @@ def stop(args: argparse.Namespace) -> int:
     """`stop [RUN]`: stop a server; without RUN the only one, with --all each."""
     if args.all and args.run:
         raise UsageError("--all cannot be combined with a run", hint="give one of them")
-    living = registry.list_living_runs()
-    living = [run for run in living if not run.plan.rank] or living  # rank 0 ends the others
+    living = registry.list_living_servers()
     if args.all and not living:
         print_status(_describe_none())
         return 0
