@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from dflash_tui.common.formatting import GIB
+from dflash_tui.common.formatting import GIB, format_duration, pluralize
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.retention import ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
@@ -49,6 +49,10 @@ class TokenPause(NamedTuple):
 
     running: int
     since: float
+
+    def describe(self, now: float) -> str:
+        """Return the requests, and for how long they have had no token."""
+        return f"{pluralize(self.running, 'request')} running, no token for {format_duration(now - self.since)}"
 
 
 def find_token_pause(state: RunState, now: float) -> TokenPause | None:

@@ -11,7 +11,6 @@ from dflash_tui.common.formatting import (
     format_number,
     format_percent,
     format_usage,
-    pluralize,
 )
 from dflash_tui.events import PROBE, Health
 from dflash_tui.planning.methods import Method
@@ -91,9 +90,8 @@ def _check_token_flow(state: RunState, now: float) -> Alarm | None:
     limit = HANG_SECONDS if state.warm_at is not None else _FIRST_REQUEST_HANG_SECONDS
     if pause is None or now - pause.since < limit:
         return None
-    evidence = f"{pluralize(pause.running, 'request')} running, no token for {format_duration(now - pause.since)}"
     hint = f"a very long prompt looks the same at first; if it persists, the engine hangs{_stop_hint(state)}"
-    return Alarm("hang", pause.since, "no tokens are generated", evidence, hint)
+    return Alarm("hang", pause.since, "no tokens are generated", pause.describe(now), hint)
 
 
 def _check_idle_probe(state: RunState, now: float) -> Alarm | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from dflash_tui.common.formatting import format_duration, format_gib, format_percent, pluralize, truncate
+from dflash_tui.common.formatting import format_duration, format_gib, format_percent, truncate
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.alarm import Alarm, condition_start, find_token_pause, is_memory_low
@@ -52,7 +52,7 @@ def _judge_rank(sample: RankSampled, now: float) -> Alarm | None:
     return None
 
 
-def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
     """Return the alarm of a link that is down while ssh, by which the ranks are watched, goes another way."""
     sample = next((rank for rank in state.ranks.values() if rank.state is RankState.RUNNING and rank.why), None)
     if sample is None:
@@ -75,7 +75,7 @@ def check_far_memory(state: RunState, now: float) -> Alarm | None:
     return None
 
 
-def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
+def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
     """Return the alarm of a first answer that other weights on another host may have given; None where it is right."""
     answer = state.first_answer
     if answer is None or not (answer.noise or answer.is_like_before is False):
@@ -121,8 +121,7 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
     else:
         what = "half a server: no rank does anything, as if they waited for each other"
         hint = "check the link between the hosts; if it persists, press S to stop the server, on all hosts"
-    silence = f"{pluralize(pause.running, 'request')} running, no token for {format_duration(now - pause.since)}"
-    return Alarm("half a server", since, what, f"{silence}; {', '.join(load.text for load in loads)}", hint)
+    return Alarm("half a server", since, what, f"{pause.describe(now)}; {', '.join(load.text for load in loads)}", hint)
 
 
 def _list_loads(state: RunState, now: float) -> Iterator[_RankLoad]:
