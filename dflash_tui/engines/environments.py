@@ -302,6 +302,7 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
             stderr=subprocess.PIPE,
             env=await asyncio.to_thread(_environment),
             pass_fds=(lock,),
+            start_new_session=True,
             cwd="/",  # no uv.toml of whatever folder we were started in
         )
     except OSError as error:
@@ -324,17 +325,10 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
     finally:
         output.cancel()
         if process.returncode is None:
-            await _end_uv(process)
+            from dflash_tui.machine import process_group
 
-
-async def _end_uv(process: asyncio.subprocess.Process) -> None:
-    """End uv and the processes in which it compiles, which would write a moment longer into a folder that goes."""
-    from dflash_tui.machine import processes
-
-    compiling = processes.list_descendants(process.pid)
-    process.terminate()
-    await process.wait()
-    processes.end_processes(compiling, _END_PATIENCE)
+            # Those in which it compiles, too: they would write a moment longer into a folder that goes.
+            await process_group.end_group(process, _END_PATIENCE)
 
 
 def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path) -> EngineError:

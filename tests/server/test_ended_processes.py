@@ -1,9 +1,13 @@
 """Processes that others have started for us are ended with them."""
 
+import asyncio
 import subprocess
 import sys
 
-from dflash_tui.machine import processes
+import psutil
+
+from dflash_tui.machine import process_group, processes
+from tests.support.process_search import find_processes
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); time.sleep(600)"
@@ -21,3 +25,34 @@ def test_children_are_found_and_killed_where_they_do_not_listen():
     assert len(children) == 1
     assert not any(map(processes.is_running, children))
     assert processes.list_descendants(parent.pid) == []
+
+
+STARTS_MORE = "while :; do sleep {seconds} & echo; done"
+
+
+async def test_what_is_started_while_it_is_told_to_end_ends_too(tmp_path):
+    """A process starts others without a pause, as uv asks one Python after another."""
+    seconds = f"600.{tmp_path.stat().st_ino}"
+    script = STARTS_MORE.format(seconds=seconds)
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", script, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout
+    await process.stdout.readline()
+    await process_group.end_group(process, 0.2)
+    assert process.returncode
+    assert find_processes(seconds, psutil.process_iter()) == []
+
+
+async def test_what_does_not_listen_is_killed_with_its_group():
+    """The leader ends at once, its child ignores SIGTERM."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout
+    await process.stdout.readline()
+    children = processes.list_descendants(process.pid)
+    await process_group.end_group(process, 0.2)
+    await process_group.end_group(process, 0.2)
+    assert len(children) == 1
+    assert not any(map(processes.is_running, children))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.events import Preparing, Step
+from dflash_tui.machine import process_group
 from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 
 _RESERVE = 1_000_000_000
@@ -143,7 +142,7 @@ async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProg
     finally:
         output.cancel()
         process.stdin.close()
-        await _end(process)
+        await process_group.end_group(process, _GRACE)
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
@@ -153,17 +152,6 @@ async def _tail(stream: asyncio.StreamReader) -> str:
         tail = (tail + chunk)[-_KEPT:]
     text = tail.decode(errors="replace")
     return own_secrets().hide_cut(text, start=True) if len(tail) == _KEPT else text
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and whatever it started, by force if it does not listen."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE)
 
 
 def _environment() -> dict[str, str]:
