@@ -211,8 +211,7 @@ class Keeper:
         used = self._networks[far.rank].network or before.network
         after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident, network=used)
         self._ranks[far.rank] = after
-        has_changed = any(getattr(after, name) != getattr(before, name) for name in ("state", "why", "network"))
-        if has_changed or abs(resident - before.resident) > 1 << 24:
+        if _has_new_state(before, after) or abs(resident - before.resident) > 1 << 24:
             self._write()
         self._record(after)
 
@@ -246,8 +245,12 @@ class Keeper:
             private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
 
 
+def _has_new_state(before: RankStatus | RankSampled, after: RankStatus | RankSampled) -> bool:
+    return (before.state, before.why, before.network) != (after.state, after.why, after.network)
+
+
 def _has_changed(before: RankSampled, after: RankSampled) -> bool:
-    if any(getattr(before, name) != getattr(after, name) for name in ("state", "why", "network")):
+    if _has_new_state(before, after):
         return True
     if before.busy is None or after.busy is None:
         is_busier = before.busy is not after.busy

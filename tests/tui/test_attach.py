@@ -134,6 +134,7 @@ async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebod
         await pilot.press("enter")
         await shows(pilot, "✗ disk: 1800000.0 GB to write", "it would not start", "free some space")
         await pilot.press("F", "enter")  # no reason, no launch
+        await shows(pilot, "write why you launch")
         assert isinstance(panel.screen, Doctor)
         await insist(pilot, "why")
         await shows(pilot, "not enough disk space", "✗ FAILED", "XDG_DATA_HOME")

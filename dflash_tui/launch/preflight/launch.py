@@ -293,9 +293,8 @@ def _check_port(situation: Situation) -> Iterator[Check]:
     if free == wanted:
         yield pass_check("port", f"{wanted} is free")
         return
-    yield warn_check(
-        "port", f"{wanted} is held by {lifecycle.port_owner(wanted)}", f"{free} is the next free one: --port {free}"
-    )
+    fix = f"take the next free one: `o` in the panel, or --port {free}"
+    yield warn_check("port", f"{wanted} is held by {lifecycle.port_owner(wanted)}", fix)
 
 
 def _check_api_key(situation: Situation) -> Iterator[Check]:

@@ -118,6 +118,8 @@ class Doctor(Dialog[str | None]):
         """Launch, if there is a reason."""
         if reason := self.query_one("#because", Input).value.strip():
             self.dismiss(reason)
+        else:
+            self.notify("write why you launch although a check failed: the run keeps it", markup=False)
 
 
 def render_check(check: Check, width: int) -> Content:
