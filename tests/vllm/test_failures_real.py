@@ -42,7 +42,7 @@ NO_CACHE = ("--set", "env.VLLM_CPU_KVCACHE_SPACE=null")
 # By hand: what is asked for past the checks; the cause; words of vLLM's own line; what the offered command has.
 THROUGH_UP = {
     "a context longer than the model's": (
-        ["{broken}"],
+        ["{broken}", "--force", "a test"],
         "the model does not support 400000 tokens", "max_model_len (400000)", "--set max-model-len=32768",
     ),
     "a flag that vLLM does not have": (
