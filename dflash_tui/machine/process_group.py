@@ -25,6 +25,7 @@ async def end_group(process: asyncio.subprocess.Process, patience: float) -> Non
     others = [member for member in psutil.process_iter() if _read_group(member) == process.pid != member.pid]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), patience)
+    # Before the leader is waited for without a limit: whoever of them has its pipes open keeps that wait from ending.
     await asyncio.to_thread(processes.end_processes, others, patience)
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
