@@ -343,7 +343,8 @@ def is_over(design: Design) -> bool:
 @pytest.mark.long
 def test_the_boots_of_an_earlier_experiment_are_in_the_report_of_the_same_one_later(port):
     """Asked of the same launches and prompts; what each arm's boots spread by then is kept for who judges it anew."""
-    fake_engine.make(port)
+    # An answer that a busy machine reads in one piece has no speed, and a verdict that lacks a prompt is refused.
+    fake_engine.make(port, {7: ["pace=0.1"], 4: ["pace=0.1"]})
     reports = []
     for _ in range(2):
         design = begin("--boots", "2")
@@ -352,6 +353,7 @@ def test_the_boots_of_an_earlier_experiment_are_in_the_report_of_the_same_one_la
     first, second = reports
     assert first
     assert second
+    assert [confound for one in first.comparisons for confound in one.confounds if confound.refuses] == []
     assert first.earlier == ()
     assert {(each.arm, each.spread.boots, each.spread.experiments) for each in second.earlier} == {(0, 2, 1), (1, 2, 1)}
 
