@@ -12,9 +12,10 @@ from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
 from dflash_tui.events import Preparing
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.peers import cluster_launch, keeper, pairing, transport
+from dflash_tui.peers import cluster_launch, keeper, pairing
 from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
 from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
+from dflash_tui.planning.cluster.hosts import LOCAL
 from dflash_tui.planning.compile_caches import OWN_CACHE, ArmCache, separate_caches
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -82,7 +83,7 @@ class BootServer:
 
     async def wait_for_far_memory(self) -> list[str]:
         """Wait until the other hosts have as much free memory as before the launch; return those that have not."""
-        hosts = [host for host in self._memory if host != transport.LOCAL]
+        hosts = [host for host in self._memory if host != LOCAL]
         is_free = await asyncio.gather(*(_has_memory(host, self._memory[host]) for host in hosts))
         return [host for host, free in zip(hosts, is_free, strict=True) if not free]
 

@@ -19,7 +19,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import memory
 from dflash_tui.planning.advice import release_values
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
@@ -102,7 +102,9 @@ def plan_launch(
         )
         return _count_hosts(resolved, request.peers)
 
-    resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve)
+    place, ranks = find_place_on_machine(request.peers, rank)
+    resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, ranks)
+    cards = _take_share(cards, place, ranks, count_gpus_per_host(resolved))
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     if engine is None:  # else its own parser is asked, which may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
@@ -230,10 +232,24 @@ def _describe_engine(engine: Engine) -> EngineSpec:
     )
 
 
+def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> tuple[Gpu, ...]:
+    """Return the GPUs of one of the ranks that this machine has.
+
+    Raises:
+        UsageError: there are GPUs, and not enough for all of these ranks.
+    """
+    if ranks == 1:
+        return cards
+    if 0 < len(cards) < count * ranks:
+        what = f"{ranks} ranks on this machine take {count * ranks} GPUs, and {len(cards)} can be used"
+        raise UsageError(what, hint="name another machine with --peer")
+    return cards[place * count : (place + 1) * count]
+
+
 def _choose_gpus(
-    wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve
+    wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the recipe for the class that is planned for, and as many GPUs of that class as the server takes.
+    """Return the recipe for the class that is planned for, and as many GPUs of it as the server's ranks here take.
 
     They are fewer where there are not as many: the checks before a launch say so.
 
@@ -251,32 +267,35 @@ def _choose_gpus(
             raise UsageError(f"{recipe.name} is for GPUs: its engine is built for CUDA", hint=hint)
         return resolved, ()
     if wanted in set(Hardware):
-        return _choose_of_class(Hardware(wanted), probe, resolve)
+        return _choose_of_class(Hardware(wanted), probe, resolve, ranks)
     if wanted is not None:
-        return _choose_named(wanted, recipe, probe, resolve)
+        return _choose_named(wanted, recipe, probe, resolve, ranks)
     classes = dict.fromkeys(card.hardware for card in probe.gpus if not card.trouble)
-    choices = [_choose_of_class(hardware, probe, resolve) for hardware in classes]
-    return max(choices, key=lambda choice: _rank(recipe, *choice), default=None) or (resolve(None), ())
+    choices = [_choose_of_class(hardware, probe, resolve, ranks) for hardware in classes]
+    best = max(choices, key=lambda choice: _prefer(recipe, choice[0], choice[1], ranks), default=None)
+    return best or (resolve(None), ())
 
 
-def _rank(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...]) -> tuple[bool, bool, int]:
+def _prefer(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...], ranks: int) -> tuple[bool, bool, int]:
     """Return what a choice of GPUs is preferred by: enough of them, a class that the recipe knows, free memory."""
-    enough = len(cards) >= count_gpus_per_host(resolved)
+    enough = len(cards) >= count_gpus_per_host(resolved) * ranks
     return enough, resolved.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
 
 
-def _choose_of_class(hardware: Hardware, probe: GpuProbe, resolve: _Resolve) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
+def _choose_of_class(
+    hardware: Hardware, probe: GpuProbe, resolve: _Resolve, ranks: int
+) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
     """Return the GPUs of a class with the most free memory; none of a class that is not here, for looking ahead."""
     resolved = resolve(hardware)
     if all(card.hardware is not hardware for card in probe.gpus):
         return resolved, ()
     usable = sum(card.hardware is hardware and not card.trouble for card in probe.gpus)
-    count = max(1, min(count_gpus_per_host(resolved), usable))
+    count = max(1, min(count_gpus_per_host(resolved) * ranks, usable))
     return resolved, gpus.choose_gpus(probe.gpus, hardware, count)
 
 
 def _choose_named(
-    wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve
+    wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
     """Return the GPUs of these names; to one alone come others of its class where the server takes more."""
     if not probe.gpus:
@@ -291,7 +310,7 @@ def _choose_named(
         raise UsageError(f"GPUs {wanted} are of several classes: {classes}", hint="a server takes GPUs of one class")
     resolved = resolve(hardware)
     others = [card for card in probe.gpus if card.hardware is hardware and not card.trouble and card not in named]
-    count = min(count_gpus_per_host(resolved), len(named) + len(others))
+    count = min(count_gpus_per_host(resolved) * ranks, len(named) + len(others))
     if len(named) == 1 and count > 1:
         return resolved, named + gpus.choose_gpus(others, hardware, count - 1)
     return resolved, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)

@@ -31,6 +31,7 @@ from dflash_tui.peers.messages import (
     SayHello,
 )
 from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.cluster.hosts import LOCAL
 
 # The agent says something each second while a run is watched.
 LOST_SECONDS = 5.0
@@ -191,7 +192,7 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
     """
     command = transport.build_agent_command(host)
     # The local agent launches a server itself; of what ssh gets, SSH_ASKPASS is no secret.
-    env = build_own_environment() if host == transport.LOCAL else build_helper_environment("SSH_")
+    env = build_own_environment() if host == LOCAL else build_helper_environment("SSH_")
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

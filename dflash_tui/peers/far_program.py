@@ -20,6 +20,7 @@ from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import open_connection, require_same_release
 from dflash_tui.peers.messages import Greeting
+from dflash_tui.planning.cluster.hosts import LOCAL
 
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
@@ -40,7 +41,7 @@ async def greet_host(host: str) -> Greeting:
         NeedsProgram: it has no program of ours, or an installed one of another release.
         UsageError: it is this machine by name, is not reached, or its program speaks another protocol.
     """
-    if host == transport.LOCAL:
+    if host == LOCAL:
         raise UsageError(f"--host {host} is this machine", hint="leave --host out")
     async with open_connection(host) as connection:
         require_same_release(connection)

@@ -20,12 +20,12 @@ from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import network, process_identity
 from dflash_tui.machine.link import Link, LinkEnd, choose_link
 from dflash_tui.machine.network import Network
-from dflash_tui.peers import host_parity, transport
+from dflash_tui.peers import host_parity
 from dflash_tui.peers.connection import PeerConnection, open_connection, require_same_release
 from dflash_tui.peers.copies import missing_models
 from dflash_tui.peers.copies.sources import ROLES, CopySource, find_sources, name_folders
 from dflash_tui.peers.messages import CheckRank, Greeting, RankChecked, RankOrder
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.cluster.hosts import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import EXPERIMENT_MARK
@@ -229,7 +229,7 @@ def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
 
 def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:
     """Return the link between this machine and its peers; ranks on this machine meet on its loopback."""
-    if {*hosts} == {transport.LOCAL}:
+    if {*hosts} == {LOCAL}:
         return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(hosts)), "all ranks are on this machine")
     here = network.read_network()
     _refuse_same_machine(here, greetings, hosts)

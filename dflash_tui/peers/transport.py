@@ -15,9 +15,8 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
+from dflash_tui.planning.cluster.hosts import LOCAL
 
-# A rank on this machine, for trying it out and for two GPUs of one machine.
-LOCAL = "local"
 # A question nobody sees would wait for ever, and a connection that is cut is found within 6 s. One of its own: what
 # another shares with us ends with that.
 _OPTIONS = {

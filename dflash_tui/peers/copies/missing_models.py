@@ -21,7 +21,7 @@ from dflash_tui.peers.copies.places import count_missing
 from dflash_tui.peers.copies.sources import CopySource
 from dflash_tui.peers.messages import AskRoom, RoomFound
 from dflash_tui.peers.transport import LinkAddress
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
 
 _ROOM_SECONDS = 60.0
 _SETTINGS_SECONDS = 10.0
@@ -44,7 +44,7 @@ async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> l
         DflashError: it cannot say so, or does not answer.
     """
     missing = []
-    for source in sources if peer.host != transport.LOCAL else ():
+    for source in sources if peer.host != LOCAL else ():
         room = await peer.ask(AskRoom, _ROOM_SECONDS, manifest=source.manifest)
         if not isinstance(room, RoomFound) or not sender.is_answer(room, source.manifest.files):
             raise DflashError(f"{peer.host} sent an unexpected answer")

@@ -30,6 +30,7 @@ from dflash_tui.peers.copies.receiver import PIECE
 from dflash_tui.peers.copies.sources import CopySource
 from dflash_tui.peers.messages import AgentMessage, Done, Refused, RoomFound
 from dflash_tui.peers.transport import LinkAddress
+from dflash_tui.planning.cluster.hosts import LOCAL
 
 AGAIN = "run the same command again: the copy resumes where it stopped"
 # It may wait for the process of a copy that was cut.
@@ -230,7 +231,7 @@ async def _start(host: str, link: LinkAddress | None) -> AsyncIterator[_Transfer
         UsageError: ssh cannot be started.
     """
     command = transport.build_receive_command(host, link)
-    env = build_own_environment() if host == transport.LOCAL else build_helper_environment("SSH_")
+    env = build_own_environment() if host == LOCAL else build_helper_environment("SSH_")
     pipe = asyncio.subprocess.PIPE
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # a limit of this user

@@ -1,5 +1,6 @@
 """The hosts of a server over several: how each is reached, and what of it the link between them uses. Pure."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,8 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.planning.field_types import Port
 
 MASTER_PORT = 29501
+# How a rank on this machine is called among the peers: for trying it out, and for two GPUs of one machine.
+LOCAL = "local"
 _Word = Annotated[str, Meta(max_length=255, pattern=r"^(?:[A-Za-z0-9_][\w.:%@-]*)?\Z")]
 
 
@@ -56,6 +59,13 @@ class RankCommand(msgspec.Struct, frozen=True):
 def build_unnamed_cluster(hosts: int) -> Cluster:
     """Return a cluster of hosts that nobody named yet, for looking ahead."""
     return Cluster(tuple(ClusterHost(f"HOST_{n}" * bool(n), f"ADDRESS_{n}") for n in range(hosts)), is_named=False)
+
+
+def find_place_on_machine(peers: Sequence[str], rank: int) -> tuple[int, int]:
+    """Return how many ranks its machine has before rank `rank`, and how many it has of the server of these `peers`."""
+    hosts = ["", *("" if peer == LOCAL else peer for peer in peers)]
+    own = hosts[rank] if rank < len(hosts) else ""
+    return hosts[:rank].count(own), hosts.count(own)
 
 
 def require_named(cluster: Cluster | None) -> None:

@@ -123,6 +123,35 @@ def test_a_server_over_two_hosts_takes_one_gpu_of_each():
     assert [card.index for card in planned.gpus] == [0]
 
 
+@pytest.mark.parametrize(
+    ("peers", "gpu", "taken"),
+    [
+        (["local"], None, [[2], [3]]),
+        (["local"], "h200", [[2], [3]]),
+        (["local"], "3", [[3], [2]]),
+        (["local"], "3,2", [[2], [3]]),
+        (["local", "spark"], None, [[2], [3], [2]]),
+        (["spark"], None, [[2], [2]]),
+    ],
+)
+def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
+    """Each plans by itself, and before any of them is there; a rank of another machine has that one's GPUs."""
+    settings = {"tensor-parallel-size": str(len(taken)), "hosts": str(len(taken))}
+    request = LaunchRequest(RECIPE, gpu=gpu, settings=settings, peers=tuple(peers))
+    probe = GpuProbe((h200(2), h200(3)), "580.95")
+    ranks = [planner.plan_launch(request, probe, rank=rank) for rank in range(len(taken))]
+    assert [[card.index for card in planned.gpus] for planned in ranks] == taken
+    assert [list(planned.plan.gpus) for planned in ranks] == [[f"GPU-{index}" for index in own] for own in taken]
+
+
+def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
+    request = LaunchRequest(RECIPE, settings=TWO, peers=("local",))
+    for rank in (0, 1):
+        with pytest.raises(UsageError, match="2 ranks.*2 GPUs"):
+            planner.plan_launch(request, GpuProbe((h200(2),), "580.95"), rank=rank)
+    assert planner.plan_launch(request, GpuProbe()).gpus == ()
+
+
 def test_the_panel_says_when_the_chosen_gpu_is_gone():
     """`g` chooses one that is there."""
     recipe, choice = recipe_loader.find_recipe(RECIPE), LaunchSelection()
