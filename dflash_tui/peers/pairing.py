@@ -273,10 +273,11 @@ def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list
     link = _find_link([peer.greeting for peer in peers], hosts, planned.plan.relaunch_request.link or "")
     ends = ", ".join(f"{end.address} on {end.interface}" for end in link.ends)
     checks = [pass_check("link", ends)]
-    if link.why_sockets and not planned.plan.on_cpu:
+    leaves_machine = not planned.plan.on_cpu and {*hosts} != {LOCAL}
+    if leaves_machine and link.why_sockets:
         fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
         checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
-    elif not planned.plan.on_cpu:
+    elif leaves_machine:
         checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
     for host, end in zip(["this machine", *hosts], link.ends, strict=True):
         if end.errors:

@@ -104,6 +104,15 @@ def test_packets_that_came_in_broken_warn_of_the_cable(broken, warned):
     assert all("eth0 of b" in check.finding and "976" in check.finding for check in checks)
 
 
+@pytest.mark.parametrize(("host", "warned"), [("b", ["RoCE"]), ("local", [])])
+def test_ranks_of_one_machine_need_no_roce(host, warned):
+    """They talk over NVLink or shared memory, and there is no cable to look at."""
+    peer = cast("PeerConnection", SimpleNamespace(host=host, greeting=greeting(THERE)))
+    planned = command_line.planned("gemma-4-26b-a4b", "--gpu", "h200")
+    checks = pairing._check_link(planned, [peer])
+    assert [check.name for check in checks if check.level is CheckLevel.WARN] == warned
+
+
 def test_the_host_with_the_least_room_rules_the_fit():
     """VLLM gives all ranks the KV cache of the smallest."""
     here = MemoryEstimate((), 90, 100, 95, unified=True, kv_needed=5, kv_left=40, max_model_len=9, utilization=0.9)
