@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What is begun first, each by one worker: with the real engine one after the other, beside them those that mostly wait,
 # then what is slow to make.
-_FIRST = ("engine", "engine that waits", "simulation", "resolve", "releases", "sources")
+_FIRST = ("engine", "engine that waits", "engine that waits for hosts", "simulation", "resolve", "releases", "sources")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -80,7 +80,8 @@ def _group(item: pytest.Item) -> str:
     """Return the name of those that are run by one worker: with the real engine, or with what is slow to make."""
     fixtures = getattr(item, "fixturenames", ())
     if "demo_engine" in fixtures and {"vllm", "server"} & set(item.path.parts):
-        return "engine that waits" if item.get_closest_marker("waits") else "engine"
+        waits = item.get_closest_marker("waits")
+        return " ".join(["engine", "that waits", *waits.args]) if waits else "engine"
     return next((name for name in ("releases", "sources") if name in fixtures), "")
 
 

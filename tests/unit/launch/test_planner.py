@@ -147,7 +147,7 @@ def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
 def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
     request = LaunchRequest(RECIPE, settings=TWO, peers=("local",))
     for rank in (0, 1):
-        with pytest.raises(UsageError, match="2 ranks.*2 GPUs"):
+        with pytest.raises(UsageError, match="2 ranks on this machine"):
             planner.plan_launch(request, GpuProbe((h200(2),), "580.95"), rank=rank)
     assert planner.plan_launch(request, GpuProbe()).gpus == ()
 
