@@ -14,7 +14,7 @@ from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import ranking
-from dflash_tui.experiments.tuning.outcome import BOOTS_FOR_A_VERDICT, NO_ROOM, is_faster
+from dflash_tui.experiments.tuning.outcome import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation import experiment_text
 
 _CHOICE = "boots after the choice"
@@ -150,7 +150,7 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
     elif outcome.best:
         lines.append(f"to keep it as a recipe: dflash-tui tune keep {design.id}")
     if outcome.tried == 1 and NO_ROOM in outcome.left_out.values():
-        lines.append(_describe_need(boots))
+        lines.append(_describe_need(boots, outcome.spent))
     budget = design.tuning.budget if design.tuning else 0.0
     lines.append(
         f"{pluralize(outcome.tried, 'setting')} tried in {pluralize(len(boots), 'boot')}, "
@@ -163,10 +163,10 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
     return lines
 
 
-def _describe_need(boots: Sequence[Boot]) -> str:
+def _describe_need(boots: Sequence[Boot], spent: float) -> str:
     """Return which budget has room for a verdict, by the boots that there are."""
     seconds = max((boot.prepared or 0.0) + (boot.took or 0.0) for boot in boots)
-    minutes = -(-BOOTS_FOR_A_VERDICT * seconds // 60)
+    minutes = -(-reckon_verdict_budget(boots, spent) // 60)
     return f"a boot takes {format_duration(seconds)}: --budget {minutes:.0f}m has room for a first verdict"
 
 

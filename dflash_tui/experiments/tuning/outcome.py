@@ -46,7 +46,7 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
         confirmed=confirmed,
         answers=_judge_answers(comparison),
         tried=len(tried),
-        dropped={design.arms[boot.arm].name: boot.error for boot in boots if boot.error},
+        dropped={design.arms[boot.arm].name: boot.error for boot in boots if boot.error and boot.arm not in tried},
         left_out={name: why for name, why in left_out.items() if name not in names},
         spent=progress.spent,
     )
@@ -63,6 +63,15 @@ def select_fresh_boots(progress: Progress) -> list[Boot]:
         return []
     since = len(progress.design.order) - len(last.order)
     return [boot for boot in progress.boots if boot.number >= since or boot.arm not in last.field]
+
+
+def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
+    """Return the seconds of a budget that has room for a first verdict, where the published setting alone was booted.
+
+    Beside what it took that is a boot of another setting, and two more of each.
+    """
+    published = [boot for boot in boots if not boot.error]
+    return spent + max(map(ranking.reckon_anew, published)) + 4 * max(map(ranking.reckon_again, published))
 
 
 def _judge_answers(comparison: Comparison | None) -> str:

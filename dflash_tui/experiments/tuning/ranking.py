@@ -59,26 +59,26 @@ def choose_leader(progress: Progress) -> int:
 
 def median_cost(progress: Progress, arm: int) -> float:
     """Return the seconds that another boot of an arm takes: as its own did, or as `guess_cost` says."""
-    own = [_seconds_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
+    own = [reckon_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
     return median(own) if own else guess_cost(progress, progress.design.arms[arm].plan.mode)
 
 
 def guess_cost(progress: Progress, mode: Mode) -> float:
-    """Return the seconds that a boot of a mode takes: as those before did, or as the longest of all."""
+    """Return the seconds that a first boot of a setting takes: as those of its mode before did, or as the longest."""
     good = [boot for boot in progress.boots if not boot.error]
-    alike = [_seconds(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
-    return median(alike) if alike else max(map(_seconds, good), default=0.0)
+    alike = [reckon_anew(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
+    reckon = reckon_anew if mode is Mode.COMPILE else reckon_again
+    return median(alike) if alike else max(map(reckon, good), default=0.0)
 
 
-def _seconds(boot: Boot) -> float:
-    return (boot.prepared or 0.0) + (boot.took or 0.0)
+def reckon_again(boot: Boot) -> float:
+    """Return the seconds that a boot takes once more: a cold one has compiled what the next one finds."""
+    return reckon_anew(boot) - (boot.phases.get(Phase.COMPILE, 0.0) if boot.cache == "cold" else 0.0)
 
 
-def _seconds_again(boot: Boot) -> float:
-    """Return what a boot takes once more: one that was cold has prepared and compiled what the next one finds."""
-    if boot.cache != "cold":
-        return _seconds(boot)
-    return (boot.took or 0.0) - boot.phases.get(Phase.COMPILE, 0.0)
+def reckon_anew(boot: Boot) -> float:
+    """Return the seconds that a boot of another setting takes: it finds what the first one prepared."""
+    return (boot.took or 0.0) + ((boot.prepared or 0.0) if boot.cache != "cold" else 0.0)
 
 
 def _first_boot_of(progress: Progress, of: RoundBegan) -> int:
