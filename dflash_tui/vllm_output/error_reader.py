@@ -10,6 +10,7 @@ from collections import deque
 
 from dflash_tui.events import Problem
 from dflash_tui.vllm_output.known_failures import recognize_failure
+from dflash_tui.vllm_output.nccl_log import is_information
 
 MOST_FRAMES = 8
 _MOST_LINES = 24
@@ -97,7 +98,7 @@ class ErrorReader:
             return ()
         if in_traceback and not headline and _SOURCE.match(body):
             return ()
-        if _WARNING_OF_TORCH.match(text):
+        if _WARNING_OF_TORCH.match(text) or is_information(text):
             return ()
         kind = recognize_failure(text, frames)
         if headline or kind:

@@ -35,7 +35,7 @@ class FactReader:
         self._part = ""
         self._runner = ""
         self._architectures = 0
-        self._network = ""
+        self._nccl, self._network = nccl_log.NetworkLines(), ""
 
     def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
         """Yield the facts that a line states."""
@@ -60,9 +60,10 @@ class FactReader:
                     self._architectures += 1
                     of_drafter = _DRAFTER_PREFIX if self._architectures > 1 else ""
                 yield Noted(at, of_drafter + name if name != "aux layers" else name, match[1])
-        if (network := nccl_log.parse_network(body)) and network != self._network:
-            self._network = network
-            yield Noted(at, nccl_log.FACT, network)
+        self._nccl.read_line(body)
+        if self._nccl.network != self._network:
+            self._network = self._nccl.network
+            yield Noted(at, nccl_log.FACT, self._network)
         for runner, pattern in _RUNNERS:
             if not self._runner and pattern.match(body):
                 self._runner = runner

@@ -14,21 +14,48 @@ from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 # The name of the fact, and NCCL's own word for plain sockets.
 FACT, SOCKETS = "NCCL network", "Socket"
 _SIGN = "NCCL INFO "
+_INFORMS = re.compile(r"^\S+:\d+:\d+ \[-?\d+\] NCCL INFO (?!.*(?:ERROR|Error: ))")
+_CHANNEL = r"Channel \S+ : \S+ -> \S+ (?:\[\w+\] )?via "
 _SAID = re.compile(
     r"NCCL INFO (?:Using network (?P<chosen>[\w. -]{1,40})$"
-    r"|Channel \S+ : \S+ -> \S+ \[\w+\] via NET/(?P<used>[\w. -]{1,40})/\d)"
+    rf"|{_CHANNEL}(?:NET/(?P<crossing>[\w. -]{{1,40}})/\d|(?P<within>P2P|SHM)/))"
 )
+_AS_USERS_CALL_IT = {"IB": "RoCE", SOCKETS: "sockets", "P2P": "GPU to GPU", "SHM": "shared memory"}
+# What goes from host to host tells more than what stays on one, and both more than what NCCL chose for hosts.
+_TELLING = ("crossing", "within", "chosen")
 
 
-def parse_network(line: str) -> str:
-    """Return what a line says that NCCL talks over, such as `IB` or `Socket`; empty for any other line."""
-    match = _SAID.search(line) if _SIGN in line else None
-    return (match["chosen"] or match["used"]).strip() if match else ""
+class NetworkLines:
+    """Puts together what the lines of one log say that NCCL talks over."""
+
+    def __init__(self) -> None:
+        self._said = dict.fromkeys(_TELLING, "")
+
+    def read_line(self, line: str) -> None:
+        """Take in a line; most say nothing of it."""
+        match = _SAID.search(line) if _SIGN in line else None
+        if match and match.lastgroup:
+            self._said[match.lastgroup] = match[match.lastgroup].strip()
+
+    @property
+    def network(self) -> str:
+        """NCCL's word for it, such as `IB`, `Socket` or, between GPUs of one host, `P2P`; empty before it said any."""
+        return next(filter(None, self._said.values()), "")
+
+
+def is_information(line: str) -> bool:
+    """Whether NCCL only informs, also of what it looked for and does without; no error has the line."""
+    return _SIGN in line and _INFORMS.match(line) is not None
 
 
 def describe_network(network: str) -> str:
     """Return NCCL's word for a network as users call it; empty for none."""
-    return {"IB": "RoCE", SOCKETS: "sockets"}.get(network, network)
+    return _AS_USERS_CALL_IT.get(network, network)
+
+
+def is_within_host(network: str) -> bool:
+    """Whether that is no network, but a way between GPUs of one host."""
+    return network in {"P2P", "SHM"}
 
 
 class NetworkReader:
@@ -36,11 +63,15 @@ class NetworkReader:
 
     def __init__(self) -> None:
         self._lines = LineBuffer(LINE_LIMIT)
-        self.network = ""
-        """What it said last; empty before."""
+        self._said = NetworkLines()
+
+    @property
+    def network(self) -> str:
+        """What `NetworkLines` has of it; empty before."""
+        return self._said.network
 
     def feed(self, data: bytes) -> None:
         """Take in further bytes of the log."""
         for line in self._lines.feed(data):
             if _SIGN.encode() in line:
-                self.network = parse_network(clean_line(line.decode(errors="replace"))) or self.network
+                self._said.read_line(clean_line(line.decode(errors="replace")))

@@ -96,4 +96,6 @@ def _describe_link(host: ClusterHost, network: str = "") -> tuple[str, str]:
         return "", f"{end} {devices or 'sockets'}"
     if network == nccl_log.SOCKETS and devices:
         return "sockets, not RoCE  ", end
+    if nccl_log.is_within_host(network):
+        return "", nccl_log.describe_network(network)
     return "", f"{nccl_log.describe_network(network)} on {end} {devices}".rstrip()

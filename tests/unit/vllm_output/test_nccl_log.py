@@ -2,9 +2,9 @@
 
 import pytest
 
-from dflash_tui.events import Noted
+from dflash_tui.events import Noted, Problem
 from dflash_tui.vllm_output.log_reader import LogReader
-from dflash_tui.vllm_output.nccl_log import FACT, NetworkReader, describe_network, parse_network
+from dflash_tui.vllm_output.nccl_log import FACT, NetworkLines, NetworkReader, describe_network, is_information
 
 # Lines of one communicator over RoCE, and of one over sockets.
 ROCE = """\
@@ -21,6 +21,11 @@ spark-1:411:411 [0] NCCL INFO NET/Socket : Using [0]enp1s0f1np1:192.168.100.10<0
 spark-1:411:411 [0] NCCL INFO Using network Socket
 spark-1:411:502 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
 """
+WITHIN, ACROSS = "Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM", "Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/0"
+DOES_WITHOUT = (
+    "vm:1927:1927 [0] NCCL INFO dlvsym failed on mlx5dv_reg_dmabuf_mr - /lib/x86_64-linux-gnu/libmlx5.so: "
+    "undefined symbol: mlx5dv_reg_dmabuf_mr, version MLX5_1.25 version MLX5_1.25"
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,8 @@ spark-1:411:502 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
         ("a:1:1 [0] NCCL INFO Using network AWS Libfabric", "AWS Libfabric"),
         ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0", "Socket"),
         ("[2026-11-24 01:02:03] a:1:1 [0] NCCL INFO Channel 11/1 : 0[0] -> 1[0] [send] via NET/IB/3(1)/GDRDMA", "IB"),
-        ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM", ""),
+        ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM", "P2P"),
+        ("a:1:1 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", "SHM"),
         ("a:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>", ""),  # it is looked at, too, where IB is taken
         ("a:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE", ""),
         ("a:1:1 [0] NCCL INFO Using network " + "x" * 99, ""),
@@ -40,7 +46,43 @@ spark-1:411:502 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
     ],
 )
 def test_what_a_line_says(line, network):
-    assert parse_network(line) == network
+    lines = NetworkLines()
+    lines.read_line(line)
+    assert lines.network == network
+
+
+@pytest.mark.parametrize(
+    ("lines", "network"),
+    [
+        (["Using network Socket", WITHIN], "P2P"),  # two GPUs of one H200 machine: no socket is used
+        ([WITHIN, "Using network Socket"], "P2P"),  # the next communicator
+        (["Using network IB", WITHIN, ACROSS, WITHIN], "IB"),  # two GPUs on each of two hosts
+    ],
+)
+def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
+    reader = NetworkLines()
+    for line in lines:
+        reader.read_line(f"a:1:1 [0] NCCL INFO {line}")
+    assert reader.network == network
+
+
+@pytest.mark.parametrize(
+    ("line", "informs"),
+    [
+        (DOES_WITHOUT, True),
+        (DOES_WITHOUT.replace("INFO", "WARN"), False),
+        (
+            "vm:19:19 [0] NCCL INFO Channel 0(Worker pid=9) ERROR 11-24 [x.py:1] ImportError: a.so: undefined symbol: b",
+            False,
+        ),
+        ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit", False),
+    ],
+)
+def test_what_nccl_looked_for_and_does_without_is_no_failure(line, informs):
+    """As on an H200 with an older libmlx5, whose healthy server was said to be built for another torch."""
+    assert is_information(line) is informs
+    problems = [event for event in LogReader(0.0, 0.0).feed(f"{line}\n".encode()) if isinstance(event, Problem)]
+    assert bool(problems) is not informs
 
 
 @pytest.mark.parametrize(("log", "network"), [(ROCE, "IB"), (SOCKETS, "Socket"), ("", ""), (ROCE + SOCKETS, "Socket")])
@@ -78,6 +120,6 @@ def test_the_log_reader_tells_of_it_when_it_changes(log, networks):
 
 
 def test_words_of_users():
-    assert [describe_network(name) for name in ("IB", "Socket", "AWS Libfabric", "")] == [
-        "RoCE", "sockets", "AWS Libfabric", "",
+    assert [describe_network(name) for name in ("IB", "Socket", "P2P", "AWS Libfabric", "")] == [
+        "RoCE", "sockets", "GPU to GPU", "AWS Libfabric", "",
     ]  # fmt: skip
