@@ -90,6 +90,8 @@ class Launched(Event, frozen=True, tag="launched"):
     method: str = ""
     roce: str = ""
     """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
+    rank: int = 0
+    """Which of a server's ranks it is; only the first answers requests."""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.

@@ -113,7 +113,8 @@ class _Recorder:
                 await self._sampler.sample(starting=not self._warm)
                 self._left_out += 1
                 healthy = False
-                if self._left_out >= self._pace.slower:
+                # Of a server's ranks only the first listens; the port of another one is where the ranks meet.
+                if self._left_out >= self._pace.slower and not self._run.plan.rank:
                     self._left_out, healthy = 0, await self._pace.measure(self._poll(client))
                     self._record_health(self._health, self._detail)  # when the pace has changed
                 if healthy and (request is None or request.done()):

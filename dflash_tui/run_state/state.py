@@ -268,10 +268,11 @@ class RunState:
 
     @property
     def status(self) -> str:
-        """One word: preparing, starting, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
+        """One word: preparing, starting, running, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
 
         `up` is what the log says before the server was asked; only `warm` is ready. `failed` is an exit that
-        nobody asked for, `lost` one of an earlier boot of the machine.
+        nobody asked for, `lost` one of an earlier boot of the machine. Of a server's ranks only the first says more
+        than that it is `running`.
         """
         if self.exit is not None:
             return "stopped" if self.stopping else "lost" if self.exit.lost else "failed"
@@ -279,6 +280,8 @@ class RunState:
             return "stopping"
         if self.launched is None:
             return "preparing"
+        if self.launched.rank:
+            return "running"
         if self.health is Health.STARTING and self.up_at is not None:
             return "up"
         return self.health.value

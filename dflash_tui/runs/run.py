@@ -117,6 +117,7 @@ class Run(msgspec.Struct, frozen=True):
             num_speculative_tokens=plan.num_speculative_tokens,
             method=plan.method.value,
             roce=ranks.name_roce(plan.cluster, plan.rank, plan.env) if plan.cluster and not plan.on_cpu else "",
+            rank=plan.rank,
         )
 
 

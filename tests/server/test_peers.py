@@ -53,7 +53,8 @@ def test_two_ranks_are_launched_shown_and_stopped(recipe, capsys):
     assert main(["ps"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert any("rank 1 on local: running" in row for row in rows)
-    assert any("rank 1 of a server" in row and "  running  " in row for row in rows)
+    [further] = [row for row in rows if "rank 1 of a server" in row]
+    assert ("  running  " in further, "29501" in further) == (True, False)
     assert main(["logs", near.id, "--rank", "1"]) == 0
     assert capsys.readouterr().out == "headless rank 127.0.0.1 green\n"
     assert main(["stop"]) == 0

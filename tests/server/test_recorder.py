@@ -133,6 +133,18 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     assert lifecycle.find_free_port(first.plan.port) != first.plan.port
 
 
+async def test_a_further_rank_is_asked_nothing(launch, monkeypatch):
+    """Its port is where the ranks meet, and rank 0 may have it on this very machine."""
+    monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 0.0)
+    first = launch()
+    await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
+    ours = launch("deaf", port=first.plan.port)
+    further = replace(ours, plan=replace(ours.plan, rank=1))
+    async with watching(further) as state:
+        await until(lambda: len(state.memory) > 3)
+    assert (state.health, state.status) == (Health.STARTING, "running")
+
+
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
     monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 1.0)

@@ -16,10 +16,12 @@ from dflash_tui.peers import pairing, program_install
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
 from dflash_tui.tui.dialogs.program import ProgramDialog
 from dflash_tui.tui.dialogs.remedies import plan_relaunch
+from dflash_tui.tui.render import ranks
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.tui.conftest import BASE, a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for, words
@@ -235,6 +237,15 @@ async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows, size)
     async with panel.run_test(size=size) as pilot:
         await feed(pilot, a_pair(), [*said, *events, fine])
         await shows(pilot, "● running", *rows)
+
+
+def test_a_further_rank_is_this_machine_where_it_runs():
+    """Of the first rank its host knows the address alone."""
+    state = RunState()
+    state.apply(replace(a_pair().launched, rank=1))
+    first, own = ranks.render_ranks(PAIR, state, BASE).plain.splitlines()
+    assert first.split()[:4] == ["rank", "0", "10.0.0.1", "·"]
+    assert own.split()[:6] == ["rank", "1", "this", "machine", "●", "running"]
 
 
 def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):

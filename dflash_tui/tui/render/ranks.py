@@ -30,19 +30,22 @@ _NEAR_MARKS = {
     "warm": ("●", "$success"),
     "healthy": ("●", "$primary"),
     "up": ("●", "$primary"),
+    "running": ("●", "$primary"),
     "stopped": ("■", "$foreground"),
 } | dict.fromkeys(("unhealthy", "failed", "lost"), _FAILED)
 
 
 def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
-    """Return a row for each host of a server, the one of rank 0 first."""
-    rows = [_render_near(cluster.hosts[0], state, now)]
-    for rank, host in enumerate(cluster.hosts[1:], 1):
-        rows.append(_render_far(rank, host, state.ranks.get(rank)))
+    """Return a row for each host of a server, the one of rank 0 first; the first rank alone knows of the others."""
+    own = state.launched.rank if state.launched else 0
+    rows = [
+        _render_near(rank, host, state, now) if rank == own else _render_far(rank, host, state.ranks.get(rank))
+        for rank, host in enumerate(cluster.hosts)
+    ]
     return Content("\n").join(rows)
 
 
-def _render_near(host: ClusterHost, state: RunState, now: float) -> Content:
+def _render_near(rank: int, host: ClusterHost, state: RunState, now: float) -> Content:
     memory, gpus = state.memory.latest(now, MAX_GAP), state.gpus.latest(now, MAX_GAP)
     word = state.status
     facts = [format_gib(memory.used) if memory else UNKNOWN]
@@ -50,12 +53,12 @@ def _render_near(host: ClusterHost, state: RunState, now: float) -> Content:
         facts.append(f"{format_gib(memory.available)} free")
     facts += _describe_gpus(gpus.gpus if gpus else ())
     network = state.startup.facts.get(nccl_log.FACT, ("",))[-1]
-    return _row(0, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
+    return _row(rank, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
 
 
 def _render_far(rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
     if sample is None:
-        return _row(rank, host.host, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
+        return _row(rank, host.host or host.address, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
     is_known = sample.available is not None
     facts = [format_gib(sample.resident) if is_known else UNKNOWN]
     facts += [f"{format_gib(sample.available)} free"] if is_known else []

@@ -21,6 +21,7 @@ _MARKS = {
     "preparing": ("◐", "$warning"),
     "starting": ("◐", "$warning"),
     "up": ("●", "$primary"),
+    "running": ("●", "$primary"),
     "healthy": ("●", "$primary"),
     "warm": ("●", "$success"),
     "unhealthy": ("✗", "$error"),

@@ -72,7 +72,7 @@ def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
         (DOES_WITHOUT, True),
         (DOES_WITHOUT.replace("INFO", "WARN"), False),
         (
-            "vm:19:19 [0] NCCL INFO Channel 0(Worker pid=9) ERROR 11-24 [x.py:1] ImportError: a.so: undefined symbol: b",
+            "vm:19:19 [0] NCCL INFO Chan(Worker pid=9) ERROR 11-24 [x.py:1] ImportError: a.so: undefined symbol: b",
             False,
         ),
         ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit", False),

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
-from dflash_tui.common.formatting import format_duration, format_gib
-from dflash_tui.events import Health
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
@@ -32,17 +31,21 @@ def ps(args: argparse.Namespace) -> int:
             figures = {"pid": run.pid, "age_s": age, "memory_bytes": memory, "synthetic": run.plan.synthetic}
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
             endpoint = Endpoint.from_run(run)
-            reached = {"url": endpoint.url, "model": endpoint.model, "key_variable": endpoint.key_variable}
+            reached = {
+                "url": "" if run.plan.rank else endpoint.url,
+                "model": endpoint.model,
+                "key_variable": endpoint.key_variable,
+            }
             print_json(fields | figures | reached)
         rows.append(
             (
                 run.id,
                 status,
-                str(run.plan.port),
+                UNKNOWN if run.plan.rank else str(run.plan.port),
                 str(run.pid),
                 format_duration(age),
                 format_gib(memory),
-                *((format_endpoint(Endpoint.from_run(run)),) if args.verbose else ()),
+                *((_describe_endpoint(run),) if args.verbose else ()),
                 _remark(run, verbose=args.verbose),
             )
         )
@@ -69,12 +72,14 @@ def _measure_memory(run: Run) -> int:
     return processes.measure_resident_memory(server_process.list_processes(run))
 
 
+def _describe_endpoint(run: Run) -> str:
+    return UNKNOWN if run.plan.rank else format_endpoint(Endpoint.from_run(run))
+
+
 def _read_status(run: Run) -> str:
     from dflash_tui.monitoring import run_reader
 
-    status = run_reader.replay_run(run).status
-    # Of all ranks only the first says when it is ready.
-    return "running" if run.plan.rank and status == Health.STARTING.value else status
+    return run_reader.replay_run(run).status
 
 
 def _remark(run: Run, *, verbose: bool) -> str:
