@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -72,7 +71,7 @@ async def send_measured_rounds(
         keep: takes each answer that counts.
         records: gets the record of each number of streams.
     """
-    meter = partial(nvml.read_energy, run.plan.gpus) if run.plan.gpus else None
+    meter = nvml.find_energy_meter(run.metered_gpus)
     for streams in design.concurrency:
         record = LoadRecord(Load(streams), meter)
         if records is not None:

@@ -270,6 +270,11 @@ def read_gpus(timeout: float | None = None) -> tuple[Gpu, ...] | None:
         return None
 
 
+def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None:
+    """Return what reads the joules that these GPUs have consumed; None without any."""
+    return partial(read_energy, uuids) if uuids else None
+
+
 def read_energy(uuids: Sequence[str]) -> float | None:
     """Return the joules that these GPUs have consumed since their driver was loaded; None where one does not say."""
     try:

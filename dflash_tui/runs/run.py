@@ -103,6 +103,11 @@ class Run(msgspec.Struct, frozen=True):
         return os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
 
     @property
+    def metered_gpus(self) -> tuple[str, ...]:
+        """The UUIDs of GPUs whose energy is that of the whole server; none where it has others on further hosts."""
+        return () if self.plan.cluster else self.plan.gpus
+
+    @property
     def launched(self) -> Launched:
         """The event of the launch."""
         plan = self.plan

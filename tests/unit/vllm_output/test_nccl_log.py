@@ -1,10 +1,13 @@
 """What NCCL says of the network between ranks: its lines, as its sources of 2.22 to 2.30 write them."""
 
+import zipfile
+
 import pytest
 
 from dflash_tui.events import Noted, Problem
 from dflash_tui.vllm_output.log_reader import LogReader
 from dflash_tui.vllm_output.nccl_log import FACT, NetworkLines, NetworkReader, describe_network, is_information
+from tests.support.recordings import RUNS
 
 # Lines of one communicator over RoCE, and of one over sockets.
 ROCE = """\
@@ -117,6 +120,14 @@ def test_the_log_reader_tells_of_it_when_it_changes(log, networks):
     said = [event.text for event in events if isinstance(event, Noted) and event.name == FACT]
     assert said[: len(networks)] == networks
     assert len(said) == (1 if len(networks) == 1 else 6)
+
+
+def test_a_healthy_server_over_two_gpus():
+    """As recorded: NCCL chose sockets for hosts that there are none of, and looked for functions of RoCE in vain."""
+    with zipfile.ZipFile(RUNS / "h200-two-ranks.zip") as archive:
+        events = LogReader(0.0, 0.0).feed(archive.read("server.log"))
+    assert [event.text for event in events if isinstance(event, Noted) and event.name == FACT] == ["Socket", "P2P"]
+    assert not [event.text for event in events if isinstance(event, Problem) and "NCCL" in event.text]
 
 
 def test_words_of_users():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import aclosing
-from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -77,7 +76,7 @@ class Bench(NamedTuple):
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
         load = Load(0 if self.rate else streams, self.rate, self.ramp, refill=not self.with_vllm)
-        record = LoadRecord(load, partial(nvml.read_energy, run.plan.gpus) if run.plan.gpus else None)
+        record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus))
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, self.sampling,
             rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
