@@ -270,7 +270,7 @@ class DflashApp(ServerApp):
         from dflash_tui.tui.screens.chat import ChatScreen
 
         watched = self.run_screen.run if self.has_server else None
-        run = watched or next(reversed(registry.list_living_runs()), None)
+        run = watched or next(reversed(registry.list_living_servers()), None)
         if run is None:
             self.notify("no server is running", severity="warning")
             return

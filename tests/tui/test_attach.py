@@ -108,6 +108,8 @@ async def test_stop_asks_and_only_yes_stops(running):
         assert panel.run_screen.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
     assert format_farewell([]) == ""
+    further = format_farewell([msgspec.structs.replace(running, plan=msgspec.structs.replace(running.plan, rank=1))])
+    assert ("rank 1" in further, running.id in further, f":{running.plan.port}" in further) == (True, True, False)
 
 
 async def test_launching_beside_a_server_asks_first(running):
