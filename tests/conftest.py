@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_nvml, fake_runs
+from tests.support.engine_copy import copy_engine
 from tests.support.pty_terminal import Terminal
 
 # Textual gives a screen 30 s to settle, we give a hub 10 s to answer: a busy machine needs more. What hangs is ended
@@ -56,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What is begun first, each by one worker: with the real engine one after the other, beside them those that mostly wait,
 # then what is slow to make.
-_FIRST = ("engine", "engine that waits", "engine that waits for hosts", "simulation", "resolve", "releases", "sources")
+_FIRST = ("engine", "engine that waits", "simulation", "resolve", "releases", "sources")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -80,8 +82,7 @@ def _group(item: pytest.Item) -> str:
     """Return the name of those that are run by one worker: with the real engine, or with what is slow to make."""
     fixtures = getattr(item, "fixturenames", ())
     if "demo_engine" in fixtures and {"vllm", "server"} & set(item.path.parts):
-        waits = item.get_closest_marker("waits")
-        return " ".join(["engine", "that waits", *waits.args]) if waits else "engine"
+        return "engine that waits" if item.get_closest_marker("waits") else "engine"
     return next((name for name in ("releases", "sources") if name in fixtures), "")
 
 
@@ -164,15 +165,34 @@ def engine_turn(request, demo_engine, engine_data) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def own_engine_data(engine_data, demo_engine) -> Iterator[Path]:
+    """Return a data folder with a copy of the kept engine, whose files may change while others use that one."""
+    with tempfile.TemporaryDirectory(dir=engine_data, prefix="own-") as folder:
+        copy_engine(engine_data / "dflash-tui", Path(folder) / "dflash-tui")
+        yield Path(folder)
+
+
 @pytest.fixture
 def with_engine(folders, engine_turn, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
     """Use the kept engine and its caches; end whatever server the test leaves."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(engine_data))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
-    for name, value in ONE_THREAD.items():
-        monkeypatch.setenv(name, value)
+    _use_engine(engine_data, engine_data, monkeypatch)
     yield folders
     _end_servers()
+
+
+@pytest.fixture
+def with_own_engine(folders, engine_turn, own_engine_data, engine_data, monkeypatch) -> Iterator[Path]:
+    """Use a copy of the kept engine, and its caches; end whatever server the test leaves."""
+    _use_engine(own_engine_data, engine_data, monkeypatch)
+    yield folders
+    _end_servers()
+
+
+def _use_engine(data: Path, engine_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"XDG_DATA_HOME": str(data), "XDG_CACHE_HOME": str(engine_data / "cache"), **ONE_THREAD}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

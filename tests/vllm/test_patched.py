@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.runs import registry
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.alone]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 PORT = "8761"
 PATCH = "cpu-expand-kernel"
 
@@ -65,7 +65,7 @@ def state() -> str:
     return str(found["state"])
 
 
-def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
+def test_the_patch_is_what_makes_sampled_drafts_count(with_own_engine):
     """With it at least four tokens a step; without it nothing beyond the first; a running server is not changed."""
     dflash("engine", "install", "demo-cpu")
     assert state() == "applied-by-us"

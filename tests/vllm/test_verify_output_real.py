@@ -15,7 +15,7 @@ from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdi
 from tests.support import command_line
 
 pytestmark = [
-    pytest.mark.vllm, pytest.mark.long, pytest.mark.alone, pytest.mark.timeout(1800),
+    pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800),
     pytest.mark.usefixtures("nothing_left"),
 ]  # fmt: skip
 PROMPTS, PORT = "5", "8771"
@@ -43,7 +43,7 @@ files:
 
 
 @pytest.fixture
-def target(with_engine, demo_engine, tmp_path) -> Path:
+def target(with_own_engine, demo_engine, tmp_path) -> Path:
     """Return the demo's target, whose head prefers the token after the last one to the last one itself.
 
     So of each draft, which is one token seven times, the first is right and the second is not.
