@@ -297,7 +297,7 @@ def _choose_of_class(
 def _choose_named(
     wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the GPUs of these names; to one alone come others of its class where the server takes more."""
+    """Return the GPUs of these names; to one alone, or those of one rank, come others where the server takes more."""
     if not probe.gpus:
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
         hint = suggest_nearest(wanted.lower(), set(Hardware), "did you mean {}? ")
@@ -311,6 +311,6 @@ def _choose_named(
     resolved = resolve(hardware)
     others = [card for card in probe.gpus if card.hardware is hardware and not card.trouble and card not in named]
     count = min(count_gpus_per_host(resolved) * ranks, len(named) + len(others))
-    if len(named) == 1 and count > 1:
-        return resolved, named + gpus.choose_gpus(others, hardware, count - 1)
+    if len(named) in {1, count_gpus_per_host(resolved)} and count > len(named):
+        return resolved, named + gpus.choose_gpus(others, hardware, count - len(named))
     return resolved, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)

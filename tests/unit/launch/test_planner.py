@@ -144,6 +144,16 @@ def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
     assert [list(planned.plan.gpus) for planned in ranks] == [[f"GPU-{index}" for index in own] for own in taken]
 
 
+def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
+    """As in an A/B, whose boots keep to the GPUs of its first plan."""
+    request = LaunchRequest(
+        RECIPE, gpu="GPU-3,GPU-4", settings={"tensor-parallel-size": "4", "hosts": "2"}, peers=("local",)
+    )
+    probe = GpuProbe(tuple(map(h200, range(2, 6))), "580.95")
+    taken = [[card.index for card in planner.plan_launch(request, probe, rank=rank).gpus] for rank in (0, 1)]
+    assert [sorted(own) for own in taken] == [[3, 4], [2, 5]]
+
+
 def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
     request = LaunchRequest(RECIPE, settings=TWO, peers=("local",))
     for rank in (0, 1):
