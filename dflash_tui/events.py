@@ -76,8 +76,7 @@ class Preparing(Event, frozen=True, tag="preparing"):
 class Launched(Event, frozen=True, tag="launched"):
     """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
 
-    `num_speculative_tokens` is what was asked for, 0 without speculation and None when that is not known, and `method`
-    how they are drafted, or empty.
+    `num_speculative_tokens` is what was asked for, 0 without speculation, None when unknown; `method` is how, or empty.
     """
 
     run: str

@@ -29,18 +29,18 @@ class NetworkLines:
     """Puts together what the lines of one log say that NCCL talks over."""
 
     def __init__(self) -> None:
-        self._said = dict.fromkeys(_TELLING, "")
+        self._networks = dict.fromkeys(_TELLING, "")
 
     def read_line(self, line: str) -> None:
         """Take in a line; most say nothing of it."""
         match = _SAID.search(line) if _SIGN in line else None
         if match and match.lastgroup:
-            self._said[match.lastgroup] = match[match.lastgroup].strip()
+            self._networks[match.lastgroup] = match[match.lastgroup].strip()
 
     @property
     def network(self) -> str:
         """NCCL's word for it, such as `IB`, `Socket` or, between GPUs of one host, `P2P`; empty before it said any."""
-        return next(filter(None, self._said.values()), "")
+        return next(filter(None, self._networks.values()), "")
 
 
 def is_information(line: str) -> bool:
@@ -63,15 +63,15 @@ class NetworkReader:
 
     def __init__(self) -> None:
         self._lines = LineBuffer(LINE_LIMIT)
-        self._said = NetworkLines()
+        self._lines_read = NetworkLines()
 
     @property
     def network(self) -> str:
         """What `NetworkLines` has of it; empty before."""
-        return self._said.network
+        return self._lines_read.network
 
     def feed(self, data: bytes) -> None:
         """Take in further bytes of the log."""
         for line in self._lines.feed(data):
             if _SIGN.encode() in line:
-                self._said.read_line(clean_line(line.decode(errors="replace")))
+                self._lines_read.read_line(clean_line(line.decode(errors="replace")))
