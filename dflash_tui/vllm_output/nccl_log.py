@@ -63,15 +63,15 @@ class NetworkReader:
 
     def __init__(self) -> None:
         self._lines = LineBuffer(LINE_LIMIT)
-        self._lines_read = NetworkLines()
+        self._nccl = NetworkLines()
 
     @property
     def network(self) -> str:
         """What `NetworkLines` has of it; empty before."""
-        return self._lines_read.network
+        return self._nccl.network
 
     def feed(self, data: bytes) -> None:
         """Take in further bytes of the log."""
         for line in self._lines.feed(data):
             if _SIGN.encode() in line:
-                self._lines_read.read_line(clean_line(line.decode(errors="replace")))
+                self._nccl.read_line(clean_line(line.decode(errors="replace")))

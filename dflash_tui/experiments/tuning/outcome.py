@@ -71,7 +71,8 @@ def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
     Beside what it took that is a boot of another setting, and two more of each.
     """
     published = [boot for boot in boots if not boot.error]
-    return spent + max(map(ranking.reckon_anew, published)) + 4 * max(map(ranking.reckon_again, published))
+    again = (BOOTS_FOR_A_VERDICT - 2) * max(map(ranking.reckon_again, published))
+    return spent + max(map(ranking.reckon_anew, published)) + again
 
 
 def _judge_answers(comparison: Comparison | None) -> str:
