@@ -343,11 +343,11 @@ def is_over(design: Design) -> bool:
 @pytest.mark.long
 def test_the_boots_of_an_earlier_experiment_are_in_the_report_of_the_same_one_later(port):
     """Asked of the same launches and prompts; what each arm's boots spread by then is kept for who judges it anew."""
-    # An answer that a busy machine reads in one piece has no speed, and a verdict that lacks a prompt is refused.
+    # An answer that a busy machine reads in one piece has no speed; a prompt without any refuses the verdict.
     fake_engine.make(port, {7: ["pace=0.1"], 4: ["pace=0.1"]})
     reports = []
     for _ in range(2):
-        design = begin("--boots", "2")
+        design = begin("--boots", "2", "--rounds", "3")
         wait_until(functools.partial(is_over, design))
         reports.append(store.read_report(store.experiment_folder(design.id)))
     first, second = reports

@@ -149,9 +149,9 @@ async def _send_five_more(run: Run, state: RunState) -> None:
 
 
 async def _vllm_s_own_benchmark_agrees(run: Run) -> None:
-    """`vllm bench serve` with the same five prompts: acceptance within half a point, and the same order of speed.
+    """`vllm bench serve` with the same five prompts: as many tokens, and acceptance within half a point.
 
-    The two run one after the other on cores that others use, too, so their speeds say little here.
+    The two run one after the other on cores that others use, too, so their speeds say nothing here.
     """
     words = ["bench", run.id, "--with-vllm", "--scale", "0.1", "--temperature", "0.7", "--json"]
     bench = await asyncio.create_subprocess_exec(*COMMAND, *words, stdout=subprocess.PIPE)
@@ -164,7 +164,8 @@ async def _vllm_s_own_benchmark_agrees(run: Run) -> None:
     # Theirs counts what the last step of an answer cuts off, ours does not.
     assert 1 + 7 * ours["acceptance"] == pytest.approx(theirs["acceptance_length"], abs=0.05)
     assert ours["acceptance_length"] <= theirs["acceptance_length"] + 0.05
-    assert 0.25 < ours["tok_s"] / theirs["tok_s"] < 4  # chunks taken for tokens would be further apart
+    [file] = run.folder.glob("vllm-bench-*.json")
+    assert ours["tokens"] == json.loads(file.read_text())["total_output_tokens"]  # of chunks there are fewer
 
 
 async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
