@@ -144,7 +144,7 @@ def resident(path: Path) -> int:
 
 @pytest.fixture
 def cached(tmp_path: Path) -> Path:
-    """Return a file of 64 MB that the page cache holds."""
+    """Return a file of 64 MB that the page cache holds, but for what a kernel takes back at once."""
     if system._mount(tmp_path)[1] == "tmpfs":
         pytest.skip("what lies in memory only cannot be dropped from it")
     path = tmp_path / "model.safetensors"
@@ -153,7 +153,7 @@ def cached(tmp_path: Path) -> Path:
         file.flush()
         os.fsync(file.fileno())
     path.read_bytes()
-    assert resident(path) == 64 * MIB
+    assert resident(path) > 32 * MIB
     return path
 
 
@@ -173,7 +173,7 @@ def test_the_speed_of_a_disk_is_read_from_the_disk(cached, tmp_path):
     assert speed is not None
     assert speed > 0
     # Beyond the limit nothing is read, but for what the kernel reads ahead.
-    assert resident(cached) > 8 * MIB
+    assert resident(cached) > MIB
     assert system.measure_read_speed([small]) is None
     assert system.measure_read_speed([]) is None
 
