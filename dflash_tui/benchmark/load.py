@@ -188,7 +188,7 @@ async def keep_under_way(
     """
     load, under_way, left = record.load, set[asyncio.Task[RequestDone]](), deque(counted)
     counting, began, starts, refill = len(counted), time.perf_counter(), load.list_starts(seed), load.refill
-    due = next(starts)
+    due, over = next(starts), list[RequestDone]()
     try:
         while counting:
             while True:
@@ -206,22 +206,26 @@ async def keep_under_way(
                 )
                 under_way.add(asyncio.create_task(_fly(record, flight, send, prompt, number)))
                 due = next(starts)
+            # What takes them may take its time: others are under way again by now.
+            for request in over:
+                yield request
             done = await _wait_for_some(under_way, began + (due if free else load.next_rise(now)))
             under_way -= done
-            for task in done:
-                request = task.result()
-                counting -= request.kind != FILLER
-                refill = refill and not request.error  # what fails at once would be sent again and again
-                yield request
-        for task in under_way:
-            task.cancel()
-        for broken_off in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(broken_off, RequestDone):
-                yield broken_off
+            over = [task.result() for task in done]
+            counting -= sum(request.kind != FILLER for request in over)
+            refill = refill and not any(request.error for request in over)  # it would be sent again and again
+        for request in [*over, *await _break_off(under_way)]:
+            yield request
     finally:
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await _break_off(under_way)
+
+
+async def _break_off(under_way: set[asyncio.Task[RequestDone]]) -> list[RequestDone]:
+    """End requests; return those that had something until then."""
+    for task in under_way:
+        task.cancel()
+    ended = await asyncio.gather(*under_way, return_exceptions=True)
+    return [request for request in ended if isinstance(request, RequestDone)]
 
 
 async def _fly(record: LoadRecord, flight: Flight, send: Send, prompt: Prompt, number: int) -> RequestDone:

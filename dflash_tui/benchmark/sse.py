@@ -186,16 +186,18 @@ class CompletionStream:
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
         tokens = _count(self._usage.get("completion_tokens"))
+        now = time.perf_counter()
+        ended = self._ended or now
         arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
         if not self.error and not tokens:
             self.error = "the answer holds no token"
         return RequestDone(
-            at=time.time(),
+            at=time.time() - (now - ended),
             kind=self.kind,
             tokens=tokens,
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
             ttft=arrivals.times[0] - self._began if arrivals.times else None,
-            total=(self._ended or time.perf_counter()) - self._began,
+            total=ended - self._began,
             decode_tok_s=arrivals.measure_speed(tokens),
             finish=quote_server_text(self._finish),
             error=self.error,

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from dflash_tui.benchmark import sse
 from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.event_json import decode_recorded, encode
@@ -203,3 +205,16 @@ def test_arrivals_of_a_long_answer_are_thinned():
         stream.arrivals.take(count, carries=True)
     counts = [count for _, count in stream.list_marks()]
     assert (counts[0], counts[1], counts[-1], len(counts) <= MOST_MARKS) == (1, 4, 2 * MOST_MARKS + 1, True)
+
+
+def test_a_request_is_over_when_the_server_says_so(monkeypatch):
+    """Not when its connection is at rest, up to a second later: other readings are held against that time."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], time=lambda: 1000 + now[0])
+    monkeypatch.setattr(sse, "time", clock)
+    stream = CompletionStream("Math")
+    now[0] = 2.0
+    stream.take("data: [DONE]")
+    now[0] = 3.0
+    done = stream.result()
+    assert (done.at, done.total) == (1002.0, 2.0)
