@@ -41,13 +41,13 @@ async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tu
         return seconds, ""
     deadline, line = time.monotonic() + RELEASE_TIMEOUT, ""
     while (unreleased := await asyncio.to_thread(_unreleased_memory, before)) > before.ours * _RELEASED_SHARE:
+        if line != (line := f"releasing {format_gib(unreleased)}"):
+            report(line)
         if time.monotonic() >= deadline:
             missing = f"{format_gib(unreleased)} of {format_gib(before.ours)} of GPU memory"
             what = f"{missing} not released after {RELEASE_TIMEOUT:.0f} s"
             hint = "dflash-tui gpus shows which processes hold it, dflash-tui orphans those left of a server"
             return seconds, f"{what}; {hint}"
-        if line != (line := f"releasing {format_gib(unreleased)}"):
-            report(line)
         await asyncio.sleep(_INTERVAL)
     return seconds, ""
 

@@ -35,7 +35,7 @@ from dflash_tui.planning.cluster.hosts import LOCAL
 
 # The agent says something each second while a run is watched.
 LOST_SECONDS = 5.0
-HELLO_SECONDS = 15.0
+HELLO_SECONDS = 30.0
 _MOST_EVENTS = 256
 _ERRORS_KEPT = 4096
 _CLOSE_SECONDS = 2.0

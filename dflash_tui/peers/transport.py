@@ -17,13 +17,13 @@ from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster.hosts import LOCAL
 
-# A question nobody sees would wait for ever, and a connection that is cut is found within 6 s. One of its own: what
-# another shares with us ends with that.
+# A question nobody sees would wait for ever. A host that loads models answers late; a connection that is cut is found
+# within 12 s. One of its own: what another shares with us ends with that.
 _OPTIONS = {
     "BatchMode": "yes",
-    "ConnectTimeout": "4",
+    "ConnectTimeout": "10",
     "ServerAliveInterval": "2",
-    "ServerAliveCountMax": "2",
+    "ServerAliveCountMax": "5",
     "ControlMaster": "no",
     "ControlPath": "none",
     "ForwardAgent": "no",

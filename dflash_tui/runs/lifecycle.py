@@ -35,7 +35,7 @@ from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
 # For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
-_TRACKER_ROUNDS = 15
+_TRACKER_ROUNDS = 50
 
 
 def launch_server(

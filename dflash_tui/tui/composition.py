@@ -1,4 +1,4 @@
-"""Guards of methods that Textual or a worker calls when the parts of a widget are not there: not yet, or no longer."""
+"""Guards of methods that Textual, a timer or a worker calls when a widget is not ready for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.worker import Worker
 
 Composed = TypeVar("Composed", bound=Widget)
 Opened = TypeVar("Opened", bound=Screen[Any])
@@ -37,3 +38,17 @@ def while_open(draw: Callable[[Opened], None]) -> Callable[[Opened], None]:
                 raise
 
     return draw_if_open
+
+
+def each_in_turn(begin: Callable[[], Worker[Any]]) -> Callable[[], None]:
+    """Return what a timer calls to begin work anew: not before the last it began is over.
+
+    Work that takes longer than the interval, as from a slow disk, would be cancelled by its successor each time.
+    """
+    begun: list[Worker[Any]] = []
+
+    def begin_when_over() -> None:
+        if not begun or begun[-1].is_finished:
+            begun[:] = [begin()]
+
+    return begin_when_over

@@ -36,7 +36,7 @@ _POOL_THREADS = 8
 # Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
 _OTHER_THREADS = 4
 # Textual waits for ever for a terminal that takes no more output, as one that is gone does.
-_SECONDS_TO_EXIT = 3.0
+_SECONDS_TO_EXIT = 15.0
 # How long a message stays that does not say it.
 _SECONDS: dict[SeverityLevel, float] = {"information": 4.0, "warning": 8.0, "error": 8.0}
 

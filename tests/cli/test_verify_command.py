@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.conversation import functional_check
+from dflash_tui.benchmark.conversation.chat import Turn
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.planning.plan import Plan
@@ -52,6 +53,21 @@ def verified(capfd, *words: str) -> tuple[int, dict[str, tuple[str, str]]]:
     line = capfd.readouterr().out.splitlines()[0]
     check_lines("verify", [line])
     return code, {check["name"]: (check["result"], check["detail"]) for check in json.loads(line)["checks"]}
+
+
+@pytest.mark.parametrize(("late", "result"), [(1, "passed"), (2, "failed")])
+def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch, late, result):
+    """A busy machine may read a short answer at once; what never streams fails."""
+    ask, asked = functional_check._ask, []
+
+    async def ask_late(run: Run, text: str, **more: Any) -> Turn:
+        turn = await ask(run, text, **more)
+        asked.append(text)
+        return replace(turn, request=replace(turn.request, chunk_p50=None)) if len(asked) <= late else turn
+
+    monkeypatch.setattr(functional_check, "_ask", ask_late)
+    _, checks = verified(capfd, serve(*ABLE).plan.recipe)
+    assert (checks["streams"][0], asked[0]) == (result, asked[1])
 
 
 def test_a_pair_that_can_all_of_it_passes(serve, capfd):

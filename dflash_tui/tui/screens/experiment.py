@@ -26,7 +26,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.eta import expect_startup
-from dflash_tui.tui.composition import once_composed, while_open
+from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.experiment_view import ExperimentView, read_experiment, read_outlook
@@ -118,7 +118,7 @@ class ExperimentScreen(Screen[None]):
     def on_mount(self) -> None:
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TITLES
         self.query_one(Requests).hint = Content.assemble(("none yet", MUTED))
-        self.set_interval(_EVERY, self.reload)
+        self.set_interval(_EVERY, each_in_turn(self.reload))
         self.reload()
 
     def on_screen_resume(self) -> None:

@@ -31,7 +31,7 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed, while_open
+from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.model_lookups import ModelLookups
 from dflash_tui.tui.own_recipes import OwnRecipesScreen
@@ -136,7 +136,7 @@ class LaunchScreen(OwnRecipesScreen):
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self.set_timer(_PATIENCE, self._uncover)
-        self.set_interval(2.0, self.probe_and_list)
+        self.set_interval(2.0, each_in_turn(self.probe_and_list))
 
     @while_open
     def _uncover(self) -> None:
