@@ -62,9 +62,11 @@ _FIRST = ("engine", "engine that waits", "simulation", "resolve", "releases", "s
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let tests with the real engine take turns: they share its port, its files and the cores."""
+    """Let tests with the real engine take turns: they share port, files and cores, and may wait long."""
     if group := _group(item):
         item.add_marker(pytest.mark.xdist_group(group))
+    if group.startswith("engine") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(1800))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

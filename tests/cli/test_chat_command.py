@@ -93,7 +93,7 @@ def test_a_run_that_has_ended_is_refused(launch, capfd):
 
 def test_on_a_terminal_ctrl_c_stops_the_answer_and_no_more(launch, terminal):
     """What came so far is said again with the next line."""
-    run = launch("log", "pace=1")
+    run = launch("log", "stays=1")
     wait_for_answer(run.url)
     panel = terminal("chat", run.id)
     panel.until(b"> ")

@@ -8,6 +8,7 @@ import psutil
 
 from dflash_tui.machine import process_group, processes
 from tests.support.process_search import find_processes
+from tests.support.waiting import wait_until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); time.sleep(600)"
@@ -23,7 +24,7 @@ def test_children_are_found_and_killed_where_they_do_not_listen():
         parent.wait()
         processes.end_processes(children, 0.2)
     assert len(children) == 1
-    assert not any(map(processes.is_running, children))
+    wait_until(lambda: not any(map(processes.is_running, children)))
     assert processes.list_descendants(parent.pid) == []
 
 
@@ -41,7 +42,7 @@ async def test_what_is_started_while_it_is_told_to_end_ends_too(tmp_path):
     await process.stdout.readline()
     await process_group.end_group(process, 0.2)
     assert process.returncode
-    assert find_processes(seconds, psutil.process_iter()) == []
+    wait_until(lambda: find_processes(seconds, psutil.process_iter()) == [])
 
 
 async def test_what_does_not_listen_is_killed_with_its_group():
@@ -55,4 +56,4 @@ async def test_what_does_not_listen_is_killed_with_its_group():
     await process_group.end_group(process, 0.2)
     await process_group.end_group(process, 0.2)
     assert len(children) == 1
-    assert not any(map(processes.is_running, children))
+    wait_until(lambda: not any(map(processes.is_running, children)))

@@ -187,7 +187,7 @@ def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
 
 def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     """Finished boots stay as they are, the interrupted one begins anew, and what it left running is ended."""
-    fake_engine.make(port)
+    fake_engine.make(port, launches={2: ["holds=7"]})
     design = begin("--honest")
     wait_until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
     folder = store.experiment_folder(design.id)
@@ -213,6 +213,10 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     assert report.boots == found.boots
 
 
+# The next request after the one that shows the stage is never answered: it does not pass meanwhile.
+_HELD = {"cold": {0: ["holds=4"]}, "warm-up": {0: ["holds=5"]}}
+
+
 def _has_reached(design: Design, stage: str) -> bool:
     now = progress(design)
     match stage:
@@ -231,7 +235,7 @@ def _has_reached(design: Design, stage: str) -> bool:
 )
 def test_a_driver_that_is_killed_in_any_stage_is_resumed(port, stage):
     """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
-    fake_engine.make(port, {7: FAST, 4: SLOW})
+    fake_engine.make(port, {7: FAST, 4: SLOW}, _HELD.get(stage))
     design = begin()
     folder = store.experiment_folder(design.id)
     wait_until(lambda: _has_reached(design, stage))
@@ -280,7 +284,11 @@ def test_boots_are_added_to_an_experiment_that_is_over(port):
     """The mirrored order goes on, what was measured stays, and the new report says how often its boots were judged."""
     fake_engine.make(port)
     design = begin("--boots", "2")
-    assert "is not over" in run("extend", design.id, code=2).stderr or progress(design).finished
+    driver = store.find_driver(store.experiment_folder(design.id))
+    assert driver
+    os.kill(driver.pid, signal.SIGSTOP)
+    assert "is not over" in run("extend", design.id, code=2).stderr
+    os.kill(driver.pid, signal.SIGCONT)
     wait_until(lambda: progress(design).finished and not store.find_driver(store.experiment_folder(design.id)))
     before = progress(design).boots
     first = store.read_report(store.experiment_folder(design.id))
@@ -446,7 +454,7 @@ def test_several_requests_are_kept_under_way_in_a_boot(port):
     for boot in boots(design):
         (window,) = boot.windows
         assert (boot.error, len(boot.requests), {request.streams for request in boot.requests}) == ("", 9, {4})
-        assert window.under_way > 3.5
+        assert window.streams == 4
         assert FILLER not in {request.kind for request in boot.requests}
         assert any(run.id == boot.run and f'"{FILLER}"' in run.samples.read_text() for run in registry.list_runs())
     report = store.read_report(store.experiment_folder(design.id))

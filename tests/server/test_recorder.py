@@ -10,6 +10,7 @@ import sys
 import time
 from itertools import pairwise
 
+import httpx
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from dflash_tui.benchmark import (
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.cli.commands.server import up
-from dflash_tui.common import private_files
+from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import diagnose_run
@@ -44,6 +45,7 @@ from dflash_tui.monitoring import (
     sampler,
 )
 from dflash_tui.run_state import idle_probe
+from dflash_tui.run_state.alarm import Alarm
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs import (
     lifecycle,
@@ -80,6 +82,24 @@ async def test_the_first_answer_may_take_long(launch):
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
     assert Health.UNHEALTHY not in [change.health for change in recorded(run, HealthChanged)]
+
+
+@pytest.mark.parametrize(("misses", "unhealthy"), [(1, False), (2, True)])
+async def test_one_missed_poll_is_no_failure(launch, monkeypatch, misses, unhealthy):
+    """A server that compiles for its first request may be late once."""
+    fetch, asked = bounded_http.fetch_bounded, list[str]()
+
+    async def miss(http: httpx.AsyncClient, url: str, name: str = "") -> bytes:
+        asked.append(url)
+        if url == "/health" and 2 < asked.count(url) <= 2 + misses:
+            raise httpx.ReadTimeout("late")
+        return await fetch(http, url, name)
+
+    monkeypatch.setattr(bounded_http, "fetch_bounded", miss)
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and asked.count("/health") > 2 + misses)
+    assert (Health.UNHEALTHY in [change.health for change in recorded(run, HealthChanged)]) is unhealthy
 
 
 async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch, monkeypatch):
@@ -323,8 +343,8 @@ async def test_a_request_is_measured_by_its_usage(launch):
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
-    span = done.total - done.ttft
-    assert done.decode_tok_s == pytest.approx(39 / span, rel=0.5)
+    assert done.chunk_p50 is not None
+    assert done.decode_tok_s == pytest.approx(39 / (2 * done.chunk_p50), rel=1e-6)  # of two gaps: their mean
 
 
 async def test_no_server_is_a_failed_request():
@@ -359,9 +379,12 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
         await until(lambda: state.health is Health.WARM)
         assert find_alarms(state, time.time()) == []
         psutil.Process(run.pid).suspend()
-        await until(lambda: any(alarm.kind == "hang" for alarm in find_alarms(state, time.time())))
-        [alarm] = find_alarms(state, time.time())
-        assert str(run.pid) in alarm.hint
+
+        def list_hangs() -> list[Alarm]:  # an answer that it was about to give may be missed, too
+            return [alarm for alarm in find_alarms(state, time.time()) if alarm.kind == "hang"]
+
+        await until(lambda: state.suspended and list_hangs())
+        assert str(run.pid) in list_hangs()[0].hint
         psutil.Process(run.pid).resume()
         await until(lambda: find_alarms(state, time.time()) == [])
 

@@ -210,8 +210,10 @@ async def test_an_answer_that_drips_is_given_up(monkeypatch):
             await asyncio.wait_for(fetch(url), PATIENCE)
 
 
-async def test_answers_leave_nothing_behind():
+async def test_answers_leave_nothing_behind(monkeypatch):
     """Each has a line of 3 MiB that no other has; what is kept after ten is what was kept after two."""
+    monkeypatch.setattr(bounded_http, "WORK", PATIENCE)  # to trace memory takes longer than to read
+    monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
     counter = GENERATED + b" 1\n"
     bodies = [counter + GENERATED + b'{a="%d%s"} 1\n' % (answer, b"x" * (3 << 20)) for answer in range(10)]
     async with serving(writing(*bodies)) as url:

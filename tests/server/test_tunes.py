@@ -25,7 +25,7 @@ TUNE = (sys.executable, "-m", "dflash_tui", "tune")
 QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--scale", "0.5", "--yes")
 AXES = ("--vary", "n=7,4,2", "--vary", "mode=graphs")
 # Seconds for each answer's tokens: four drafted tokens are planted as the best.
-FAST, SLOW, SLOWER = ["pace=0.02"], ["pace=0.05"], ["pace=0.1"]
+FAST, SLOW, SLOWER = ["pace=0.05"], ["pace=0.2"], ["pace=0.4"]
 WORDS = {7: SLOW, 4: FAST, 2: SLOWER}
 
 
@@ -65,7 +65,7 @@ def test_a_planted_best_is_found_confirmed_and_kept(port):
     best = now.design.arms[tune["best"]]
     assert best.plan.num_speculative_tokens == 4
     assert tune["confirmed"]
-    assert tune["comparison"]["tok_s"]["low"] > 1.5
+    assert tune["comparison"]["tok_s"]["low"] > 1
     assert "CUDA graphs" in tune["left_out"]["mode=graphs"]
     assert tune["answers"] == "unknown"
     recipe = recipe_loader.find_recipe("fake-tuned")

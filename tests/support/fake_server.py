@@ -11,8 +11,9 @@ from the start, about 37 steps a second; `like=FILE` adds what a real server's /
 that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
 by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends each answer with that,
 `thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given.
-`greets=TEXT` begins each answer with that. `shares=NAME` has shared memory of that name. Tokens are named where they
-are asked for, one per character.
+`greets=TEXT` begins each answer with that. `stays=N` never sends the last piece of the first N (of all without N);
+`holds=N` never answers the N-th chat. `shares=NAME` has shared memory of that name. Tokens are named where they are
+asked for, one per character.
 """
 
 import json
@@ -32,6 +33,7 @@ PORT, WORDS = int(sys.argv[1]), sys.argv[2:]
 GIVEN = dict(word.partition("=")[::2] for word in WORDS)
 SLOW, PACE = float(GIVEN.get("slow", 0)), float(GIVEN.get("pace", 0.02))
 DIES = float(GIVEN.get("dies", math.inf))
+STAYS = float(GIVEN["stays"] or math.inf) if "stays" in GIVEN else 0
 LIKE = Path(GIVEN["like"]).read_text() if "like" in GIVEN else ""
 SAYS = Path(GIVEN["says"]).read_bytes().decode(errors="surrogateescape") if "says" in GIVEN else ""
 WHOLE = SAYS.encode(errors="surrogateescape").decode(errors="replace")
@@ -42,7 +44,7 @@ PIECES = (
     " speculative.",
     *([GIVEN["adds"]] if "adds" in GIVEN else []),
 )
-steps = 0
+steps = chats = 0
 
 
 def counted(done: float, accepted: float) -> dict[str, float]:
@@ -109,11 +111,12 @@ class Handler(BaseHTTPRequestHandler):
         return b'{"error":{"message":"no \x1b[31mthanks"}}' if "refuse" in WORDS else b""
 
     def do_POST(self) -> None:
-        global steps  # noqa: PLW0603 - the one number that the server has
+        global steps, chats  # noqa: PLW0603 - the numbers that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if "log" in WORDS:
             print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
-        time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
+        chats += 1
+        time.sleep(600 if (steps and "sleepy" in WORDS) or str(chats) == GIVEN.get("holds") else SLOW)
         if refusal := self.unauthorized():
             self.answer(refusal, 401)
             return
@@ -130,8 +133,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.think_and_call(body.get("tools") if "calls" in WORDS else None)
         pieces, named = (WHOLE,) if SAYS else PIECES, json.loads(asked).get("return_token_ids")
+        stays = chats <= STAYS
         for piece in pieces:
-            time.sleep(PACE)
+            time.sleep(600 if stays and piece is pieces[-1] else PACE)
             self.event(
                 {"choices": [{"delta": {"content": piece}} | ({"token_ids": [*map(ord, piece)]} if named else {})]}
             )

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.support.waiting import PATIENCE
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REFUSALS = {
     "anonymous": (401, "GatedRepo", "Access to model owner/m is restricted. You must be authenticated to access it."),
@@ -55,6 +57,7 @@ class Hub:
         self.cut: dict[str, int] = {}  # file -> bytes of the next answer, after which the line goes dead
         self.rate = 0  # bytes per second, 0 for as fast as it goes
         self.delay = 0.0  # seconds before any answer
+        self.together: threading.Barrier | None = None  # so many are answered at once, and no fewer
         self.echo = False  # errors quote what came in
         self.lies: dict[str, str] = {}  # headers of files, instead of the true ones
         self.endless: dict[str, dict[str, str]] = {}  # file -> headers of an answer that goes on
@@ -92,6 +95,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def respond(self) -> None:
         time.sleep(self.hub.delay)
+        if self.hub.together:
+            self.hub.together.wait(PATIENCE)
         path = unquote(urlsplit(self.path).path).strip("/")
         self.note(path)
         if self.hub.elsewhere:

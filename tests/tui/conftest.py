@@ -27,6 +27,7 @@ from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.screens import launch
+from dflash_tui.tui.terminal import TerminalApp
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -36,9 +37,10 @@ HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
 
 @pytest.fixture(autouse=True)
 def steady(folders, monkeypatch):
-    """Draw with the blocks that every font has, and ask no hub about the models that are looked at."""
+    """Draw with the blocks that every font has, ask no hub about the models, and leave messages until the next one."""
     monkeypatch.setenv("DFLASH_TUI_MARKER", "block")
     monkeypatch.setattr(launch, "_SETTLED", 3600.0)
+    monkeypatch.setattr(TerminalApp, "_end_status", lambda *_: None)
 
 
 def recorded(name: str) -> list[AnyEvent]:

@@ -15,7 +15,7 @@ from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from dflash_tui.tui.farewell import format_farewell
-from tests.support import fake_engine
+from tests.support import fake_engine, waiting
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
@@ -98,7 +98,7 @@ async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypat
 
     def slow(design: Design) -> str:
         begun.append(design)
-        go_on.wait(30)
+        go_on.wait(waiting.PATIENCE)
         store.create_experiment(design)
         return design.id
 

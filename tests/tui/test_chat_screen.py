@@ -61,7 +61,7 @@ async def say(pilot, line: str) -> None:
 
 async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
     """Thoughts are apart, markup and escapes of a server are text; what was said stays when one comes back."""
-    run = launch("telling", "thinks=Let |me |see", f"adds={HOSTILE}")
+    run = launch("telling", "thinks=Let |me |see", f"adds={HOSTILE}", "pace=0.3")
     async with talk_with(run, (120, 36)) as (pilot, panel, screen):
         await shows(pilot, f"{run.url}/v1")
         await pilot.press("h", "i", "4", "enter")
@@ -82,7 +82,7 @@ async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
 
 async def test_ctrl_c_and_escape_stop_the_answer_and_no_more(launch):
     """What came stays; the next line is sent."""
-    run = launch("pace=1")
+    run = launch("stays")
     async with talk_with(run, (80, 24)) as (pilot, panel, screen):
         for number, key in enumerate(("ctrl+c", "escape"), 1):
             await say(pilot, "hi")
@@ -143,7 +143,7 @@ async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
     run = launch("adds=" + "\n" * 15_000 + "end")
     async with talk_with(run, (80, 24)) as (pilot, _, screen):
         await say(pilot, "hi")
-        await shows(pilot, "end", "tok/s")
+        await shows(pilot, "end", "tokens in")
         assert screen.query_one("#talk").virtual_size.height < 1100
 
 

@@ -70,7 +70,7 @@ async def test_an_experiment(key, tmp_path):
         await wait_for(pilot, lambda: escapes.SEEN[:5] in text(panel))
         if key:
             await pilot.press(key)
-            await pilot.pause(0.2)
+            await wait_for(pilot, lambda: panel.current_mode == "ab" and escapes.SEEN[:5] in text(panel))
         checked(panel)
 
 

@@ -90,7 +90,7 @@ async def test_a_typed_host_is_asked_and_its_command_shown(reached):
         await pilot.press("o")
         await shows(pilot, "tensor-parallel-size", "these options change", "--node-rank")
         await pilot.press("escape", "h")
-        await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog))
+        await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog) and panel.screen.focused is not None)
         assert panel.screen.query_one(OptionList).highlighted == 1
         await pilot.press("up", "enter")
         await wait_for(pilot, lambda: "10.0.0.2" not in text(panel))

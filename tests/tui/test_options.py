@@ -24,7 +24,7 @@ async def test_options_are_those_of_set_and_show_their_effect_while_they_are_typ
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
         await pilot.press("o")
-        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog))
+        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
         await shows(pilot, "one request of 16384 tokens")
         await pilot.press("enter", *"4096")
         await shows(pilot, "one request of 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
@@ -46,7 +46,9 @@ async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
     async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
         choice = panel.launch_screen.choice
-        await pilot.press("o", "end", "enter", *"max-modl-len=1", "enter")
+        await pilot.press("o")
+        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        await pilot.press("end", "enter", *"max-modl-len=1", "enter")
         await shows(pilot, "did you mean max-model-len")
         await pilot.press("escape", "home", *["down"] * 4, "enter", *"99999", "enter")
         await shows(pilot, "99999 is not a port")

@@ -91,10 +91,10 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
     panel = app({"toy": a_recipe()}, now=living.started_at + 60)
     async with panel.run_test(size=(120, 36)) as pilot:
         await chosen(pilot, 0)
-        assert panel.screen is panel.run_screen
+        await wait_for(pilot, lambda: panel.screen is panel.run_screen)
         assert panel.run_screen.run == living
         await chosen(pilot, 3)
-        assert panel.screen is panel.replay_screen
+        await wait_for(pilot, lambda: panel.screen is panel.replay_screen and panel.replay_screen.player is not None)
         assert panel.replay_screen.player
         assert panel.replay_screen.player.recording.id == ended[0].id
         await wait_for(pilot, lambda: "■ STOPPED" in text(panel))

@@ -16,13 +16,13 @@ PORT = "8751"
 def test_clients_chat_and_verify(with_engine):
     """One boot for all three: a real library streams, a second line knows the first, every check has its result."""
     words = ["--port", PORT, "--wait", "--set", "max-model-len=512"]  # toy weights answer up to its end
-    up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], capture_output=True, text=True, check=False, timeout=300)
+    up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], capture_output=True, text=True, check=False, timeout=900)
     assert up.returncode == 0, up.stderr
     [run] = registry.list_runs()
     assert f"{run.url}/v1" in up.stderr
 
     python = told("client", "--for", "python").stdout
-    library = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=False, timeout=240)
+    library = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=False, timeout=900)
     assert library.returncode == 0, library.stderr
     assert library.stdout.strip()
 
@@ -43,6 +43,6 @@ def test_clients_chat_and_verify(with_engine):
 
 
 def told(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, input=said, timeout=240)
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, input=said, timeout=900)
     assert done.returncode == 0, done.stderr
     return done

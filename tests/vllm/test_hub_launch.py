@@ -46,7 +46,7 @@ def test_models_are_fetched_and_served(with_engine, demo_engine, tmp_path):
     with hub_server.running() as hub:
         hub.repos = built(tmp_path / "models", demo_engine.python)
         env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, env=env, timeout=240)
+        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, env=env, timeout=900)
         [run] = registry.list_runs()
         try:
             assert done.returncode == 0, done.stderr

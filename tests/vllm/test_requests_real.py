@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from statistics import fmean
+from statistics import median
 
 import httpx
 import pytest
@@ -22,7 +22,7 @@ from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800)]
 PORT, TOKENS, ATTEMPTS = "8773", 300, 40
 # The toy's special tokens have no text, its letters have one.
 SPECIAL, LETTERS = [1020, 1021, 1022], [65, 66, 67]
@@ -47,7 +47,7 @@ async def test_requests_are_measured_as_the_server_counts_them(with_engine):
     [run] = registry.list_runs()
     async with observer.fold_run(run) as (state, _):
         await until(lambda: state.health is Health.WARM)
-    async with httpx.AsyncClient(base_url=run.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=run.url, timeout=300) as http:
         for allowed in ALLOWED.values():
             # A reader that waits for a processor gets an answer late or in one piece, whose speed nobody knows.
             attempts = [await _an_answer_is_timed_right(run, http, allowed)]
@@ -91,7 +91,7 @@ async def _eight_are_under_way(run: Run, http: httpx.AsyncClient) -> None:
     counts = [request for request in done if request.kind != FILLER]
     assert (len(counts), {request.error for request in counts}) == (10, {""})
     assert window.under_way >= 7.5
-    assert fmean(running) >= 7.0
+    assert median(running) >= 7
     # What a filler has generated when it is broken off is a step of each of them ahead of what arrived.
     ours = sum(request.tokens for request in counts) + window.filler_tokens
     unseen = after["generation_tokens_total"] - before["generation_tokens_total"] - ours

@@ -1,5 +1,6 @@
 """A clock that jumps by a day and back: recording goes on, figures are never of the wrong time."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.benchmark import client
-from dflash_tui.events import ClockSet, Health, LogLine, Sampled
+from dflash_tui.events import ClockSet, Health, LogLine, RequestDone, Sampled
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Happened
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.monitoring import run_reader, startup_history
@@ -81,12 +82,20 @@ def clock(monkeypatch) -> Callable[[float], None]:
 
 
 @pytest.mark.parametrize("jump", [DAY, -3600.0, -3 * DAY])
-async def test_how_long_a_start_took_is_unknown_when_the_clock_was_set_meanwhile(launch, clock, jump):
+async def test_how_long_a_start_took_is_unknown_when_the_clock_was_set_meanwhile(launch, clock, jump, monkeypatch):
     """By whoever watches, whoever comes later, and the history of starts; none is a day long or negative."""
-    run = launch("slow=1")
+    send, is_set = client.send_first_request, asyncio.Event()
+
+    async def send_after(url: str, model: str, *, key: str = "") -> RequestDone:
+        await is_set.wait()
+        return await send(url, model, key=key)
+
+    monkeypatch.setattr(client, "send_first_request", send_after)
+    run = launch()
     async with watching(run) as state:
         await until(lambda: state.up_at is not None)
         clock(jump)
+        is_set.set()
         await until(lambda: state.health is Health.WARM)
     [event] = recorded(run, ClockSet)
     assert (event.by, event.starting) == (pytest.approx(jump, abs=1), True)
