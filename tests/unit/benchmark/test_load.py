@@ -49,9 +49,12 @@ def prompts(lengths: tuple[float, ...], first: int = 0) -> Iterator[tuple[Prompt
 
 
 def run(
-    clock: Clock, of: Load, requests: int = 16, *, failing: bool = False
+    clock: Clock, of: Load, requests: int = 16, *, failing: bool = False, takes: float = 0.0
 ) -> tuple[list[RequestDone], MeasuredWindow, list[float]]:
-    """Send requests of those lengths, four tokens a second each; return them, the window, and when each began."""
+    """Send requests of those lengths, four tokens a second each; return them, the window, and when each began.
+
+    Who takes a request as it ends `takes` so many seconds before the next.
+    """
     joules, began = iter(range(0, 100_000, 100)), list[float]()
 
     async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
@@ -65,7 +68,11 @@ def run(
 
     async def collect(record: LoadRecord) -> list[RequestDone]:
         counted = list(islice(prompts(LENGTHS), requests))
-        return [one async for one in load.keep_under_way(record, counted, prompts(LENGTHS, requests), send, seed=3)]
+        taken = []
+        async for one in load.keep_under_way(record, counted, prompts(LENGTHS, requests), send, seed=3):
+            taken.append(one)
+            await asyncio.sleep(takes)
+        return taken
 
     record = LoadRecord(of, lambda: float(next(joules)))
     done = clock.run_until_complete(collect(record))
@@ -84,6 +91,13 @@ def test_so_many_are_under_way_until_the_last_that_counts_has_ended(clock, strea
     assert window.filler_tokens > 0
     assert window.joules == 1600.0
     assert window.joules_per_token == pytest.approx(1600.0 / window.tokens)
+
+
+def test_requests_that_are_taken_slowly_are_followed_at_once(clock):
+    """A disk may take a while to keep each: by then the next one is under way."""
+    _, window, began = run(clock, Load(4, refill=False), 40, takes=0.2)
+    assert began[4] == 0.5  # the shortest of the first four has just ended
+    assert window.under_way > 3
 
 
 def test_without_fillers_they_are_fewer_and_fewer(clock):
