@@ -206,7 +206,7 @@ async def keep_under_way(
                 )
                 under_way.add(asyncio.create_task(_fly(record, flight, send, prompt, number)))
                 due = next(starts)
-            # What takes them may take its time: others are under way again by now.
+            # Whoever takes them may be slow, as one that writes to a disk: others are under way again by now.
             for request in over:
                 yield request
             done = await _wait_for_some(under_way, began + (due if free else load.next_rise(now)))
@@ -221,7 +221,7 @@ async def keep_under_way(
 
 
 async def _break_off(under_way: set[asyncio.Task[RequestDone]]) -> list[RequestDone]:
-    """End requests; return those that had something until then."""
+    """Cancel requests that are under way; return what the fillers among them had until then."""
     for task in under_way:
         task.cancel()
     ended = await asyncio.gather(*under_way, return_exceptions=True)

@@ -68,7 +68,7 @@ def open_client(
 
 @functools.cache
 def _load_certificates() -> ssl.SSLContext:
-    """Return whom to trust; read once, since 15 ms for each client would be missing where answers are timed."""
+    """Return the authorities whose certificates are trusted, read once: it takes 15 ms, while answers are timed."""
     return httpx.create_ssl_context(trust_env=False)
 
 

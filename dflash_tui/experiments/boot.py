@@ -43,7 +43,7 @@ from dflash_tui.runs.run import Run
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 READY_TIMEOUT = 5400.0
-# The recorder asks once a second how the server is.
+# The recorder asks once a second how the server is, and calls it unhealthy after two failed checks.
 _DYING_SECONDS = 5.0
 # A start of a tune may take this share of its budget, but so many seconds at least.
 _START_SHARE, _LEAST_START = 1 / 3, 300.0

@@ -29,8 +29,8 @@ SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
-# A busy server misses one, as while it compiles for its first request.
-_MISSES = 2
+# So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
+_FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
 _TIMEOUT = 5.0
 
@@ -89,7 +89,8 @@ class _Recorder:
         changes, self._clock_shift = _read_earlier_recording(run)
         self._health, self._detail = (changes[-1].health, changes[-1].detail) if changes else (Health.STARTING, "")
         self._warm = any(change.health is Health.WARM for change in changes)
-        self._owns_port, self._missed = False, 0
+        self._owns_port = False
+        self._failed_checks = 0
         self._first_request_at = 0.0
         self._last_recorded: Sampled | None = None
         self._last_reading: Sampled | None = None
@@ -148,11 +149,11 @@ class _Recorder:
         try:
             await bounded_http.fetch_bounded(client, "/health")
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
-            self._missed += 1
-            if self._health is not Health.STARTING and self._missed >= _MISSES:
+            self._failed_checks += 1
+            if self._health is not Health.STARTING and self._failed_checks >= _FAILED_CHECKS:
                 self._record_health(Health.UNHEALTHY, _describe_error("/health", error))
             return False
-        self._missed = 0
+        self._failed_checks = 0
         # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
         try:
             self._record_metrics(await scraper.fetch_metrics(client))
