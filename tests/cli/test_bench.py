@@ -65,16 +65,26 @@ def run(folders, tmp_path) -> Run:
 @pytest.fixture
 def serving(run) -> Iterator[Run]:
     """The run with a server behind it."""
-    process = subprocess.Popen([sys.executable, FAKE, str(run.plan.port)], stdout=subprocess.DEVNULL)
+    yield from _serve(run)
+
+
+@pytest.fixture
+def serving_slowly(run) -> Iterator[Run]:
+    """The same, with answers that take long beside the time between two requests."""
+    yield from _serve(run, "slow=1")
+
+
+def _serve(run: Run, *words: str) -> Iterator[Run]:
+    process = subprocess.Popen([sys.executable, FAKE, str(run.plan.port), *words], stdout=subprocess.DEVNULL)
     wait_for_answer(run.url)
     yield run
     process.kill()
     process.wait()
 
 
-async def test_levels_are_measured_one_after_the_other(serving, capfd, snapshot):
+async def test_levels_are_measured_one_after_the_other(serving_slowly, capfd, snapshot):
     """As many requests at a time as the level says, each streams twice; then the levels beside each other."""
-    await bench.run_bench(bench.Bench(serving, SUITE, FREE, levels=(1, 3)))
+    await bench.run_bench(bench.Bench(serving_slowly, SUITE, FREE, levels=(1, 3)))
     shown = capfd.readouterr().out
     assert "\n1 at a time\n" in shown
     assert "2 requests, 80 tokens in " in shown
@@ -84,9 +94,10 @@ async def test_levels_are_measured_one_after_the_other(serving, capfd, snapshot)
     assert [line.split()[:2] for line in levels[:2]] == [["1", "2"], ["3", "6"]]
     assert levels[2] == snapshot
     assert max(map(len, shown.splitlines())) <= 80
-    events = [json.loads(line) for line in serving.samples.read_text().splitlines()]
+    events = [json.loads(line) for line in serving_slowly.samples.read_text().splitlines()]
     assert [event.get("streams", 1) for event in events if event["kind"] != FILLER] == [1] * 2 + [3] * 6
-    assert re.search(r"\n3 at a time: \d\.\d ", shown)
+    (under_way,) = re.findall(r"3 at a time: (\d\.\d) under way", shown)
+    assert float(under_way) > 2.7
     rows = [line.split() for line in shown.splitlines() if line.startswith("all ")]
     assert [row[1:3] for row in rows if row[1] == "E2E"] == [["E2E", "2"], ["E2E", "6"]]
 

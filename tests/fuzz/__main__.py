@@ -38,7 +38,7 @@ def main() -> None:
         (work / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
     longest = max(path.stat().st_size for path in work.iterdir())
     options = [f"-runs={args.runs}", "-seed=1"] if args.runs else [f"-max_total_time={args.seconds}"]
-    options += [f"-max_len={longest}", "-timeout=120", "-rss_limit_mb=4096"]
+    options += [f"-max_len={longest}", "-timeout=20", "-rss_limit_mb=4096"]
     options += [f"-artifact_prefix={kept}/", "-print_final_stats=1", "-verbosity=1"]
     targets.TARGETS[args.target](b"")  # what is made once is made before memory is counted
     atheris.Setup([sys.argv[0], *options, str(work), str(kept)], targets.TARGETS[args.target])

@@ -293,7 +293,7 @@ def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_pat
     assert elsewhere.read_text() == pristine
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD_FILES)
 @pytest.mark.parametrize("applied", [False, True])
 def test_what_is_no_file_in_an_engine_is_not_opened(engine, shipped, kind, applied):
@@ -319,7 +319,7 @@ def test_what_is_no_file_in_an_engine_is_not_opened(engine, shipped, kind, appli
             path.write_bytes(kept)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_a_configuration_that_is_no_file_is_not_waited_for(engine, shipped, kind):
     """Which is what is locked, and says which of two Pythons is the environment's."""

@@ -115,8 +115,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if "log" in WORDS:
             print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
-        chats += 1
-        time.sleep(600 if (steps and "sleepy" in WORDS) or str(chats) == GIVEN.get("holds") else SLOW)
+        number = chats = chats + 1
+        time.sleep(600 if (steps and "sleepy" in WORDS) or str(number) == GIVEN.get("holds") else SLOW)
         if refusal := self.unauthorized():
             self.answer(refusal, 401)
             return
@@ -133,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.think_and_call(body.get("tools") if "calls" in WORDS else None)
         pieces, named = (WHOLE,) if SAYS else PIECES, json.loads(asked).get("return_token_ids")
-        stays = chats <= STAYS
+        stays = number <= STAYS
         for piece in pieces:
             time.sleep(600 if stays and piece is pieces[-1] else PACE)
             self.event(

@@ -164,9 +164,8 @@ def test_methods_are_compared_to_a_verdict(models):
     report = store.read_report(store.experiment_folder(store.find_experiment().id))
     assert report
     assert [arm.plan.method for arm in report.design.arms] == [Method.DFLASH, Method.NGRAM, Method.NONE]
-    measured = [boot for boot in report.boots if not boot.error]  # others may have kept one from succeeding at once
-    assert [boot.arm for boot in measured] == [0, 1, 2]
-    lengths = [[request.acceptance_length for request in boot.requests] for boot in measured]
+    assert [bool(boot.error) for boot in report.boots] == [False] * 3
+    lengths = [[request.acceptance_length for request in boot.requests] for boot in report.boots]
     assert all(length is None for length in lengths[2])
     assert any(length and length > 2 for length in lengths[0])
     for comparison in report.comparisons:  # how fast each is depends on who else works here

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from statistics import median
+from statistics import fmean
 
 import httpx
 import pytest
@@ -91,7 +91,7 @@ async def _eight_are_under_way(run: Run, http: httpx.AsyncClient) -> None:
     counts = [request for request in done if request.kind != FILLER]
     assert (len(counts), {request.error for request in counts}) == (10, {""})
     assert window.under_way >= 7.5
-    assert median(running) >= 7
+    assert fmean(running) >= 7.0
     # What a filler has generated when it is broken off is a step of each of them ahead of what arrived.
     ours = sum(request.tokens for request in counts) + window.filler_tokens
     unseen = after["generation_tokens_total"] - before["generation_tokens_total"] - ours

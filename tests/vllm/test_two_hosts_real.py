@@ -223,7 +223,7 @@ def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
 def test_a_worker_that_is_killed_or_suspended_at_work_ends_both(signal_number, kind, word, hosts):
     """Rank 0 ends at once, or when vLLM has waited for as long as it was told; the cause is on the other host."""
     # No less, since its first step may take so long on a busy machine.
-    waits = ("--set", "env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=120")
+    waits = ("--set", "env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=45")
     launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, *waits, "--wait")
     assert launched.returncode == 0, launched.stderr[-2000:]
     asking = ask(hosts, 3000)

@@ -44,7 +44,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
     **{kind: make for kind, make in ODD_FILES.items() if kind != "link to a file"},
     **{kind: functools.partial(Path.write_bytes, data=text) for kind, text in TEXTS.items()},
 }
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(60)
 
 
 def test_names_and_reasons_can_be_written_anywhere(tmp_path):

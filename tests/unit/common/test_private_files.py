@@ -213,7 +213,7 @@ def test_a_name_of_a_run_cannot_climb():
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(60)
 def test_what_is_no_file_is_neither_read_nor_written(tmp_path, kind):
     """None is opened, so that nothing is waited for; only whoever follows links gets what a link leads to."""
     path = tmp_path / "file"

@@ -393,7 +393,7 @@ def test_a_pipe_that_never_ends_is_left(pipe, monkeypatch, line):
 _HEAD, _OWN = "1--1--1--1--1--1--1--1--Z ", "INFO 11-22 10:00:00 [core.py:1] hi\n"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "line",
     [

@@ -146,7 +146,7 @@ def test_a_bare_log_states_what_its_drafts_were_worth():
     assert found == [SpeculationLogged(1.0, 3.31, 108, 374, (0.8, 0.51)), SpeculationLogged(2.0, None, 0, 0)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(60)
 def test_a_line_of_blocks_costs_no_more_than_another():
     """The banner of vLLM has some before its version; two thousand of them took 60 ms a line."""
     events = LogReader(0.0, 0.0).feed(f"{'█' * 1990}\n".encode() * 3000)

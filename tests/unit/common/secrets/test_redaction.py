@@ -171,7 +171,7 @@ def test_a_private_key_is_left_out_to_its_end():
 
 
 @pytest.mark.parametrize("part", ["x-", "token ", "http://", "Received request ", "--a", "KEY_", "Request ", "?a&"])
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(20)
 def test_a_hostile_line_takes_no_longer_than_another(part):
     """Nothing is searched again and again in a line of a megabyte; hours would pass."""
     line = part * (1_000_000 // len(part)) + " prompt"
