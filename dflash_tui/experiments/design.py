@@ -318,7 +318,7 @@ class RoundBegan(Event, frozen=True, tag="round began"):
 PUBLISHED = "published"
 """The name of the arm that a tune begins with, and the key of a round that boots it once more."""
 CONFIRM = "confirm"
-"""The key of a tune's last round."""
+"""The key of a tune's last rounds."""
 
 
 class ExperimentExtended(Event, frozen=True, tag="extended"):

@@ -151,7 +151,7 @@ def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> 
         return f"extended by {pluralize(len(event.order), 'boot')}"
     names = ", ".join(clean_line(design.arms[arm].name) for arm in event.field)
     if event.key == CONFIRM:
-        return f"last round: {names}, {pluralize(len(event.order), 'boot')} to be sure" if event.order else ""
+        return f"to be sure: {names}, {pluralize(len(event.order), 'boot')} in turn" if event.order else ""
     if event.key == PUBLISHED:
         return "the published setting once more"
     return f"round of {clean_line(event.key)}: {pluralize(len(event.field), 'setting')}: {names}"

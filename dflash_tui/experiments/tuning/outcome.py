@@ -55,14 +55,21 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
 def select_fresh_boots(progress: Progress) -> list[Boot]:
     """Return the boots by which the best is held against the published setting.
 
-    Of these two the boots of the last round alone, since the choice was made by those before; of all other arms every
+    Of these two the boots of the last rounds alone, since the choice was made by those before; of all other arms every
     boot, since they tell how far boots of one arm are apart.
     """
     last = progress.rounds[-1] if progress.rounds else None
     if last is None or last.key != CONFIRM:
         return []
-    since = len(progress.design.order) - len(last.order)
-    return [boot for boot in progress.boots if boot.number >= since or boot.arm not in last.field]
+    others = [boot for boot in progress.boots if boot.arm not in last.field]
+    return sorted([*others, *select_boots_of_last_rounds(progress)], key=lambda boot: boot.number)
+
+
+def select_boots_of_last_rounds(progress: Progress) -> list[Boot]:
+    """Return the boots of the best and the published setting after the choice between them and all others."""
+    confirming = [search_round for search_round in progress.rounds if search_round.key == CONFIRM]
+    since = len(progress.design.order) - sum(len(search_round.order) for search_round in confirming)
+    return [boot for boot in progress.boots if boot.number >= since]
 
 
 def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:

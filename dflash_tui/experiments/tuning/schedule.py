@@ -2,8 +2,9 @@
 
 One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
 gets a boot, the better half another one, until one is left or they are told apart. What has been gone through is gone
-through again while that changes the best. The last round boots the best and the published setting in turn: they were
-chosen by chance, too, and only boots after the choice tell by how much they differ.
+through again while that changes the best. The last rounds boot the best and the published setting in turn: they were
+chosen by chance, too, and only boots after the choice tell by how much they differ. How many there are is a matter of
+the budget alone, never of what they measure.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.experiments import variation
+from dflash_tui.experiments.analysis.sweep import NEAR
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.runner import NextRound
-from dflash_tui.experiments.tuning import ranking
+from dflash_tui.experiments.tuning import outcome, ranking
 from dflash_tui.experiments.tuning.axes import judges_starts
 from dflash_tui.experiments.tuning.candidates import Candidate, Proposal
-from dflash_tui.experiments.tuning.outcome import NO_ROOM
 
 # What turns an axis and the best arm so far into candidates; the arms that there are, and those of the axis that are
 # shown to be worse.
 Propose = Callable[[str, Arm, Sequence[Arm], Sequence[Arm]], Proposal]
 _MOST_ROUNDS, _MOST_TURNS = 3, 3
-# Boots of each arm in the last round: two show a spread, more than five make little of the interval.
+# Boots of each arm in the last rounds: two show a spread, more than five make little of the interval.
 _LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
 _TRIES_OF_PUBLISHED = 2
 
@@ -51,7 +52,7 @@ class _Search(NamedTuple):
 
     @property
     def room(self) -> float:
-        """The seconds that are left beside the fewest boots of the last round."""
+        """The seconds that are left beside the fewest boots of the last rounds."""
         return self.left - _LEAST_CONFIRMING * self.cost_of_pair
 
     @property
@@ -68,12 +69,14 @@ class _Search(NamedTuple):
 def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
     """Return the next round of a tune; None when it is over."""
     last = progress.rounds[-1] if progress.rounds else None
-    if progress.design.tuning is None or (last and last.key == CONFIRM):
+    if progress.design.tuning is None:
         return None
     if not any(boot.arm == 0 and not boot.error for boot in progress.boots):
         again = sum(boot.arm == 0 for boot in progress.boots) < _TRIES_OF_PUBLISHED
         return NextRound(RoundBegan(time.time(), PUBLISHED, 1, (0,), (0,)), []) if again else None
     search = _Search(progress, progress.design.tuning, ranking.choose_leader(progress))
+    if last and last.key == CONFIRM:
+        return _confirm_further(search, last)
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
 
@@ -89,7 +92,9 @@ def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
     rounds = sum((entry.key, entry.turn) == (last.key, last.turn) for entry in progress.rounds)
     cost = sum(ranking.median_cost(progress, arm) for arm in staying)
-    if len(staying) < 2 or rounds >= _MOST_ROUNDS or cost > search.room:
+    # Twice measured and nearly as good: the one that was there before stays, whatever another round finds.
+    alike = rounds > 1 and max(-entry.behind for entry in ranked if entry.arm in staying) < NEAR
+    if len(staying) < 2 or alike or rounds >= _MOST_ROUNDS or cost > search.room:
         return None
     return NextRound(RoundBegan(time.time(), last.key, last.turn, staying, staying), [])
 
@@ -105,7 +110,7 @@ def _open_field(search: _Search, propose: Propose) -> NextRound:
         again = (leader,) if judges_starts(key) else ()  # a start is compared with others of its own round
         fitting = _select_affordable(search, proposal.candidates, again)
         left_out |= proposal.left_out
-        left_out |= {candidate.arm.name: NO_ROOM for candidate in proposal.candidates[len(fitting) :]}
+        left_out |= {candidate.arm.name: outcome.NO_ROOM for candidate in proposal.candidates[len(fitting) :]}
         if fitting:
             added = tuple(range(len(arms), len(arms) + len(fitting)))
             entering = tuple(candidate.arm for candidate in fitting)
@@ -151,9 +156,23 @@ def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: 
     return fitting
 
 
-def _order_confirming(search: _Search) -> tuple[int, ...]:
-    """Return the boots of the last round: the published setting and the best in turn, as many as there is room for."""
+def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
+    """Return another last round where its boots took less than was reckoned; None where there is no room or need.
+
+    A boot of it that failed ends the tune.
+    """
+    fresh = outcome.select_boots_of_last_rounds(search.progress)
+    if any(boot.error for boot in fresh):
+        return None
+    order = _order_confirming(search, before=len(fresh) // 2)
+    return NextRound(RoundBegan(time.time(), CONFIRM, 1, last.field, order), []) if order else None
+
+
+def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
+    """Return the boots of the next last round: the published setting and the best in turn, as long as there is room.
+
+    `before` is how many pairs of them there were.
+    """
     pairs = int(search.left / max(1e-9, search.cost_of_pair)) if search.leader else 0
-    if pairs < 1:
-        return ()
-    return tuple((0, search.leader)[place] for place in variation.order_boots(2, min(pairs, _MOST_CONFIRMING)))
+    arms = variation.order_boots(2, min(before + pairs, _MOST_CONFIRMING))
+    return tuple((0, search.leader)[place] for place in arms[2 * before :])

@@ -5,6 +5,7 @@ published. The figures are printed; see them with `pytest -s`.
 """
 
 import functools
+import itertools
 import math
 from statistics import fmean
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from dflash_tui.experiments.design import CONFIRM, BootEnded, RoundBegan
 from dflash_tui.experiments.progress import Progress, fold_progress
 from dflash_tui.experiments.tuning import outcome, schedule
 from dflash_tui.planning.recipes.recipe import Mode
+from tests.support import tune_simulation
 from tests.support.tune_simulation import Truth, a_tune, propose, run_tune
 
 AXES = (
@@ -110,8 +112,8 @@ def test_the_boots_that_chose_would_claim_too_much():
         found = outcome.judge_tune(progress)
         if not found.best:
             continue
-        numbers = range(len(progress.design.order) - len(progress.rounds[-1].order))
-        before = [boot for boot in progress.boots if boot.number in numbers]
+        after = outcome.select_boots_of_last_rounds(progress)
+        before = [boot for boot in progress.boots if boot not in after]
         comparison = verdict.compare_pair(progress.design, before, 0, found.best, measure="tok/s")
         assert comparison.ratio
         chosen.append(math.log(comparison.ratio.ratio))
@@ -211,6 +213,39 @@ def test_no_verdict_rests_on_a_single_boot_each():
     if min(found.comparison.boots) < 2:
         assert not outcome.is_faster(found)
     assert found.comparison.word in {Verdict.FASTER, Verdict.NO_DIFFERENCE}
+
+
+@pytest.mark.parametrize(("boots", "took", "pairs"), [(7, 40.0, 3), (7, 60.0, 2), (12, 30.0, 5)])
+def test_the_last_rounds_go_on_while_there_is_room(boots, took, pairs):
+    """On an H200 a budget of 23 minutes ended after 19 with one boot of each, which is no verdict."""
+    times = itertools.chain([BOOT] * 2, itertools.repeat(took))
+    progress, _ = run_tune(a_tune(boots * BOOT, ("mode=graphs",)), TRUTH._replace(took=lambda _: next(times)), 5)
+    fresh = outcome.select_boots_of_last_rounds(progress)
+    assert [boot.arm for boot in fresh] == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1][: 2 * pairs]
+    found = outcome.judge_tune(progress)
+    assert found.comparison
+    assert found.comparison.boots == (pairs, pairs)
+
+
+def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):
+    """The one that was there before stays anyway; on an H200 a third round of two modes took a ninth of the budget."""
+    monkeypatch.setattr(tune_simulation, "BETWEEN_BOOTS", 0.0)
+    rounds = {}
+    for factor in (0.98, 0.96):
+        progress, _ = run_tune(a_tune(20 * BOOT, ("mode=graphs",)), Truth({"mode=graphs": factor}), 5)
+        rounds[factor] = sum(began.key == "mode" for began in progress.rounds)
+    assert rounds == {0.98: 2, 0.96: 3}
+
+
+def test_a_boot_that_fails_in_the_last_round_ends_the_tune():
+    progress, happened = run_tune(a_tune(7 * BOOT, ("mode=graphs",)), TRUTH, 5)
+    failed = [
+        replace(event, boot=replace(event.boot, took=1.0, error="no" * (event.boot.number == len(progress.boots) - 1)))
+        for event in happened
+        if isinstance(event, BootEnded)
+    ]
+    rounds = [event for event in happened if isinstance(event, RoundBegan)]
+    assert schedule.plan_round(fold_progress(a_tune(7 * BOOT, ("mode=graphs",)), [*rounds, *failed]), propose) is None
 
 
 @pytest.mark.parametrize(
