@@ -1,4 +1,4 @@
-"""Graphs mode: CUDA graphs of whole decode steps, without torch.compile. Pure.
+"""Graphs mode: CUDA graphs of whole decode steps, without torch.compile; and vLLM's V2 runner in any mode. Pure.
 
 Which release captures what, and with which attention backend, is read from the sources of vLLM 0.20.0 to 0.33.0
 (v1/worker/gpu_model_runner.py, v1/worker/gpu, v1/cudagraph_dispatcher.py, v1/attention/backends).
@@ -77,6 +77,24 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     if env.get(_RUNNER) == "1" and vllm < _ALWAYS_V2:
         warnings += _reserve_memory(flags)
     return replace(resolved, flags=flags, env=env, warnings=(*resolved.warnings, *warnings))
+
+
+def limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
+    """Return a recipe with the most requests that the V2 runner is started with where it was chosen without a number.
+
+    Before it serves, that runner verifies `tokens` drafts of each request that it may ever take, which it has not
+    counted when it sized the KV cache: 1,024 requests x 16 tokens x 262,144 logits are 8 GiB, twice, and one H200 with
+    vLLM 0.26.0 ran out of memory.
+    """
+    chosen = resolved.env.get(_RUNNER) == "1" and _FIRST_WITH_V2 <= Version(resolved.engine.vllm) < _ALWAYS_V2
+    if not (chosen and tokens) or read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs"):
+        return resolved
+    warning = (
+        f"vLLM's V2 runner takes {DEFAULT_SEQUENCES} requests at once, more wait: as it starts it verifies the drafts "
+        "of all at once, for which it leaves no memory; --set max-num-seqs=N changes it"
+    )
+    flags = {**resolved.flags, "max-num-seqs": DEFAULT_SEQUENCES}
+    return replace(resolved, flags=flags, warnings=(*resolved.warnings, warning))
 
 
 def is_choice(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> bool:

@@ -89,6 +89,28 @@ def test_a_runner_that_was_chosen_stays():
     assert planned(vllm="0.26.0", settings={f"env.{V2}": "0"}).env[V2] == "0"
 
 
+@pytest.mark.parametrize("mode", [Mode.COMPILE, Mode.EAGER])
+@pytest.mark.parametrize(
+    ("vllm", "tokens", "settings", "most"),
+    [
+        ("0.26.0", 15, {f"env.{V2}": "1"}, "8"),
+        ("0.26.0", 15, {f"env.{V2}": "1", "max_num_seqs": "64"}, "64"),
+        ("0.26.0", 15, {f"env.{V2}": "0"}, None),
+        ("0.26.0", 0, {f"env.{V2}": "1"}, None),
+        ("0.22.1", 15, {f"env.{V2}": "1"}, None),
+        ("0.29.0", 15, {f"env.{V2}": "1"}, None),
+    ],
+)
+def test_the_v2_runner_starts_with_as_many_requests_as_it_has_memory_for(mode, vllm, tokens, settings, most):
+    """As it starts it verifies the drafts of all at once: 1,024 of them were too many for one H200."""
+    plan = build_plan(resolve(vllm=vllm, settings=settings), mode=mode, num_speculative_tokens=tokens)
+    words = [word.replace("_", "-") for word in plan.argv]
+    assert ("--max-num-seqs" in words) is bool(most)
+    if most:
+        assert plan.argv[words.index("--max-num-seqs") + 1] == most
+    assert any("max-num-seqs" in warning for warning in plan.warnings) is (most == "8")
+
+
 def test_an_old_release_is_said_to_draft_eagerly():
     eager = [warning for warning in planned(vllm="0.22.1").warnings if "drafter" in warning and "eager" in warning]
     assert len(eager) == 1
