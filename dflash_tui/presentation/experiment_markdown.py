@@ -21,7 +21,7 @@ from dflash_tui.experiments.analysis.measures import START, TOKENS
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep
 from dflash_tui.experiments.design import Boot, Design, HostFacts
 from dflash_tui.presentation import experiment_tables as tables
-from dflash_tui.presentation import output_text, start_phases, stock_text, tune_text, verdict_text
+from dflash_tui.presentation import intervals, output_text, start_phases, stock_text, tune_text, verdict_text
 from dflash_tui.presentation.markdown import (
     escape_cells,
     escape_text,
@@ -143,13 +143,13 @@ def _name_mean(comparison: Comparison) -> str:
 def _draw_intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
     ratios = [(truncate(row.name, 24), row.ratio) for row in rows if row.ratio]
-    most = tables.axis_scale(ratio for _, ratio in ratios)
+    most = intervals.axis_scale(ratio for _, ratio in ratios)
     width = max((len(name) for name, _ in ratios), default=0)
     drawn = [
-        f"{name:<{width}}  {tables.draw_interval(ratio, most, _AXIS)}  {verdict_text.format_factor(ratio.ratio)}"
+        f"{name:<{width}}  {intervals.draw_interval(ratio, most, _AXIS)}  {verdict_text.format_factor(ratio.ratio)}"
         for name, ratio in ratios
     ]
-    return [*drawn, f"{'':{width}}  {tables.draw_axis(most, _AXIS)}"]
+    return [*drawn, f"{'':{width}}  {intervals.draw_axis(most, _AXIS)}"]
 
 
 def _render_sweep(design: Design, sweep: Sweep) -> str:

@@ -18,20 +18,16 @@ from dflash_tui.presentation.experiment_tables import (
     TTFT,
     arm_letter,
     arm_mark,
-    axis_scale,
     count_requests,
     describe_certainty,
     describe_variation,
-    draw_axis,
-    draw_interval,
-    format_ratio,
     format_seconds,
     list_arm_rows,
     list_prompt_rows,
     list_start_rows,
     name_arm,
-    place_interval,
 )
+from dflash_tui.presentation.intervals import axis_scale, draw_axis, draw_interval, format_ratio, place_interval
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")

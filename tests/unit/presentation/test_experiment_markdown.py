@@ -11,7 +11,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_markdown
 from dflash_tui.presentation import experiment_tables as tables
-from dflash_tui.presentation.experiment_tables import axis_scale, draw_axis, draw_interval
+from dflash_tui.presentation.intervals import axis_scale, draw_axis, draw_interval
 from dflash_tui.presentation.markdown import escape_text
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
