@@ -74,6 +74,11 @@ class Ratio(msgspec.Struct, frozen=True):
         """Whether the interval lies on one side of 1."""
         return self.low > 1 or self.high < 1
 
+    @property
+    def inverse(self) -> Ratio:
+        """How many times as much arm a has: of a speed, the ratio of the seconds."""
+        return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low)
+
 
 class PromptCell(NamedTuple):
     """What requests of two arms are paired by: the prompt, and how many were under way at a time."""

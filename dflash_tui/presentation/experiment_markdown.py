@@ -36,6 +36,18 @@ _AXIS = 41
 _BAR = 40
 _WIDEST = 100
 _DIGITS = 12  # of a SHA-256, enough to tell two apart
+_ABOUT_ARMS = (
+    "The median of each boot's requests, then the median of the boots, with the least and the greatest boot. "
+    "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians. "
+    "tok/s is the decode speed of a request, its time to the first token (TTFT) left out; steps/s are its "
+    "verification steps in that time. AL is the acceptance length: the tokens of an answer per verification step, "
+    "the bonus token counted. Ready is the first answer after the launch; first request is what the first real one "
+    "then took, sent alone. A dash is a figure that is not known."
+)
+_ABOUT_STARTS = (
+    "Seconds from the launch to the first answer, the median of the boots with the least and the greatest. The first "
+    "start of an arm filled its caches. A dash is a figure that is not known."
+)
 
 
 def render_experiment(report: ExperimentReport) -> str:
@@ -68,15 +80,9 @@ def _render_sections(report: ExperimentReport) -> Iterator[str]:
         (tables.name_arm(design, row.arm), _format_boot_count(row), *(cell.with_range() for cell in row.figures))
         for row in tables.list_arm_rows(design, report.boots)
     ]
-    yield render_table(("arm", "boots", *tables.FIGURES), escape_cells(rows), range(1, 9))
-    yield (
-        "The median of each boot's requests, then the median of the boots, with the least and the greatest boot. "
-        "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians. "
-        "tok/s is the decode speed of a request, its time to the first token (TTFT) left out; steps/s are its "
-        "verification steps in that time. AL is the acceptance length: the tokens of an answer per verification step, "
-        "the bonus token counted. Ready is the first answer after the launch; first request is what the first real one "
-        "then took, sent alone. A dash is a figure that is not known."
-    )
+    figures = tables.list_figures(design)
+    yield render_table(("arm", "boots", *figures), escape_cells(rows), range(1, len(figures) + 2))
+    yield _ABOUT_STARTS if design.measures_start else _ABOUT_ARMS
     yield from _render_latency(report)
     yield from _render_starts(report)
     yield from _render_method(report)
@@ -182,7 +188,7 @@ def _render_starts(report: ExperimentReport) -> Iterator[str]:
         yield "## Starts by phase"
         yield render_table(("phase", *names), escape_cells(row.cells() for row in rows), range(1, len(names) + 1))
         yield "Medians of the boots that count, so that the parts need not add up to the whole."
-    bars = tables.list_start_rows(report.boots, range(len(report.design.arms)))
+    bars = tables.list_start_rows(design, report.boots, range(len(design.arms)))
     if bars:
         yield "## Start-up"
         yield quote_block(
@@ -344,6 +350,8 @@ def _format_launch(argv: Sequence[str], env: dict[str, str], boot: Boot | None) 
 
 
 def _render_requests(report: ExperimentReport) -> Iterator[str]:
+    if report.design.measures_start:
+        return
     yield "## Every request"
     header = (
         *["boot", "arm", "prompt", "round", "concurrency", "tokens"],

@@ -24,7 +24,7 @@ from dflash_tui.common.formatting import (
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.arm_summary import MedianFigure, is_uncached, summarize_arm
-from dflash_tui.experiments.analysis.measures import select_measured_boots
+from dflash_tui.experiments.analysis.measures import START, select_measured_boots
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio, SweepPoint
 from dflash_tui.experiments.design import Boot, Conditions, Design
 from dflash_tui.presentation.benchmark_text import format_latency
@@ -111,7 +111,7 @@ class FigureCell(NamedTuple):
 
 
 class ArmRow(NamedTuple):
-    """An arm: how many of its boots measured something and how many failed, and its figures by `FIGURES`."""
+    """An arm: how many of its boots measured something and how many failed, and its figures by `list_figures`."""
 
     arm: int
     boots: int
@@ -119,8 +119,16 @@ class ArmRow(NamedTuple):
     figures: tuple[FigureCell, ...]
 
 
-FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
-TTFT = FIGURES.index("TTFT")
+_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
+TTFT = _FIGURES.index("TTFT")
+_FIRST_START, _LATER_STARTS, _COLD_STARTS = "first start", "later starts", "cold starts"
+
+
+def list_figures(design: Design) -> tuple[str, ...]:
+    """Return the names of the figures of an arm; of an A/B of starts those of starts alone."""
+    if not design.measures_start:
+        return _FIGURES
+    return (_COLD_STARTS,) if design.cold else (_FIRST_START, _LATER_STARTS)
 
 
 def list_arm_rows(design: Design, boots: Sequence[Boot]) -> list[ArmRow]:
@@ -128,6 +136,11 @@ def list_arm_rows(design: Design, boots: Sequence[Boot]) -> list[ArmRow]:
     rows = []
     for arm in range(len(design.arms)):
         of = summarize_arm(boots, arm)
+        if design.measures_start:
+            medians = (of.ready,) if design.cold else (of.filling, of.ready)
+            cells = tuple(FigureCell(figure, is_seconds=True, is_start=True) for figure in medians)
+            rows.append(ArmRow(arm, of.boots, of.failed, cells))
+            continue
         without = is_uncached(boots, arm)
         starts = [
             FigureCell(figure, is_seconds=True, is_start=True, is_none=without and cached)
@@ -217,13 +230,17 @@ class PromptRow(NamedTuple):
 
 
 def list_prompt_rows(comparison: Comparison) -> list[PromptRow]:
-    """Return a row per prompt, and one of all: geometric means, as the verdict's, and its interval with its level."""
+    """Return a row per prompt, and one of all: geometric means, as the verdict's, and its interval with its level.
+
+    Of starts there is the last alone, and its ratio is one of seconds, of which less is better.
+    """
     rows = [PromptRow(_name_prompt(row), row.a, row.b, row.ratio, row.n) for row in comparison.prompts]
     a, b = (statistics.geometric_mean(figures) if figures else None for figures in (
         [row.a for row in comparison.prompts], [row.b for row in comparison.prompts]))  # fmt: skip
+    ratio = comparison.ratio.inverse if comparison.ratio and comparison.measure == START else comparison.ratio
     level = comparison.test.level if comparison.test else LEVEL
     name = "all" if level == LEVEL else f"all ({100 * level:.3g} % interval)"
-    return [*rows, PromptRow(name, a, b, comparison.ratio, sum(row.n for row in rows), is_total=True)]
+    return [*rows, PromptRow(name, a, b, ratio, sum(row.n for row in rows), is_total=True)]
 
 
 def _name_prompt(row: PromptRatio) -> str:
@@ -240,12 +257,20 @@ class StartRow(NamedTuple):
     share: float
 
 
-def list_start_rows(boots: Sequence[Boot], arms: Sequence[int]) -> list[StartRow]:
-    """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
+def list_start_rows(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> list[StartRow]:
+    """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out.
+
+    Of an A/B of starts they are the figures of its arms.
+    """
     of = [(arm, summarize_arm(boots, arm)) for arm in arms]
-    bars = [("cold start", arm, start.cold) for arm, start in of]
-    bars += [("cached start", arm, start.cached) for arm, start in of]
-    bars += [("first request", arm, start.first) for arm, start in of]
+    if design.measures_start:
+        names = list_figures(design)
+        rows = {row.arm: row.figures for row in list_arm_rows(design, boots)}
+        bars = [(name, arm, rows[arm][place].figure) for place, name in enumerate(names) for arm in arms]
+    else:
+        bars = [("cold start", arm, start.cold) for arm, start in of]
+        bars += [("cached start", arm, start.cached) for arm, start in of]
+        bars += [("first request", arm, start.first) for arm, start in of]
     longest = max((figure.median for _, _, figure in bars if figure), default=0.0) or 1.0
     return [StartRow(what, arm, figure.median, figure.median / longest) for what, arm, figure in bars if figure]
 

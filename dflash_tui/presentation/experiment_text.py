@@ -172,7 +172,8 @@ def _format_ended_boot(boot: Boot, attempts: int) -> str:
         again = "; retrying once" if boot.attempt < attempts else "; continuing without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
     start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, took {format_duration(boot.took)}"
+    speed = "" if boot.start else f", {format_number(median_speed(boot), 1, 'tok/s')}"
+    return f"  {start}{speed}, took {format_duration(boot.took)}"
 
 
 def format_report(report: ExperimentReport) -> str:
@@ -209,7 +210,8 @@ def _describe_stock(report: ExperimentReport, comparison: Comparison) -> list[st
     )
     cells = [row.cells() for row in list_prompt_rows(comparison)]
     commands = [f"  {arm.name:<5}  {stock_text.format_bare_command(arm)}" for arm in design.arms]
-    return ["", *map(clean_line, rows), *map(clean_line, commands), "", format_table(header, cells, right=(1, 2, 3, 4))]
+    prompts = [] if design.measures_start else ["", format_table(header, cells, right=(1, 2, 3, 4))]
+    return ["", *map(clean_line, rows), *map(clean_line, commands), *prompts]
 
 
 def format_output_check(report: ExperimentReport) -> str:
@@ -231,6 +233,7 @@ def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> 
 
 def _tabulate_boots(report: ExperimentReport) -> str:
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
+    count = header.index("FIRST REQUEST") if report.design.measures_start else len(header)
     rows = [
         (
             row.number,
@@ -240,7 +243,7 @@ def _tabulate_boots(report: ExperimentReport) -> str:
             row.first_speed,
             row.speed,
             row.requests,
-        )
+        )[:count]
         for boot, row in zip(report.boots, list_boot_rows(report.boots), strict=True)
     ]
-    return format_table(header, rows, right=(0, 3, 4, 5, 6))
+    return format_table(header[:count], rows, right=[place for place in (0, 3, 4, 5, 6) if place < count])

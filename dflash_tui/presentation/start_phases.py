@@ -11,8 +11,10 @@ from dflash_tui.events import Phase
 from dflash_tui.experiments.analysis.measures import measure_seconds_to_ready
 from dflash_tui.experiments.design import Boot, Design
 
-_INSPECTED, _FIRST, _ALL = "inspected before", "first answer", "ready"
-_ORDER = [_INSPECTED, *(phase.value for phase in Phase), _FIRST, _ALL]
+WHOLE = "ready"
+"""The name of the row of a whole start."""
+_INSPECTED, _FIRST = "inspected before", "first answer"
+_ORDER = [_INSPECTED, *(phase.value for phase in Phase), _FIRST, WHOLE]
 
 
 class PhaseRow(NamedTuple):
@@ -51,7 +53,7 @@ def _split_start(boot: Boot) -> dict[str, float]:
     if boot.ready is not None and boot.up is not None:
         parts[_FIRST] = boot.ready - boot.up
     if (whole := measure_seconds_to_ready(boot)) is not None:
-        parts[_ALL] = whole
+        parts[WHOLE] = whole
     return parts
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize
-from dflash_tui.experiments.analysis.report import BreakEven, Comparison
+from dflash_tui.experiments.analysis.report import Comparison
+from dflash_tui.experiments.analysis.starts import BreakEven
 
 _CACHED = "cached start"
 
@@ -18,6 +19,9 @@ def describe_starts(comparison: Comparison, a: str, b: str) -> list[str]:
     ]
     if means:
         lines.append(f"time to the first answer: {'; '.join(means)}")
+    if None not in start.filling:
+        ours, theirs = map(format_duration, start.filling)
+        lines.append(f"the first start of each, which filled the caches and is in no verdict: {a} {ours}, {b} {theirs}")
     if start.first_request != (None, None):
         ours, theirs = map(_format_request, start.first_request)
         lines.append(f"time of the first request: {a} {ours}, {b} {theirs}")

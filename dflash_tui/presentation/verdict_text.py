@@ -80,8 +80,7 @@ def _format_start_headline(report: ExperimentReport, comparison: Comparison, boo
         return f"no difference shown between {a} and {b} in the {START} of {kind}{least}, {boots}"
     word = "sooner" if comparison.word is Verdict.FASTER else "later"
     seconds = f"{format_duration(fmean(ours))} → {format_duration(fmean(theirs))}"
-    shares = comparison.ratio
-    interval = _format_interval(Ratio(1 / shares.ratio, 1 / shares.high, 1 / shares.low))
+    interval = _format_interval(comparison.ratio.inverse)
     return f"{b} is ready {word} than {a}: {seconds}, {interval} times the seconds of {kind}, {boots}"
 
 

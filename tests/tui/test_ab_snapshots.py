@@ -156,6 +156,26 @@ async def test_each_pane_is_as_high_as_its_lines(size):
             assert pane.content_size.height == str(pane.content).count("\n") + 1
 
 
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+def test_starts(snap_compare, size):
+    """The ratio is one of seconds, the boots that filled the caches have not failed, and the phases have the room."""
+    design = a_design(order=(0, 1, 1, 0, 0, 1), measures_start=True)
+    made = [
+        replace(
+            boot,
+            requests=(),
+            cold_request=None,
+            generated=0.0,
+            start="measured" if boot.number > 1 else "filling",
+            phases={"import": 12.0, "weights": 10.0, "engine": (boot.up or 0.0) - 22.0},
+        )
+        for boot in boots(design, (10.0, 10.0), start=(85.0, 40.0))
+    ]
+    made[:2] = [replace(boot, ready=boot.ready and 2.5 * boot.ready) for boot in made[:2]]
+    report = verdict.build_report(design, made)
+    assert snap_compare(app(), terminal_size=size, run_before=shown(report))
+
+
 def test_no_difference(snap_compare):
     assert snap_compare(app(), terminal_size=(80, 24), run_before=shown(found(10.0, 10.05)))
 

@@ -26,9 +26,10 @@ class MedianFigure(NamedTuple):
 class ArmSummary(NamedTuple):
     """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
 
-    `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
-    that does not say has no cache that it could find, and does all its work each time, as a cold one does. `first` are
-    those of the first real request.
+    `filling` are seconds from launch to the first answer of boots that filled the caches of others and count for
+    nothing else, `ready` those of all that count. Of these `cold` and `cached` are those by what the start found in the
+    compile cache; one that does not say has no cache that it could find, and does all its work each time, as a cold one
+    does. `first` are those of the first real request.
     """
 
     boots: int
@@ -41,19 +42,22 @@ class ArmSummary(NamedTuple):
     cold: MedianFigure | None = None
     cached: MedianFigure | None = None
     first: MedianFigure | None = None
+    filling: MedianFigure | None = None
+    ready: MedianFigure | None = None
 
 
 def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
     """Return the figures of `arm`."""
     mine = [boot for boot in boots if boot.arm == arm]
-    good = [boot for boot in mine if not boot.error and boot.start != "filling"]
+    up = [boot for boot in mine if not boot.error]
+    good = [boot for boot in up if boot.start != "filling"]
 
     def ready(*caches: str) -> MedianFigure | None:
         return _figure(boot.ready for boot in good if classify_start(boot) in caches)
 
     return ArmSummary(
         boots=len(good),
-        failed=len(mine) - len(good),
+        failed=len(mine) - len(up),
         requests=sum(len(boot.requests) for boot in good),
         steps_s=_figure(_median(boot, lambda done: done.steps_s) for boot in good),
         tok_s=_figure(_median(boot, lambda done: done.decode_tok_s) for boot in good),
@@ -62,6 +66,8 @@ def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
         cold=ready("cold", ""),
         cached=ready("cached"),
         first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
+        filling=_figure(boot.ready for boot in up if boot.start == "filling"),
+        ready=_figure(boot.ready for boot in good),
     )
 
 

@@ -13,7 +13,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation import start_phases, verdict_text
 from dflash_tui.presentation.experiment_tables import (
     TTFT,
     arm_letter,
@@ -23,6 +23,7 @@ from dflash_tui.presentation.experiment_tables import (
     describe_variation,
     format_seconds,
     list_arm_rows,
+    list_figures,
     list_prompt_rows,
     list_start_rows,
     name_arm,
@@ -49,9 +50,11 @@ _STAGES = {"starting": "starting", "cold": "warming up", "warm-up": "warming up"
 _PROMPT = 22
 # Columns from which on there is room for the verdicts on other measures.
 _ROOMY = 100
-_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold", "cached", "first")
+_SHORT = {"ready cold": "cold", "ready cached": "cached", "first request": "first"}
 _WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
 _TIGHT = (6, 8, 8, 6, 8, 8, 8)
+_BOOTS, _START = 6, 14
+_PHASE_NAME, _PHASE = 17, 10
 
 
 # Of a line over a screen: its padding, the most and the least cells of a name, and the least that say what is varied.
@@ -83,7 +86,8 @@ def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> 
     )
     name = shorten_recipe(design, width - _PADDING - len("A/B ") - marks.cell_length)
     head = Content.assemble(("A/B ", "bold"), (name, "bold $primary")) + marks
-    facts = [describe_certainty(design), f"{count_requests(report.boots)} requests", clean_line(engine)]
+    sent = "" if design.measures_start else f"{count_requests(report.boots)} requests"
+    facts = [describe_certainty(design), sent, clean_line(engine)]
     varied = _describe_in(design, width - _PADDING - head.cell_length)
     return join_fitting([head, varied, *(Content(f" · {fact}") for fact in facts if fact)], width - _PADDING)
 
@@ -180,7 +184,14 @@ def shows_spread(design: Design, boots: Sequence[Boot], width: int) -> bool:
 
 
 def _has_room(design: Design, width: int) -> bool:
-    return width >= _arm_name_width(design) + 2 + sum(_WIDE)
+    return width >= _arm_name_width(design) + 2 + sum(_choose_widths(design, wide=True))
+
+
+def _choose_widths(design: Design, *, wide: bool) -> tuple[int, ...]:
+    """Return the cells of the columns after an arm's name: its boots, then its figures."""
+    if design.measures_start:
+        return (_BOOTS, *(_START for _ in list_figures(design)))
+    return _WIDE if wide else _TIGHT
 
 
 def _arm_name_width(design: Design) -> int:
@@ -190,8 +201,7 @@ def _arm_name_width(design: Design) -> int:
 def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
     wide, name_width = _has_room(design, width), _arm_name_width(design)
-    widths, name_width = (_WIDE, name_width) if wide else (_TIGHT, min(14, name_width))
-
+    widths, name_width = _choose_widths(design, wide=wide), name_width if wide else min(14, name_width)
     ends = accumulate(widths, initial=name_width + 2)
     count = sum(end <= width for end in ends) - 1  # a column that has no room falls away whole
 
@@ -200,7 +210,8 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
         cells = list(zip((boots, *visible_figures), widths, strict=True))[:count]
         return "".join(f"{cell:>{cells_wide}}" for cell, cells_wide in cells)
 
-    lines = [Content.assemble((f"{'arm':<{name_width + 2}}{columns('boots', _FIGURES)}", MUTED))]
+    names = [_SHORT.get(name, name) for name in list_figures(design)]
+    lines = [Content.assemble((f"{'arm':<{name_width + 2}}{columns('boots', names)}", MUTED))]
     for row in list_arm_rows(design, boots):
         failed = f"+{row.failed}✗" if row.failed else ""
         name = render_arm_name(design, row.arm, name_width - 2)
@@ -261,11 +272,27 @@ def render_start_bars(report: ExperimentReport, arms: Sequence[int], width: int)
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
     room = max(4, width - 27)
     lines, before = [], ""
-    for row in list_start_rows(report.boots, arms):
+    for row in list_start_rows(report.design, report.boots, arms):
         title = row.what if row.what != before else ""
         before = row.what
         bar = (draw_bar(row.share, room) or "▏").ljust(room)
         mark = f"{arm_mark(row.arm)} {arm_letter(row.arm)} "
         drawn = ((mark, f"bold {arm_color(row.arm)}"), (bar, arm_color(row.arm)), f"{format_seconds(row.seconds):>8}")
         lines.append(Content.assemble((f"{title:<14}", MUTED), *drawn))
+    lines += _render_phases(report)
     return Content("\n").join(lines) if lines else Content.assemble(("no start was measured", MUTED))
+
+
+def _render_phases(report: ExperimentReport) -> list[Content]:
+    """Return a line for each phase of the starts, with the median seconds of each arm; none of another experiment."""
+    rows = start_phases.list_phase_rows(report.design, report.boots)
+    if not rows:
+        return []
+    arms = range(len(report.design.arms))
+    marks = [(f"{f'{arm_mark(arm)} {arm_letter(arm)}':>{_PHASE}}", f"bold {arm_color(arm)}") for arm in arms]
+    lines = [Content(""), Content.assemble((f"{'phase':<{_PHASE_NAME}}", MUTED), *marks)]
+    for name, *seconds in (row.cells() for row in rows):
+        style = "bold" if name == start_phases.WHOLE else ""
+        cells = "".join(f"{cell:>{_PHASE}}" for cell in seconds)
+        lines.append(Content.assemble((f"{name:<{_PHASE_NAME}}", style or MUTED), (cells, style)))
+    return lines

@@ -10,7 +10,7 @@ from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.presentation import experiment_markdown, experiment_text, start_phases, verdict_text
+from dflash_tui.presentation import experiment_markdown, experiment_tables, experiment_text, start_phases, verdict_text
 from tests.support.experiment_factories import a_plan
 
 
@@ -82,6 +82,36 @@ def test_a_boot_that_fills_the_caches_does_not_count():
     rows = {row.name: row.seconds for row in start_phases.list_phase_rows(report.design, report.boots)}
     assert rows["ready"] == (50.0, 39.2)
     assert rows["import"] == pytest.approx((25.0, 19.6))
+
+
+def test_figures_of_starts_are_seconds():
+    """No dash stands for what was not sent, and the ratio beside the verdict is that of its sentence."""
+    report = report_of([300.0, 50.0, 51.0, 50.0], [120.0, 39.0, 39.5, 39.2], filling=True)
+    [one] = report.comparisons
+    assert one.start.filling == (300.0, 120.0)
+    [row] = experiment_tables.list_prompt_rows(one)
+    assert row.ratio
+    assert row.ratio.ratio == pytest.approx(39.2 / 50.3, rel=0.01)
+    assert row.ratio.low < row.ratio.ratio < row.ratio.high < 1
+    arms = experiment_tables.list_arm_rows(report.design, report.boots)
+    figures = [[cell.figure.median for cell in arm.figures if cell.figure] for arm in arms]
+    assert (figures, [(arm.boots, arm.failed) for arm in arms]) == ([[300.0, 50.0], [120.0, 39.2]], [(3, 0), (3, 0)])
+    bars = experiment_tables.list_start_rows(report.design, report.boots, (0, 1))
+    assert [(bar.what, bar.arm, bar.seconds) for bar in bars] == [
+        ("first start", 0, 300.0), ("first start", 1, 120.0), ("later starts", 0, 50.0), ("later starts", 1, 39.2),
+    ]  # fmt: skip
+    text, markdown = experiment_text.format_report(report), experiment_markdown.render_experiment(report)
+    assert "tok/s" not in text
+    assert "Every request" not in markdown
+    assert "5:00" in text
+    assert "2:00" in markdown
+
+
+def test_cold_starts_have_no_first_one():
+    boots = [a_boot(number, 50.0 + number) for number in range(4)]
+    report = verdict.build_report(a_design(2, cold=True), boots)
+    bars = experiment_tables.list_start_rows(report.design, report.boots, (0, 1))
+    assert [(bar.what, bar.seconds) for bar in bars] == [("cold starts", 51.0), ("cold starts", 52.0)]
 
 
 def test_the_report_shows_the_phases_by_arm():
