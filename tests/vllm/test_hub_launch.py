@@ -14,7 +14,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from tests.support import hub_server
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.waits]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 TOKEN = "hf_of_the_test"
 
@@ -42,7 +42,7 @@ def recipe() -> None:
 def test_models_are_fetched_and_served(with_engine, demo_engine, tmp_path):
     """Missing models are fetched with progress and the server answers from the cache; the token is kept nowhere."""
     recipe()
-    words = ["up", "from-hub", "--bench", "--detach", "--json", "--port", "8741"]
+    words = ["up", "from-hub", "--bench", "--detach", "--json", "--port", "8747"]
     with hub_server.running() as hub:
         hub.repos = built(tmp_path / "models", demo_engine.python)
         env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
