@@ -77,7 +77,8 @@ class Ratio(msgspec.Struct, frozen=True):
     @property
     def inverse(self) -> Ratio:
         """How many times as much arm a has: of a speed, the ratio of the seconds."""
-        return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low)
+        ratio, high, low = (1 / end if end else math.inf for end in (self.ratio, self.low, self.high))
+        return Ratio(ratio, low, high)
 
 
 class PromptCell(NamedTuple):

@@ -302,7 +302,7 @@ class RoundBegan(Event, frozen=True, tag="round began"):
     """A tune goes on with another round: these arms join the field, and these boots are added to the order."""
 
     key: str
-    """What is varied in it, such as `mode`; `CONFIRM` in the last one."""
+    """What is varied in it, such as `mode`; `CONFIRM` in the last ones."""
     turn: int
     """How often all that is varied has been gone through, from 1 on."""
     field: tuple[int, ...]

@@ -168,7 +168,7 @@ def _change_field(name: str, value: str) -> LaunchChanges:
 
 
 def _read_tokens(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and int(value) <= 64):
+    if not (value.isascii() and value.isdigit() and len(value) <= 2 and int(value) <= 64):
         raise UsageError(f"--vary n: expected whole numbers from 0 to 64, not '{value}'")
     return int(value)
 

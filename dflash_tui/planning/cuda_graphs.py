@@ -39,6 +39,11 @@ _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
 _V2_FOR_HYBRIDS = Version("0.26.0")
 # Before 0.29 the V2 runner does not count the graphs when it sizes the KV cache (vllm#49233).
 _UTILIZATION_WITH_MARGIN = 0.92
+# Twice as many bytes of logits fit beside the KV cache of any GPU that has 24 GB and more.
+_LOGITS, _LOGIT = 1 << 29, 2
+_LARGEST_VOCABULARY = 262_144
+# What vLLM takes at once by itself on a GPU of less than 70 GiB.
+_MOST_LEFT_TO_VLLM = 256
 # From which release on FlashInfer verifies drafts within a graph; elsewhere the whole server falls back to eager.
 _FLASHINFER_SINCE = {
     Hardware.B200: Version("0.20.0"),
@@ -79,21 +84,33 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     return replace(resolved, flags=flags, env=env, warnings=(*resolved.warnings, *warnings))
 
 
-def limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
-    """Return a recipe with the most requests that the V2 runner is started with where it was chosen without a number.
+def apply_mode(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> ResolvedRecipe:
+    """Return a recipe with what a mode adds to it, and with as many requests as vLLM's V2 runner can be started for.
 
-    Before it serves, that runner verifies `tokens` drafts of each request that it may ever take, which it has not
-    counted when it sized the KV cache: 1,024 requests x 16 tokens x 262,144 logits are 8 GiB, twice, and one H200 with
-    vLLM 0.26.0 ran out of memory.
+    Raises:
+        UsageError: graphs mode is asked for, and the server would run eagerly, or a setting says otherwise.
+    """
+    return apply_graphs_mode(resolved, tokens) if mode is Mode.GRAPHS else _limit_v2_requests(resolved, tokens)
+
+
+def _limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
+    """Return a recipe that names how many requests the V2 runner is started for, where it was chosen without that.
+
+    Before it serves, that runner makes the logits of `tokens` drafts of each request that it may ever take, twice, and
+    has not counted them when it sized the KV cache: 1,024 requests x 16 tokens x 262,144 words were 8 GiB each, and one
+    H200 with vLLM 0.26.0 ran out of memory.
     """
     chosen = resolved.env.get(_RUNNER) == "1" and _FIRST_WITH_V2 <= Version(resolved.engine.vllm) < _ALWAYS_V2
     if not (chosen and tokens) or read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs"):
         return resolved
+    words = (resolved.target.config.vocab_size if resolved.target.config else None) or _LARGEST_VOCABULARY
+    fitting = _LOGITS // (words * (tokens + 1) * _LOGIT)
+    sequences = max(DEFAULT_SEQUENCES, min(_MOST_LEFT_TO_VLLM, fitting // _STEP * _STEP))
     warning = (
-        f"vLLM's V2 runner takes {DEFAULT_SEQUENCES} requests at once, more wait: as it starts it verifies the drafts "
-        "of all at once, for which it leaves no memory; --set max-num-seqs=N changes it"
+        f"vLLM's V2 runner is started for {sequences} requests at once, more wait: before it serves it verifies the "
+        "drafts of all at once, and leaves no memory for that; --set max-num-seqs=N changes it"
     )
-    flags = {**resolved.flags, "max-num-seqs": DEFAULT_SEQUENCES}
+    flags = {**resolved.flags, "max-num-seqs": sequences}
     return replace(resolved, flags=flags, warnings=(*resolved.warnings, warning))
 
 

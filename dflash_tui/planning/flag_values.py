@@ -24,5 +24,5 @@ def _normalize_name(name: str) -> str:
 
 def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
     """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([kmgtKMGT]?)", str(flags.get(name)).strip())
     return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None

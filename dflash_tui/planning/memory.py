@@ -176,8 +176,7 @@ def estimate_memory(
         target_bytes: The size of the target's files.
         drafter_bytes: The size of the drafter's files.
     """
-    apply_mode = cuda_graphs.apply_graphs_mode if mode is Mode.GRAPHS else cuda_graphs.limit_v2_requests
-    resolved = apply_mode(resolved, tokens)
+    resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
     flags = normalize_flag_names(resolved.flags)
     target = target or resolved.target.config
     split = read_whole_number(flags, "tensor-parallel-size") or 1

@@ -171,8 +171,7 @@ def _choose_launch(
     tokens = resolved.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
     method = resolved.method if tokens else Method.NONE
     methods.check_release(method, resolved.engine.vllm)
-    apply_mode = cuda_graphs.apply_graphs_mode if mode is Mode.GRAPHS else cuda_graphs.limit_v2_requests
-    in_mode = apply_mode(resolved, tokens)
+    in_mode = cuda_graphs.apply_mode(resolved, mode, tokens)
     folder = engine or engine_folder_for(in_mode.engine)
     measures = start_measures.choose_start_measures(in_mode, mode, folder, conditions)
     return _Launch(in_mode, measures, mode, tokens, method, folder)

@@ -45,8 +45,8 @@ _ABOUT_ARMS = (
     "then took, sent alone. A dash is a figure that is not known."
 )
 _ABOUT_STARTS = (
-    "Seconds from the launch to the first answer, the median of the boots with the least and the greatest. The first "
-    "start of an arm filled its caches. A dash is a figure that is not known."
+    "Seconds from the launch to the first answer, and of inspecting models before it: the median of the boots with the "
+    "least and the greatest. The first start of an arm filled its caches. A dash is a figure that is not known."
 )
 
 

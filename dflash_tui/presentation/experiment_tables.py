@@ -262,12 +262,12 @@ def list_start_rows(design: Design, boots: Sequence[Boot], arms: Sequence[int]) 
 
     Of an A/B of starts they are the figures of its arms.
     """
-    of = [(arm, summarize_arm(boots, arm)) for arm in arms]
     if design.measures_start:
         names = list_figures(design)
         rows = {row.arm: row.figures for row in list_arm_rows(design, boots)}
         bars = [(name, arm, rows[arm][place].figure) for place, name in enumerate(names) for arm in arms]
     else:
+        of = [(arm, summarize_arm(boots, arm)) for arm in arms]
         bars = [("cold start", arm, start.cold) for arm, start in of]
         bars += [("cached start", arm, start.cached) for arm, start in of]
         bars += [("first request", arm, start.first) for arm, start in of]

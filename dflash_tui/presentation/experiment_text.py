@@ -202,6 +202,10 @@ def _describe_stock(report: ExperimentReport, comparison: Comparison) -> list[st
     design = report.design
     if not (rows := stock_text.list_stock_rows(design)):
         return []
+    commands = [f"  {arm.name:<5}  {stock_text.format_bare_command(arm)}" for arm in design.arms]
+    lines = ["", *map(clean_line, rows), *map(clean_line, commands)]
+    if design.measures_start:
+        return lines
     header = (
         "PROMPT",
         *(f"{design.arms[arm].name.upper()} {comparison.measure}" for arm in (comparison.a, comparison.b)),
@@ -209,9 +213,7 @@ def _describe_stock(report: ExperimentReport, comparison: Comparison) -> list[st
         "REQUESTS",
     )
     cells = [row.cells() for row in list_prompt_rows(comparison)]
-    commands = [f"  {arm.name:<5}  {stock_text.format_bare_command(arm)}" for arm in design.arms]
-    prompts = [] if design.measures_start else ["", format_table(header, cells, right=(1, 2, 3, 4))]
-    return ["", *map(clean_line, rows), *map(clean_line, commands), *prompts]
+    return [*lines, "", format_table(header, cells, right=(1, 2, 3, 4))]
 
 
 def format_output_check(report: ExperimentReport) -> str:

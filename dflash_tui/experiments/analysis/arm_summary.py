@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.measures import classify_start
+from dflash_tui.experiments.analysis.measures import classify_start, measure_seconds_to_ready
 from dflash_tui.experiments.design import Boot
 
 
@@ -26,10 +26,10 @@ class MedianFigure(NamedTuple):
 class ArmSummary(NamedTuple):
     """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
 
-    `filling` are seconds from launch to the first answer of boots that filled the caches of others and count for
-    nothing else, `ready` those of all that count. Of these `cold` and `cached` are those by what the start found in the
-    compile cache; one that does not say has no cache that it could find, and does all its work each time, as a cold one
-    does. `first` are those of the first real request.
+    `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
+    that does not say has no cache that it could find, and does all its work each time, as a cold one does. `ready` are
+    those of all that count, with what was inspected before the launch, `filling` the same of the boots that filled the
+    caches of others and count for nothing else. `first` are those of the first real request.
     """
 
     boots: int
@@ -66,8 +66,8 @@ def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
         cold=ready("cold", ""),
         cached=ready("cached"),
         first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
-        filling=_figure(boot.ready for boot in up if boot.start == "filling"),
-        ready=_figure(boot.ready for boot in good),
+        filling=_figure(measure_seconds_to_ready(boot) for boot in up if boot.start == "filling"),
+        ready=_figure(map(measure_seconds_to_ready, good)),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark.boot_spread import VariancePart, combine_parts
 from dflash_tui.benchmark.stats import LEVEL, ArmDifference, student_t_quantile
-from dflash_tui.experiments.analysis.measures import classify_start, select_measured_boots
+from dflash_tui.experiments.analysis.measures import classify_start, measure_seconds_to_ready, select_measured_boots
 from dflash_tui.experiments.analysis.report import PromptRatio
 from dflash_tui.experiments.analysis.starts import BreakEven, StartComparison
 from dflash_tui.experiments.design import Boot
@@ -38,7 +38,9 @@ def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
     ours, theirs = (_mean(map(_first_request_seconds, arm)) for arm in arms)
     has_cache = [any(map(classify_start, arm)) for arm in arms]
     uncached = (has_cache[1] and not has_cache[0], has_cache[0] and not has_cache[1])
-    filled = [[boot.ready for boot in boots if boot.arm == arm and _has_filled(boot)] for arm in (a, b)]
+    filled = [
+        [measure_seconds_to_ready(boot) for boot in boots if boot.arm == arm and _has_filled(boot)] for arm in (a, b)
+    ]
     return StartComparison(
         (cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs), uncached, (_mean(filled[0]), _mean(filled[1]))
     )

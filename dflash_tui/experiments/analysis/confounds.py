@@ -283,8 +283,19 @@ def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("the arms answer differently: check whether both are right", evidence, refuses=False)
 
 
+def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
+    """More requests than one arm alone takes at once: the others wait there, and that is compared, too."""
+    sent = max(pair.design.concurrency)
+    limits = {arm: pair.design.arms[arm].plan.most_requests for arm in pair.arms}
+    waits = [arm for arm, most in limits.items() if most is not None and most < sent]
+    if len(waits) == 1 and pair.design.vary != "max-num-seqs":
+        evidence = f"{pair.design.arms[waits[0]].name} takes {limits[waits[0]]} at once, and {sent} are sent"
+        yield Confound("requests wait in one arm", evidence, refuses=False)
+
+
 _RULES = (
     _failed_boots,
+    _unequal_limits,
     _launch_differences,
     _software_differences,
     _request_faults,

@@ -17,7 +17,7 @@ class StartComparison(msgspec.Struct, frozen=True):
     uncached: tuple[bool, bool] = (False, False)
     """Whether an arm has no compile cache, so that all its starts are alike, while the other one has."""
     filling: tuple[float | None, float | None] = (None, None)
-    """From the launch to the first answer of the boots that filled the caches, which are in no verdict."""
+    """Of the boots that filled the caches and are in no verdict, with what was inspected before the launch."""
 
 
 class BreakEven(msgspec.Struct, frozen=True):

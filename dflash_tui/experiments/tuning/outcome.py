@@ -61,15 +61,19 @@ def select_fresh_boots(progress: Progress) -> list[Boot]:
     last = progress.rounds[-1] if progress.rounds else None
     if last is None or last.key != CONFIRM:
         return []
-    others = [boot for boot in progress.boots if boot.arm not in last.field]
-    return sorted([*others, *select_boots_of_last_rounds(progress)], key=lambda boot: boot.number)
+    since = _first_of_last_rounds(progress)
+    return [boot for boot in progress.boots if boot.number >= since or boot.arm not in last.field]
 
 
 def select_boots_of_last_rounds(progress: Progress) -> list[Boot]:
     """Return the boots of the best and the published setting after the choice between them and all others."""
-    confirming = [search_round for search_round in progress.rounds if search_round.key == CONFIRM]
-    since = len(progress.design.order) - sum(len(search_round.order) for search_round in confirming)
+    since = _first_of_last_rounds(progress)
     return [boot for boot in progress.boots if boot.number >= since]
+
+
+def _first_of_last_rounds(progress: Progress) -> int:
+    confirming = [search_round for search_round in progress.rounds if search_round.key == CONFIRM]
+    return len(progress.design.order) - sum(len(search_round.order) for search_round in confirming)
 
 
 def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:

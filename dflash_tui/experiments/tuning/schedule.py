@@ -3,8 +3,8 @@
 One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
 gets a boot, the better half another one, until one is left or they are told apart. What has been gone through is gone
 through again while that changes the best. The last rounds boot the best and the published setting in turn: they were
-chosen by chance, too, and only boots after the choice tell by how much they differ. How many there are is a matter of
-the budget alone, never of what they measure.
+chosen by chance, too, and only boots after the choice tell by how much they differ. How many there are follows from the
+budget and how long a boot takes, never from whether they show a difference.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
     if not any(boot.arm == 0 and not boot.error for boot in progress.boots):
         again = sum(boot.arm == 0 for boot in progress.boots) < _TRIES_OF_PUBLISHED
         return NextRound(RoundBegan(time.time(), PUBLISHED, 1, (0,), (0,)), []) if again else None
+    if last and last.key == CONFIRM:  # the choice is made, whatever its own boots measure
+        return _confirm_further(_Search(progress, progress.design.tuning, last.field[-1]), last)
     search = _Search(progress, progress.design.tuning, ranking.choose_leader(progress))
-    if last and last.key == CONFIRM:
-        return _confirm_further(search, last)
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
 
@@ -92,8 +92,8 @@ def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
     rounds = sum((entry.key, entry.turn) == (last.key, last.turn) for entry in progress.rounds)
     cost = sum(ranking.median_cost(progress, arm) for arm in staying)
-    # Twice measured and nearly as good: the one that was there before stays, whatever another round finds.
-    alike = rounds > 1 and max(-entry.behind for entry in ranked if entry.arm in staying) < NEAR
+    # Twice measured and so near that it matters little which of them is kept.
+    alike = rounds > 1 and all(-entry.behind < NEAR for entry in ranked if entry.arm in staying)
     if len(staying) < 2 or alike or rounds >= _MOST_ROUNDS or cost > search.room:
         return None
     return NextRound(RoundBegan(time.time(), last.key, last.turn, staying, staying), [])
@@ -169,7 +169,7 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
-    """Return the boots of the next last round: the published setting and the best in turn, as long as there is room.
+    """Return the boots of another last round: the published setting and the best in turn, as long as there is room.
 
     `before` is how many pairs of them there were.
     """

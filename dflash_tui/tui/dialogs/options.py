@@ -73,7 +73,7 @@ def change_option(request: LaunchRequest, name: str, text: str) -> LaunchRequest
         return request.with_changes(LaunchChanges(settings={name: text} if text else {}, removed_settings=removed))
     if not text:
         return request.with_changes(LaunchChanges(removed=(PORT,)))
-    if not text.isdecimal() or not 0 < int(text) < 65536:
+    if not text.isdecimal() or len(text) > len(str(HIGHEST_PORT)) or not 0 < int(text) <= HIGHEST_PORT:
         raise UsageError(f"{text} is not a port", hint=f"a port is a number from 1 to {HIGHEST_PORT}")
     return request.with_changes(LaunchChanges(port=int(text)))
 

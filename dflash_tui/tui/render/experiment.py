@@ -10,6 +10,7 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import format_duration, pluralize, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
@@ -251,7 +252,8 @@ def render_intervals(comparison: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
     rows = [(row, row.ratio) for row in list_prompt_rows(comparison) if row.ratio]
     if not rows:
-        return Content.assemble(("no prompt was answered in both arms", MUTED))
+        what = "start of both arms was measured" if comparison.measure == START else "prompt was answered in both arms"
+        return Content.assemble((f"no {what}", MUTED))
     name = min(_PROMPT, max(len(row.name) for row, _ in rows))
     most = axis_scale(ratio for _, ratio in rows)
     room = max(9, width - name - 2 - max(len(format_ratio(ratio)) for _, ratio in rows))
@@ -279,19 +281,19 @@ def render_start_bars(report: ExperimentReport, arms: Sequence[int], width: int)
         mark = f"{arm_mark(row.arm)} {arm_letter(row.arm)} "
         drawn = ((mark, f"bold {arm_color(row.arm)}"), (bar, arm_color(row.arm)), f"{format_seconds(row.seconds):>8}")
         lines.append(Content.assemble((f"{title:<14}", MUTED), *drawn))
-    lines += _render_phases(report)
+    lines += _render_phases(report, arms)
     return Content("\n").join(lines) if lines else Content.assemble(("no start was measured", MUTED))
 
 
-def _render_phases(report: ExperimentReport) -> list[Content]:
-    """Return a line for each phase of the starts, with the median seconds of each arm; none of another experiment."""
+def _render_phases(report: ExperimentReport, arms: Sequence[int]) -> list[Content]:
+    """Return a line for each phase of the starts, with the median seconds of these arms; none of another experiment."""
     rows = start_phases.list_phase_rows(report.design, report.boots)
     if not rows:
         return []
-    arms = range(len(report.design.arms))
     marks = [(f"{f'{arm_mark(arm)} {arm_letter(arm)}':>{_PHASE}}", f"bold {arm_color(arm)}") for arm in arms]
     lines = [Content(""), Content.assemble((f"{'phase':<{_PHASE_NAME}}", MUTED), *marks)]
-    for name, *seconds in (row.cells() for row in rows):
+    for name, *every in (row.cells() for row in rows):
+        seconds = [every[arm] for arm in arms]
         style = "bold" if name == start_phases.WHOLE else ""
         cells = "".join(f"{cell:>{_PHASE}}" for cell in seconds)
         lines.append(Content.assemble((f"{name:<{_PHASE_NAME}}", style or MUTED), (cells, style)))

@@ -121,6 +121,22 @@ def test_boots_of_before_are_not_mixed_with_those_whose_load_was_kept_up():
     assert LOAD not in [each.what for each in verdict.judge_arms(of, alike)[0].confounds]
 
 
+@pytest.mark.parametrize(("limits", "streams", "told"), [((8, None), 8, 0), ((8, None), 9, 1), ((8, 8), 9, 0)])
+def test_requests_that_wait_in_one_arm_alone_are_told(limits, streams, told):
+    of = modes(concurrency=(1, streams))
+    arms = tuple(
+        msgspec.structs.replace(
+            arm,
+            plan=msgspec.structs.replace(
+                arm.plan, argv=(*arm.plan.argv, *(("--max-num-seqs", str(most)) if most else ()))
+            ),
+        )
+        for arm, most in zip(of.arms, limits, strict=True)
+    )
+    (found,) = verdict.judge_arms(msgspec.structs.replace(of, arms=arms), usual())
+    assert sum(each.evidence.endswith("9 are sent") for each in found.confounds) == told
+
+
 @pytest.mark.parametrize(("finish", "refused"), [("length", False), ("stop", False), ("abort", True)])
 def test_answers_may_end_where_the_model_ends_them(finish, refused):
     """That refuses nothing where it was asked for; an answer that the server broke off does."""

@@ -1,10 +1,12 @@
 """An A/B of starts: the verdict on seconds by the same statistics as on speeds, and the phases by arm."""
 
+import math
 import random
 
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
@@ -108,10 +110,27 @@ def test_figures_of_starts_are_seconds():
 
 
 def test_cold_starts_have_no_first_one():
-    boots = [a_boot(number, 50.0 + number) for number in range(4)]
+    """And what was inspected before the launch counts as in the verdict."""
+    boots = [a_boot(number, 50.0 + number, inspected=20.0 * (number % 2)) for number in range(4)]
     report = verdict.build_report(a_design(2, cold=True), boots)
     bars = experiment_tables.list_start_rows(report.design, report.boots, (0, 1))
-    assert [(bar.what, bar.seconds) for bar in bars] == [("cold starts", 51.0), ("cold starts", 52.0)]
+    assert [(bar.what, bar.seconds) for bar in bars] == [("cold starts", 51.0), ("cold starts", 72.0)]
+    assert "1:12" in verdict_text.format_headline(report, report.comparisons[0])
+
+
+def test_the_first_start_has_what_was_inspected_before_it():
+    boots = [
+        a_boot(number, 50.0, inspected=20.0 * (number % 2), start="filling" if number < 2 else "measured")
+        for number in range(6)
+    ]
+    [one] = verdict.build_report(a_design(3), boots).comparisons
+    assert one.start.filling == (50.0, 70.0)
+
+
+def test_a_report_of_somebody_else_may_have_any_ends():
+    [one] = report_of([50.0, 51.0], [39.0, 39.6]).comparisons
+    [row] = experiment_tables.list_prompt_rows(replace(one, ratio=Ratio(0.0, 0.0, math.inf)))
+    assert row.ratio == Ratio(math.inf, 0.0, math.inf)
 
 
 def test_the_report_shows_the_phases_by_arm():

@@ -93,8 +93,9 @@ def test_a_runner_that_was_chosen_stays():
 @pytest.mark.parametrize(
     ("vllm", "tokens", "settings", "most"),
     [
-        ("0.26.0", 15, {f"env.{V2}": "1"}, "8"),
-        ("0.26.0", 15, {f"env.{V2}": "1", "max_num_seqs": "64"}, "64"),
+        ("0.26.0", 15, {f"env.{V2}": "1"}, "64"),
+        ("0.26.0", 3, {f"env.{V2}": "1"}, "256"),
+        ("0.26.0", 15, {f"env.{V2}": "1", "max_num_seqs": "512"}, "512"),
         ("0.26.0", 15, {f"env.{V2}": "0"}, None),
         ("0.26.0", 0, {f"env.{V2}": "1"}, None),
         ("0.22.1", 15, {f"env.{V2}": "1"}, None),
@@ -108,7 +109,7 @@ def test_the_v2_runner_starts_with_as_many_requests_as_it_has_memory_for(mode, v
     assert ("--max-num-seqs" in words) is bool(most)
     if most:
         assert plan.argv[words.index("--max-num-seqs") + 1] == most
-    assert any("max-num-seqs" in warning for warning in plan.warnings) is (most == "8")
+    assert any("max-num-seqs" in warning for warning in plan.warnings) is (most in {"64", "256"})
 
 
 def test_an_old_release_is_said_to_draft_eagerly():

@@ -227,6 +227,38 @@ def test_the_last_rounds_go_on_while_there_is_room(boots, took, pairs):
     assert found.comparison.boots == (pairs, pairs)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_last_rounds_stay_with_the_choice(seed):
+    """Their own boots move the ranking of all arms, and how many there are is not up to what they show."""
+    times = itertools.chain([BOOT] * 6, itertools.repeat(25.0))
+    truth = Truth({"mode=graphs": 1.03, "mode=compile": 1.02}, took=lambda _: next(times))
+    progress, _ = run_tune(a_tune(14 * BOOT, ("mode=graphs,compile",)), truth, seed)
+    last = [began for began in progress.rounds if began.key == CONFIRM]
+    if last[0].order:
+        assert {began.field for began in last} == {last[0].field}
+        assert all({*began.order} == {*began.field} for began in last)
+        assert sum(len(began.order) for began in last) == 10
+
+
+def test_a_second_round_of_which_no_boot_comes_up_ends_its_field():
+    """As where another program takes the GPU meanwhile."""
+    design = a_tune(30 * BOOT, ("mode=graphs", "n=12"))
+    alike = Truth({"mode=graphs": 2.0})
+    progress, happened = next(
+        run for boots in range(2, 9) if (run := run_tune(design, alike, 5, boots=boots))[0].rounds[-1].key == "n"
+    )
+    ended = [event for event in happened if isinstance(event, BootEnded)]
+    best = progress.rounds[-1].field
+    again = RoundBegan(0.0, "n", 1, best, best)
+    failed = [
+        BootEnded(0.0, replace(ended[-1].boot, number=len(ended) + place, arm=arm, error="the GPU is taken"))
+        for place, arm in enumerate(best)
+    ]
+    following = schedule.plan_round(fold_progress(design, [*happened, again, *failed]), propose)
+    assert following
+    assert following.event.key != "n" or following.event.turn > 1
+
+
 def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):
     """The one that was there before stays anyway; on an H200 a third round of two modes took a ninth of the budget."""
     monkeypatch.setattr(tune_simulation, "BETWEEN_BOOTS", 0.0)
