@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import ssl
@@ -42,6 +43,18 @@ class BadResponse(Exception):
         self.status = status
 
 
+def describe_failure(error: Exception) -> str:
+    """Return why there is no answer, or none that is used: `no answer within 5 s`, or what httpx says."""
+    if isinstance(error, httpx.TimeoutException):
+        seconds = None
+        with contextlib.suppress(RuntimeError):  # no request belongs to it
+            seconds = error.request.extensions.get("timeout", {}).get("read")
+        return f"no answer within {seconds:g} s" if seconds else "no answer in time"
+    if isinstance(error, TimeoutError):
+        return f"no complete answer within {WHOLE:g} s"
+    return str(error) or type(error).__name__
+
+
 def open_client(
     base_url: str = "", *, timeout: float | httpx.Timeout, headers: Mapping[str, str] | None = None
 ) -> httpx.AsyncClient:
@@ -63,7 +76,13 @@ def open_client(
         headers=plain,
         cookies=no_cookies,
         verify=_load_certificates(),
+        event_hooks={"response": [_forget_redirect]},
     )
+
+
+async def _forget_redirect(response: httpx.Response) -> None:
+    """Drop where an answer redirects to: httpx would read it, though nobody goes there, and fail at what is no name."""
+    response.headers.pop("Location", None)
 
 
 @functools.cache

@@ -19,8 +19,11 @@ _LEAST_FOLDED, _BELOW = 20, 4
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, the precision of a log's stamps."""
-    if seconds is None:
+    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, the precision of a log's stamps.
+
+    What is not known, or no number, is a dash.
+    """
+    if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     whole = int(seconds)
     if seconds < 1:
@@ -42,6 +45,8 @@ def format_time(at: float) -> str:
 
 def format_age(seconds: float) -> str:
     """Return an age for a time axis, `-m:ss` or `now`."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
     return "now" if seconds < 1 else f"-{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 

@@ -237,7 +237,8 @@ class _Recorder:
 
 
 def _describe_error(path: str, error: Exception) -> str:
-    return str(error) if isinstance(error, bounded_http.BadResponse) else f"{path}: {type(error).__name__}"
+    said = bounded_http.describe_failure(error)
+    return said if isinstance(error, bounded_http.BadResponse) else f"{path}: {said}"
 
 
 def _same_latencies(sample: LatenciesSampled, before: LatenciesSampled | None) -> bool:

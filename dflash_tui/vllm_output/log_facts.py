@@ -23,7 +23,9 @@ _STEPS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.STE
 _BARS = tuple((phase, re.compile(pattern)) for phase, pattern in log_patterns.BARS)
 _INITIALIZED, _SPECULATION = re.compile(log_patterns.INITIALIZED), re.compile(log_patterns.SPECULATION)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
-_ELAPSED = re.compile(r" \[(?:(\d+):)?(\d+):(\d+)[<,]")
+_ELAPSED = re.compile(r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})[<,]")
+# A count of more digits is none of vLLM's: beyond 308 it is no float, beyond 4300 Python reads no number.
+_MOST_DIGITS = 18
 _CACHE_FOLDER = re.compile(log_patterns.CACHE_FOLDER)
 _DRAFTER_PREFIX = "drafter "
 
@@ -44,11 +46,12 @@ class FactReader:
             if match := pattern.match(body):
                 value = match.groupdict().get("value") or next(group for group in match.groups() if group)
                 full = of_drafter + name if name in _PER_MODEL_FIGURES else name
-                yield Stated(at, full, float(value.replace(",", "")), unit)
+                if (figure := _read_figure(value.replace(",", ""))) is not None:
+                    yield Stated(at, full, figure, unit)
         yield from self._read_notes(body, at, of_drafter)
         for step, pattern in _STEPS:
             if match := pattern.match(body):
-                yield Compiled(at, match["part"] or self._part, step, float(match["s"]) if match["s"] else None)
+                yield Compiled(at, match["part"] or self._part, step, _read_figure(match["s"]))
         if match := _CACHE_FOLDER.match(body):
             # Before 0.32 lines have no tag; the folder of the cache is named after the part.
             self._part = PurePosixPath(match["path"]).name
@@ -72,25 +75,37 @@ class FactReader:
 
 def parse_initialization(body: str, at: float) -> EngineInitialized | None:
     """Return how long the engine took to initialize, or None when the line is about something else."""
-    if not (match := _INITIALIZED.match(body)):
+    match = _INITIALIZED.match(body)
+    seconds = _read_figure(match["s"]) if match else None
+    if match is None or seconds is None:
         return None
-    return EngineInitialized(at, float(match["s"]), float(match["compilation"]) if match["compilation"] else None)
+    return EngineInitialized(at, seconds, _read_figure(match["compilation"]))
+
+
+def _read_figure(text: str | None) -> float | None:
+    """Return the number in a line; None without one, and for one that is none of this world."""
+    figure = float(text) if text else math.inf
+    return figure if math.isfinite(figure) else None
 
 
 def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
     """Yield what a line says of ten seconds of speculation, nothing when it is about something else."""
-    if not (match := _SPECULATION.match(body)):
+    if not (match := _SPECULATION.match(body)) or not _are_counts(match["accepted"], match["drafted"]):
         return
-    length = float(match["length"])
     per_position = tuple(map(float, _NUMBER.findall(match["positions"])))
-    logged_length = None if math.isnan(length) else length
-    yield SpeculationLogged(at, logged_length, int(match["accepted"]), int(match["drafted"]), per_position)
+    if all(map(math.isfinite, per_position)):
+        length = _read_figure(match["length"])
+        yield SpeculationLogged(at, length, int(match["accepted"]), int(match["drafted"]), per_position)
+
+
+def _are_counts(*texts: str) -> bool:
+    return all(len(text) <= _MOST_DIGITS for text in texts)
 
 
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
     """Return the state of the progress bar in a line, or None when there is none."""
     for bar_phase, pattern in _BARS:
-        if match := pattern.match(body):
+        if (match := pattern.match(body)) and _are_counts(match["n"], match["of"]):
             elapsed = _ELAPSED.search(body, match.end())
             seconds = None
             if elapsed:

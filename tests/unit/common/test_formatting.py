@@ -1,8 +1,10 @@
 """Names in too little room: what is cut still tells one from the other."""
 
+import math
+
 import pytest
 
-from dflash_tui.common.formatting import fit_table, fold_line, shorten_names
+from dflash_tui.common.formatting import UNKNOWN, fit_table, fold_line, format_age, format_duration, shorten_names
 
 FAMILY = [f"company-internal-llama-3.3-70b-{letter}-dflash-fp8-tensor-parallel-4" for letter in "abc"]
 
@@ -82,3 +84,9 @@ def test_no_cell_of_a_table_is_cut(width):
 )
 def test_a_line_is_folded_between_words(line, width, hang, shown):
     assert fold_line(line, width, hang).split("\n") == shown
+
+
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan])
+def test_what_is_no_number_of_seconds_is_unknown(seconds):
+    assert format_duration(seconds) == UNKNOWN
+    assert format_age(seconds) == UNKNOWN

@@ -1,9 +1,11 @@
 """Recorded logs of real servers through the log reader."""
 
+import math
 import random
 import re
 import sys
 import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -174,3 +176,32 @@ def test_local_time_is_taken_back_to_the_epoch():
     launch = datetime(2026, 11, 21, 1, 0, 0, tzinfo=UTC).timestamp()
     line = LogReader(launch, 3600.0).feed_line("INFO 11-21 02:00:07 [x.py:1] a")[-1]
     assert line.at == launch + 7
+
+
+def _floats(value: object) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _floats(each)
+
+
+@pytest.mark.parametrize("digits", [310, 5000])
+@pytest.mark.parametrize("name", ["h200-vllm-0.26.0/g26-dflash-compile", "cpu-vllm-0.32.0/dflash"])
+def test_numbers_of_any_length_are_no_figures_of_a_start(name, digits):
+    """From 309 digits on a number is no float, from 4301 on Python reads none; any line of a log may have them."""
+    for at, line in recordings.lines(name):
+        for match in re.finditer(r"\d+", line):
+            text = line[: match.start()] + "9" * digits + line[match.end() :]
+            for event in LogReader(0.0, 0.0).feed_line(text, at):
+                figures = [each for field in event.__struct_fields__ for each in _floats(getattr(event, field))]
+                assert all(map(math.isfinite, figures)), text
+
+
+def test_a_bar_with_a_time_of_any_length_is_read():
+    reader = LogReader(0.0, 0.0)
+    bar = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [{}:01:01<00:00,  1.0s/it]"
+    for elapsed in ("9" * 310, "9" * 5000):
+        assert [*reader.feed_line(bar.format(elapsed), 1.0)]
+    line = bar.replace("1/2", f"{'9' * 310}/2").format("0")
+    assert not any(isinstance(event, Progressed) for event in reader.feed_line(line, 1.0))
