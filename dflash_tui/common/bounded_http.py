@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import httpx
 
+from dflash_tui.common.sanitizer import clean_line
+
 T = TypeVar("T")
 
 # The /metrics of a real server are some 100 kB, of eight engines under one port less than 1 MB.
@@ -52,7 +54,7 @@ def describe_failure(error: Exception) -> str:
         return f"no answer within {seconds:g} s" if seconds else "no answer in time"
     if isinstance(error, TimeoutError):
         return f"no complete answer within {WHOLE:g} s"
-    return str(error) or type(error).__name__
+    return clean_line(str(error)) or type(error).__name__
 
 
 def open_client(

@@ -20,6 +20,7 @@ from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.event_json import YEAR_2100, encode
 from dflash_tui.events import Event
@@ -39,6 +40,7 @@ MOST_ANSWERS = 64 << 20
 # A boot that is over is one event with all its requests, some 500 bytes each.
 LONGEST_EVENT = 64 << 20
 _LARGEST_FILE = 256 << 20
+_PIECE = 1 << 20
 # More than enough for the spread of their boots, and read within a second.
 _MOST_EARLIER = 20
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
@@ -239,13 +241,19 @@ def append_event(folder: Path, event: Event) -> None:
 
 
 def read_events(folder: Path) -> list[Happened]:
-    """Return what has happened; lines that are none, as a half-written last one, are left out."""
+    """Return what has happened; lines that are none, as a half-written last one, are left out.
+
+    So is what comes after `_LARGEST_FILE` bytes, which no experiment writes.
+    """
+    lines, events = LineBuffer(LONGEST_EVENT), list[Happened]()
     try:
         with private_files.open_file(folder / EVENTS) as file:
-            lines = file.read().split(b"\n")
+            while file.tell() < _LARGEST_FILE and (piece := file.read(_PIECE)):
+                events += [event for line in lines.feed(piece) if line and (event := decode_event(line))]
     except OSError:
         return []
-    return [event for line in lines if (event := decode_event(line))]
+    last = decode_event(lines.unfinished_line)
+    return [*events, last] if last else events
 
 
 def decode_event(line: bytes) -> Happened | None:

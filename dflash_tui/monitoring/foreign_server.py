@@ -89,7 +89,7 @@ class ForeignServer:
                     self.identity = await self._read_identity(client)
         except (BadResponse, *FAILED) as error:
             self.answers = self.answers or isinstance(error, BadResponse)
-            return self._health_change(Health.UNHEALTHY, clean_line(bounded_http.describe_failure(error)))
+            return self._health_change(Health.UNHEALTHY, bounded_http.describe_failure(error))
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
         latencies = scrape.ttft, scrape.tpot

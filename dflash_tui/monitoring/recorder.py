@@ -237,8 +237,8 @@ class _Recorder:
 
 
 def _describe_error(path: str, error: Exception) -> str:
-    said = bounded_http.describe_failure(error)
-    return said if isinstance(error, bounded_http.BadResponse) else f"{path}: {said}"
+    reason = bounded_http.describe_failure(error)
+    return reason if isinstance(error, bounded_http.BadResponse) else f"{path}: {reason}"
 
 
 def _same_latencies(sample: LatenciesSampled, before: LatenciesSampled | None) -> bool:

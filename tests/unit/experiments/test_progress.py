@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.event_json import encode
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.design import (
@@ -191,3 +192,13 @@ def test_an_extension_adds_boots_to_what_was_over():
     assert (more.finished, more.next, more.design.order, more.design.looks) == (False, (4, 1), (0, 1, 1, 0, 0, 1), 2)
     strange = fold_progress(design, [*events, ExperimentExtended(BASE + 9001, (0, 7))])
     assert (strange.finished, strange.design.looks) == (True, 1)
+
+
+def test_events_are_read_as_far_as_any_experiment_has_them(tmp_path, monkeypatch):
+    """Empty lines are passed over, a line too long for an event is left out, and what comes after the limit, too."""
+    event = encode(BootBegan(1.0, 0, 0, "run"))
+    monkeypatch.setattr(store, "_PIECE", 64)
+    (tmp_path / store.EVENTS).write_bytes(b"\n" * 1000 + event + b"\n" + b"x" * 500 + b"\n" + event)
+    assert len(store.read_events(tmp_path)) == 2
+    monkeypatch.setattr(store, "_LARGEST_FILE", 1000)
+    assert store.read_events(tmp_path) == []

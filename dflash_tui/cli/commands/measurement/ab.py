@@ -17,6 +17,7 @@ from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.formatting import format_duration
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing
@@ -165,7 +166,8 @@ def list_all(args: argparse.Namespace) -> int:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
         age = format_duration(time.time() - design.made_at)
-        rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
+        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design))
+        rows.append(tuple(map(clean_line, cells)))
     for name, why in store.list_broken_experiments().items():
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     if not args.json:
