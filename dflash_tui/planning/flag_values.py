@@ -24,5 +24,10 @@ def _normalize_name(name: str) -> str:
 
 def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
     """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([kmgtKMGT]?)", str(flags.get(name)).strip())
+    return parse_whole_number(str(flags.get(name)))
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return the whole number that a flag's value is, as `read_whole_number` does; None where it is none."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([kmgtKMGT]?)", text.strip())
     return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None

@@ -7,7 +7,7 @@ import msgspec
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster.hosts import Cluster, RankCommand
-from dflash_tui.planning.flag_values import read_whole_number
+from dflash_tui.planning.flag_values import parse_whole_number
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
@@ -145,12 +145,12 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def context(self) -> int | None:
         """Tokens of a prompt and its answer together; None where the command names no number."""
-        return read_whole_number({"": self.find_flag("max-model-len")}, "")
+        return parse_whole_number(self.find_flag("max-model-len") or "")
 
     @property
     def most_requests(self) -> int | None:
         """Requests that the server takes at once, while others wait; None where the command names no number."""
-        return read_whole_number({"": self.find_flag("max-num-seqs")}, "")
+        return parse_whole_number(self.find_flag("max-num-seqs") or "")
 
     def disturbs(self, other: "Plan") -> bool:
         """Whether servers of both would compute on the same: the CPU, or a GPU; without any named it is all of them."""

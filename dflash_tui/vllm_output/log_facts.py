@@ -83,7 +83,7 @@ def parse_initialization(body: str, at: float) -> EngineInitialized | None:
 
 
 def _read_figure(text: str | None) -> float | None:
-    """Return the number in a line; None without one, and for one that is none of this world."""
+    """Return the number in a line; None without one, and for one that is not finite."""
     figure = float(text) if text else math.inf
     return figure if math.isfinite(figure) else None
 

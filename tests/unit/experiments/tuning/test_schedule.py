@@ -260,7 +260,7 @@ def test_a_second_round_of_which_no_boot_comes_up_ends_its_field():
 
 
 def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):
-    """The one that was there before stays anyway; on an H200 a third round of two modes took a ninth of the budget."""
+    """Which of them is kept matters little; on an H200 a third round of two modes took a ninth of the budget."""
     monkeypatch.setattr(tune_simulation, "BETWEEN_BOOTS", 0.0)
     rounds = {}
     for factor in (0.98, 0.96):
