@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
-from dflash_tui.experiments import store
+from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design
@@ -33,20 +34,28 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         DflashError: the experiment ended early, or did not show that.
     """
     folder = store.experiment_folder(design.id)
-    try:
+    with explain_detaching(design):
         for event in _watch_events(folder):
             design = extend_design(design, event)
             if as_json:
                 print_data(encode(event).decode())
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
-    except KeyboardInterrupt:
-        print_status("\ndetached; the experiment continues in the background")
-        if design.tuning:
-            print_status(_describe_best(folder))
-        print_status(experiment_text.describe_experiment_commands(design, name_program()))
-        raise
     return _report_end(folder, design, as_json=as_json)
+
+
+@contextlib.contextmanager
+def explain_detaching(design: Design) -> Iterator[None]:
+    """Print on Ctrl-C that an experiment continues, if it does, and how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if controller.is_driven(design):
+            print_status("\ndetached; the experiment continues in the background")
+            if design.tuning:
+                print_status(_describe_best(store.experiment_folder(design.id)))
+            print_status(experiment_text.describe_experiment_commands(design, name_program()))
+        raise
 
 
 def _watch_events(folder: Path) -> Iterator[Happened]:

@@ -36,7 +36,8 @@ _INTERVAL = 0.05
 # Who holds the lock names itself at once, unless it is killed just then.
 _NAME_TIMEOUT = 1.0
 _LONGEST_NAME = 100
-_children: list[subprocess.Popen[bytes]] = []
+# By the experiments' ids.
+_children: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
 async def check_arms(design: Design, resolved_recipes: list[ResolvedRecipe]) -> None:
@@ -113,7 +114,7 @@ def launch_driver(design: Design) -> str:
     if store.read_progress(folder).finished:
         raise UsageError(f"{design.id} is over", hint=f"dflash-tui ab attach {design.id} shows its report")
     driver = start_detached(folder / store.LOG, "dflash_tui.experiments", design.id)
-    _children.append(driver.process)
+    _children.append((design.id, driver.process))
     deadline = time.monotonic() + _START_TIMEOUT
     while driver.process.poll() is None and time.monotonic() < deadline:
         if store.find_driver(folder):
@@ -125,6 +126,13 @@ def launch_driver(design: Design) -> str:
         f"the driver of {design.id} exited at once",
         evidence=driver.read_last_words(),
         hint=f"dflash-tui ab resume {design.id}",
+    )
+
+
+def is_driven(design: Design) -> bool:
+    """Whether a driver runs an experiment, or one that this process has launched is about to."""
+    return bool(store.find_driver(store.experiment_folder(design.id))) or any(
+        name == design.id and child.poll() is None for name, child in _children
     )
 
 

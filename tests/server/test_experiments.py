@@ -13,6 +13,7 @@ from statistics import fmean
 
 import pytest
 
+from dflash_tui.cli import experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.secrets.own_secrets import LEFT_OUT
 from dflash_tui.events import FILLER
@@ -387,6 +388,23 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     os.kill(driver.pid, signal.SIGCONT)
     assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
     assert progress(design).finished
+
+
+def test_ctrl_c_while_the_driver_starts_is_answered_like_later(port, monkeypatch, capsys):
+    """What was launched a moment ago goes on, too, and the user is told how to watch and end it."""
+    fake_engine.make(port, launches={0: ["sleepy"]})
+    design = begin()
+    run("stop", design.id)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(controller.time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt), experiment_lines.explain_detaching(design):
+            controller.launch_driver(design)
+    assert f"ab attach {design.id}" in capsys.readouterr().err
+    wait_until(lambda: store.find_driver(store.experiment_folder(design.id)))
 
 
 def test_a_driver_that_is_asked_to_end_ends_its_server(port):

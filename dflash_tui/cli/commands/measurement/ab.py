@@ -92,7 +92,8 @@ def begin(
         asyncio.run(lifecycle.stop_server(run))
         print_status(f"{run.id} stopped")
     asyncio.run(prepare_arms(design, resolved_recipes, as_json=args.json))
-    controller.start_experiment(design)
+    with experiment_lines.explain_detaching(design):
+        controller.start_experiment(design)
     return detach_or_follow(args, design)
 
 
@@ -206,14 +207,16 @@ def stop(args: argparse.Namespace) -> int:
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = _find_trusted_experiment(args)
-    controller.resume_experiment(design)
+    with experiment_lines.explain_detaching(design):
+        controller.resume_experiment(design)
     return detach_or_follow(args, design)
 
 
 def extend(args: argparse.Namespace) -> int:
     """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
     design = _find_trusted_experiment(args)
-    controller.extend_experiment(design, args.boots)
+    with experiment_lines.explain_detaching(design):
+        controller.extend_experiment(design, args.boots)
     return detach_or_follow(args, design)
 
 
