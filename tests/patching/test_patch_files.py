@@ -269,4 +269,22 @@ def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
     for source in ("def cutlass():\n    return False\n" * 50_000, "if not current_platform.is_cuda() " * 50_000):
         text_edits.describe_drift(patch, dict.fromkeys(patch.paths, source))
-    assert sum(compared) < 5_000_000
+    # 300 edits that fit nowhere, each of as many lines that look alike.
+    lines = [f"x{number} = 1\n" for number in range(5000)]
+    wanted = ["".join(lines[at : at + 300]).replace("= 1", f"= {at + 2}") for at in range(300)]
+    many = replace(patch, files=(FileEdits("a.py", tuple(Edit(old, "z\n") for old in wanted)),))
+    shown = text_edits.describe_drift(many, {"a.py": "".join(lines)})
+    assert shown.count("(line ") == 8
+    assert shown.count("this is not there: ") == 292
+    assert sum(compared) < 50_000_000
+
+
+def test_a_range_of_releases_with_a_number_that_python_does_not_read_is_refused(own):
+    """It is converted only where a release is held against it, long after the file was read."""
+    line = next(line for line in text_of().splitlines() if line.startswith("versions:"))
+    (own / "long.yaml").write_text(text_of().replace(line, f'versions: ">={"9" * 5000}"'))
+    usable, broken = patch_file.load_all_patches()
+    assert [patch.name for patch in usable] == SHIPPED
+    assert "long.yaml:" in broken["long"]
+    assert " versions: " in broken["long"]
+    assert len(broken["long"]) < 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 import itertools
 import re
 from collections import Counter
@@ -13,9 +14,9 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, matches_fingerprint, parse_source
 from dflash_tui.planning.patch_file import Edit, Patch
 
-_CANDIDATES = 100  # windows
-_WIDENED = 9  # windows, and lines
-_WIDEST, _COMPARED = 500, 2000  # characters of a line, words and signs of a window
+# Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, windows of a
+# file, lines more of a window, characters of a line, and words and signs of a window.
+_DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 100, 9, 500, 600
 _LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
@@ -131,7 +132,7 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
 
     `unreadable` says why a file has no text.
     """
-    lines = []
+    lines, left = [], _DESCRIBED
     for file in patch.files:
         text = texts.get(file.path)
         if text is None:
@@ -140,11 +141,13 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
         if "\r\n" in text and any("\n" in edit.old for edit in file.edits):
             lines.append(f"{file.path}: its lines end in CR LF, those of the patch in LF\n")
             text = text.replace("\r\n", "\n")
+        elsewhere = _without(text, file.edits)
         for edit in file.edits:
             if (times := _times(text, edit.old)) > 1:
                 lines.append(f"{file.path}: the text is found {times} times: {first_filled_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
-                lines.append(_diff_closest(file.path, edit.old, _without(text, file.edits)))
+                lines.append(_diff_closest(file.path, edit.old, elsewhere) if left > 0 else _miss(file.path, edit.old))
+                left -= 1
             elif all(_count_matches(text, edit)):
                 both = f"both the text that it replaces and its own text are found: {first_filled_line(edit.old)}"
                 lines.append(f"{file.path}: {both}\n")
@@ -152,6 +155,10 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
     if present := counts.count((0, 1)):
         lines.append(f"{present} of its {len(counts)} edits are applied already, the others are not\n")
     return "".join(lines)
+
+
+def _miss(path: str, wanted: str) -> str:
+    return f"{path}: this is not there: {first_filled_line(wanted)}\n"
 
 
 def _without(text: str, edits: Iterable[Edit]) -> str:
@@ -173,7 +180,7 @@ def _diff_closest(path: str, wanted: str, text: str) -> str:
 
     Windows that share the most of its rarer words come first, and only those are compared: each of a long file would
     take seconds. So do those with the definition of a name that is defined in the wanted text. The best ones of both
-    are then widened for lines that somebody has inserted.
+    are then widened for lines that somebody has inserted. The order of words counts among the last few alone.
     """
     old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
     size, wanted_words = len(old), set(_WORD.findall(wanted))
@@ -182,18 +189,24 @@ def _diff_closest(path: str, wanted: str, text: str) -> str:
     sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
     starts = range(max(1, len(lines) - size + 1))
     likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_CANDIDATES]
-    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED], autojunk=False)
+    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED])  # without its autojunk a minute may be lost
+
+    def compare(part: slice) -> difflib.SequenceMatcher[str]:
+        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
+        return matcher
+
+    def overlap(part: slice) -> float:
+        return compare(part).quick_ratio()
 
     def similarity(part: slice) -> float:
-        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
-        return matcher.ratio()
+        return compare(part).ratio()
 
     named = _find_definitions(_NAMED.findall(wanted), lines, size)[:_CANDIDATES]
     nearest = []
     for places in (named, likely):
-        nearest += sorted((slice(at, at + size) for at in places), key=similarity, reverse=True)[:_WIDENED]
+        nearest += heapq.nlargest(_WIDENED, (slice(at, at + size) for at in places), key=overlap)
     wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
-    best = max(wider, key=similarity)
+    best = max(heapq.nlargest(_WIDENED, wider, key=overlap), key=similarity)
     if (alike := similarity(best)) < _LEAST_SIMILARITY:
         return f"{path}: nothing similar to this: {first_filled_line(wanted)}\n"
     place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import yaml
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
@@ -252,7 +252,7 @@ def _choose_release(making: _Import, image: str) -> str:
         return tag
     try:
         later = [release for release in table if Version(release) >= Version(tag)]
-    except InvalidVersion:
+    except ValueError:  # an InvalidVersion, or a number of more digits than Python reads
         later = []
     chosen = later[0] if later else table[-1]
     making.leave(f"image {image}", f"engines are installed from releases; vLLM {chosen} instead")

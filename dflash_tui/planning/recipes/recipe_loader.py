@@ -68,7 +68,7 @@ def engine_for_release(vllm: str) -> EngineSpec:
     from packaging.version import Version
 
     table = releases.load_releases()
-    if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
     if vllm not in table:
         raise UsageError(f"vLLM {vllm} is not in the table of releases", hint=f"available: {', '.join(table)}")

@@ -193,6 +193,7 @@ def test_a_bound_row_is_used_only_where_it_is_known_to_fit():
     for releases, hardware, phases in ((">=0.26", (), ()), ("", (Hardware.H100,), ()), ("", (), (Phase.UP,))):
         assert not here.fits(releases, hardware, phases)
     assert not Circumstances("nightly").is_in(">=0.20")
+    assert not Circumstances(f"1.{'9' * 5000}").is_in(">=0.20")
     assert not Circumstances().fits(">=0.20", (), ())
 
 

@@ -104,6 +104,7 @@ def test_an_image_names_the_release_and_a_container_the_port(tmp_path):
     for image, release in {
         "vllm/vllm-openai:v0.28.0": "0.28.0",
         "vllm/vllm-openai:nightly": NEWEST,
+        f"vllm/vllm-openai:v1.{'9' * 5000}": NEWEST,
         "x": NEWEST,
     }.items():
         made = imported(f"{docker} {image} --model a/B")

@@ -213,6 +213,8 @@ MISTAKES = [
     ("      vllm: 0.33.0", "      vllm: latest", "profiles.stock.engine.vllm", "matching regex"),
     ("      vllm: 0.33.0", "      vllm: 0.19.1", "profiles.stock.engine.vllm", "has no DFlash"),
     ("      vllm: 0.33.0", "      vllm: 0.99.0", "profiles.stock.engine.vllm", "not in the table of releases"),
+    ("      vllm: 0.33.0", f"      vllm: 0.{'9' * 5000}.0", "profiles.stock.engine.vllm", "length <= 60"),
+    ("        - vllm==0.20.2", f"        - vllm==0.{'9' * 5000}", "profiles.seed.engine.packages[0]", "length <= 2000"),
     ("      vllm: 0.33.0", "      vllm: 0.33.0\n      extra: 1", "profiles.stock.engine.extra", "unknown key"),
     ("    engine:\n      vllm: 0.33.0", "    mode: eager", "profiles.stock", "expected an `engine`"),
     ("      disk_mb: 9000\n", "", "profiles.seed.engine.packages", "`disk_mb` are missing"),
@@ -398,3 +400,9 @@ def test_python_survives_the_types_of_a_recipe():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_release_with_a_number_that_python_does_not_read_is_unknown():
+    with pytest.raises(UsageError) as refused:
+        recipe_loader.engine_for_release(f"0.{'9' * 5000}")
+    assert "0.33.0" in (refused.value.hint or "")
