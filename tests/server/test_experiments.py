@@ -400,7 +400,7 @@ def test_ctrl_c_while_the_driver_starts_is_answered_like_later(port, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(controller.time, "sleep", interrupt)
+        patched.setattr("time.sleep", interrupt)
         with pytest.raises(KeyboardInterrupt), experiment_lines.explain_detaching(design):
             controller.launch_driver(design)
     assert f"ab attach {design.id}" in capsys.readouterr().err
