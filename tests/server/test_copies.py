@@ -537,7 +537,7 @@ asyncio.run(sender.send_copy("spark-b", link, find_tune(Path(sys.argv[1])), said
 
 
 @pytest.mark.long
-@pytest.mark.waits
+@pytest.mark.chain("hosts")
 def test_over_a_real_ssh_a_cable_that_is_pulled_out_costs_what_was_under_way(tmp_path):
     """On the address of the link, by the key of the host; another host's key is refused there."""
     data, tune = tmp_path / "data", tmp_path / "tune"

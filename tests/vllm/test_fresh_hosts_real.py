@@ -16,7 +16,13 @@ from tests.support.two_hosts import TwoHosts, make_fresh_hosts
 from tests.support.waiting import wait_until
 from tests.support.wheelhouse import fill_uv_cache, fill_wheelhouse
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.waits, pytest.mark.index, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.long,
+    pytest.mark.chain("hosts"),
+    pytest.mark.index,
+    pytest.mark.timeout(1800),
+]
 LIMIT = 1200.0  # both engines are installed and compile for the first time
 OVER_BOTH = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8746")
 ASK = """

@@ -14,7 +14,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from tests.support import hub_server
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.waits]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 TOKEN = "hf_of_the_test"
 

@@ -26,7 +26,7 @@ from dflash_tui.runs.run import Run
 from tests.support import command_line
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("arms"), pytest.mark.timeout(1200)]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PROMPT, TOKENS, PORT = "Count from one to nine, then do it again.", 96, "8741"
 RANDOM = ("--set", "load-format=dummy")
@@ -159,6 +159,7 @@ def test_methods_are_compared_to_a_verdict(models):
     """Without a recipe: `ab --vary method=`, each pair of arms with a word or with what refuses it."""
     words = ["--target", str(models / "target"), "--drafter", str(models / "block"), "--gpu", "cpu", "--port", PORT]
     words += ["--vary", "method=dflash,ngram,none", "--suite", "quick", "--scale", "0.2", "--fixed", "--yes"]
+    words += ["--keep-cache"]  # else each arm inspects its models anew
     done = subprocess.run([*COMMAND, "ab", *words], capture_output=True, text=True, check=False, timeout=1000)
     assert done.returncode == 0, done.stdout + done.stderr
     report = store.read_report(store.experiment_folder(store.find_experiment().id))

@@ -19,7 +19,7 @@ from tests.support.process_search import find_processes
 from tests.support.two_hosts import FarOutput, TwoHosts, make_two_hosts
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.waits, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("hosts"), pytest.mark.timeout(1200)]
 OVER_BOTH = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8744")
 # Prints what comes as it comes.
 ASK = """

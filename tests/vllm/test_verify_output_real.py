@@ -15,10 +15,10 @@ from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdi
 from tests.support import command_line
 
 pytestmark = [
-    pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800),
+    pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("arms"), pytest.mark.timeout(1800),
     pytest.mark.usefixtures("nothing_left"),
 ]  # fmt: skip
-PROMPTS, PORT = "5", "8771"
+PROMPTS, PORT = "5", "8781"
 # The first draft of a step that the target would reject is accepted, and what follows is verified behind it.
 ONE_TOO_MANY = """\
 title: accepts one token too many
