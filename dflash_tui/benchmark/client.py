@@ -35,6 +35,8 @@ _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
 _MOST_TOKENS = 1 << 15
 # The same for its processor time here: a token in a chunk of its own takes some 0.0001.
 _WORK, _WORK_PER_TOKEN = 10.0, 0.02
+# A token comes in one piece or with others; some servers split one, and say more about the end.
+_PIECES_PER_TOKEN, _MORE_PIECES = 4, 64
 # Seconds for an answer that has said that it is complete to end, so that its connection can be used again.
 _ENDING = 1.0
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
@@ -258,7 +260,7 @@ async def _send(
         async with asyncio.timeout(patience):
             work = _WORK + _WORK_PER_TOKEN * longest
             stream.begin()  # the counters may have been read since it was made
-            await bounded_http.limit_work(_stream(client, body, stream), work, "the answer")
+            await bounded_http.limit_work(_stream(client, body, stream, longest), work, "the answer")
     except TimeoutError:
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
@@ -268,8 +270,12 @@ async def _send(
     return stream.result()
 
 
-async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream) -> None:
-    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
+async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
+    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none.
+
+    Raises:
+        BadResponse: it comes in many more pieces than the `longest` answer has tokens; each is remembered.
+    """
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
             async with contextlib.aclosing(_read_lines(response)) as lines:
@@ -278,6 +284,9 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                     if stream.is_complete:
                         await _await_end(lines)
                         break
+                    if len(stream.arrivals.times) > _PIECES_PER_TOKEN * longest + _MORE_PIECES:
+                        what = f"the answer has more pieces than the {longest} tokens that were asked for"
+                        raise bounded_http.BadResponse(what)
         else:
             stream.status = response.status_code
             text = (await _read_beginning(response)).decode(errors="replace")

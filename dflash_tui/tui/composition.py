@@ -16,12 +16,17 @@ Opened = TypeVar("Opened", bound=Screen[Any])
 
 
 def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], None]:
-    """Return an `on_mount` that does nothing without children, as Textual calls it while the panel closes, too."""
+    """Return an `on_mount` that does without children, as Textual calls it while the panel closes, too."""
 
     @functools.wraps(mount)
     def mount_if_composed(widget: Composed) -> None:
-        if widget.children:
+        if not widget.children:
+            return
+        try:
             mount(widget)
+        except NoMatches:  # of its children some are there
+            if widget.app.is_running:
+                raise
 
     return mount_if_composed
 

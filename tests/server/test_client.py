@@ -313,7 +313,12 @@ async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch
 # A kilobyte each: what takes time is their number, what has a limit their bytes.
 PIECE = b'data: {"choices": [{"delta": {"content": "x"}}], "padding": "%s"}' % (b"x" * 1000)
 ANSWERS = {
-    "endless": (200, (PIECE + b"\n\n") * 50, "the answer has more than 64 MiB"),
+    "endless": (200, (PIECE + b"\n\n") * 50, "more pieces than the 8 tokens"),
+    "endless without pieces": (
+        200,
+        b'data: {"padding": "%s"}\n\n' % (b"x" * 50_000),
+        "the answer has more than 64 MiB",
+    ),
     "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
     "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
     "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "set VLLM_API_KEY to the one it was launched with"),
@@ -346,7 +351,7 @@ async def test_an_answer_without_end_takes_little_memory(kind):
 PIECES = {
     "bytes of a line": b"1\r\nx\r\n",
     "line ends": b"1\r\n\n\r\n",
-    "tokens": b"2f\r\n" + b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n' + b"\r\n",
+    "events": b"31\r\n" + b'data: {"choices":[],"metrics":{"a":"x","b":""}}\n\n' + b"\r\n",
 }
 
 

@@ -5,10 +5,15 @@ import inspect
 import pkgutil
 
 import pytest
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Static
 
 from dflash_tui import tui
+from dflash_tui.tui.composition import once_composed
 from tests.tui.panel import app, wait_for
 
 
@@ -34,6 +39,31 @@ async def test_a_widget_without_its_children_is_mounted_without_an_error(widget)
     orphan = widget.__new__(widget)
     Screen.__init__(orphan) if issubclass(widget, Screen) else Widget.__init__(orphan)
     orphan.on_mount()
+
+
+class Partial(Screen[None]):
+    """A screen that does something with a part of it when it is mounted."""
+
+    def compose(self) -> ComposeResult:
+        yield Container(Static(id="part"))
+
+    @once_composed
+    def on_mount(self) -> None:
+        self.query_one("#part").border_title = "there"
+
+
+async def test_a_widget_with_some_of_its_children_is_mounted_without_an_error_while_the_panel_closes(monkeypatch):
+    """On a busy machine Textual has mounted those of the first level alone by then."""
+    panel, screen = app(), Partial()
+    async with panel.run_test():
+        await panel.push_screen(screen)
+        assert screen.query_one("#part").border_title == "there"
+        await screen.query_one("#part").remove()
+        with pytest.raises(NoMatches):
+            screen.on_mount()
+        with monkeypatch.context() as closing:
+            closing.setattr(panel, "_running", False)
+            screen.on_mount()
 
 
 @pytest.mark.parametrize("mode", ["launch", "live", "replay", "ab", "compare"])
