@@ -247,6 +247,19 @@ def test_a_closed_or_full_stream_is_no_traceback(closing):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--version", "recipes", "recipes --json", "plan nope --json", "schema ps"])
+def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, buffered):
+    """Whether Python writes it at once or when it ends, and also where the error is what cannot be written."""
+    script = f"{sys.executable} -m dflash_tui {words} >/dev/full"
+    env = os.environ | {"PYTHONUNBUFFERED": buffered}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode in {1, 2}
+    assert done.stderr.startswith("dflash-tui: error: ")
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
 def test_an_encoding_without_our_dashes_is_no_traceback():
     """Over an old terminal a dash becomes a question mark."""
     done = dflash("plan", "demo-cpu", PYTHONIOENCODING="latin-1")

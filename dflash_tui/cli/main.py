@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 
 from dflash_tui.cli.command_parser import order_words
@@ -71,10 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of the output has exited; nothing can be written, not even by the interpreter's flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_lost_output()  # its reader has exited
         return 1
-    except (RuntimeError, ExceptionGroup, OSError) as error:
+    except (RuntimeError, ExceptionGroup, MemoryError, OSError) as error:
         if limit := explain_resource_limit(error):
             _silence_asyncio()
             return _report_error(limit, as_json=args.json)
@@ -119,17 +118,27 @@ def _make_streams_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
+def drop_lost_output() -> None:
+    """Send what nobody takes to nowhere: Python would write it once more when it ends, and fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _report_error(error: DflashError, *, as_json: bool) -> int:
     if as_json:
         import json
 
         hint = name_commands(error.hint)
         fields = {"what": error.what, "evidence": error.evidence, "do": hint, "exit_code": error.exit_code}
-        print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
+        with suppress(OSError):  # it may be what is told of
+            print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 
     text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
     print(text, file=sys.stderr)  # noqa: T201
+    drop_lost_output()
     return error.exit_code
 
 

@@ -89,10 +89,12 @@ class OutputDiffers(DflashError):
 
 
 def explain_resource_limit(error: BaseException | None) -> DflashError | None:
-    """Return an error for one by which the system refused another thread or process; None for any other."""
+    """Return an error for one by which the system refused a thread, process or memory; None for any other."""
     if isinstance(error, BaseExceptionGroup):
         errors = [explain_resource_limit(member) for member in error.exceptions]
         return errors[0] if all(errors) else None
+    if isinstance(error, MemoryError):
+        return DflashError("the limit of memory is reached", hint="`ulimit -v` is the limit, `free -h` what there is")
     # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)

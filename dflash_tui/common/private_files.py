@@ -79,10 +79,14 @@ def read_file(path: Path, limit: int, *, follow: bool = False) -> bytes:
         OSError: it is no file, is larger, or cannot be read.
     """
     with open_file(path, follow=follow) as file:
-        data = file.read(limit + 1)
+        # Python takes memory for as much as it is asked to read.
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, limit) + 1)
+        if size < len(data) <= limit:  # it grows, or is of those that have no size
+            data += file.read(limit + 1 - len(data))
     if len(data) > limit:
-        size = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
-        raise OSError(errno.EFBIG, f"larger than {size}", str(path))
+        most = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+        raise OSError(errno.EFBIG, f"larger than {most}", str(path))
     return data
 
 

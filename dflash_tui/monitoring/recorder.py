@@ -32,6 +32,7 @@ PORT_CONFLICT_DELAY = 10.0
 # So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
 _FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
+RECORDING_AGAIN = "recording again"
 _TIMEOUT = 5.0
 
 
@@ -47,7 +48,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
             if lease.write_error != write_error:
                 write_error = lease.write_error
                 problem = f"cannot record, so the figures stand still: {write_error}: {run.folder}"
-                text = problem if write_error else "recording again"
+                text = problem if write_error else RECORDING_AGAIN
                 report_line(LogLine(time.time(), text, "WARNING", OBSERVER_SOURCE))
             if acquired:
                 await _Recorder(run, lease).run()

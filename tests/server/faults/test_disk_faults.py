@@ -5,6 +5,7 @@ A small file system is mounted for it, which needs root.
 
 import asyncio
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -94,6 +95,20 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
     assert run_reader.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]
     assert registry.list_broken_runs() == {}
+
+
+async def test_a_bench_on_a_full_disk_says_so_and_waits_for_no_record(launch, small):
+    """Its figures are right all the same."""
+    disk = small("size=1m")
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
+    fill(disk)
+    done = await asyncio.to_thread(dflash, "bench", run.id, "--json")
+    assert done.returncode == 0, done.stderr
+    assert os.strerror(errno.ENOSPC) in done.stderr
+    assert "not recorded within" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == 0
 
 
 def test_the_first_event_after_a_full_disk_is_not_lost(launch, small):

@@ -21,7 +21,7 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.datasets import ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.event_json import encode
-from dflash_tui.events import FILLER, Health, RequestDone
+from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.presentation import benchmark_text
@@ -172,12 +172,16 @@ def bench(args: argparse.Namespace) -> int:
 
 async def _bench(benchmark: Bench) -> int:
     """Measure a run, recorded by us if nobody else does, after the first request that a server owes."""
-    state, answered = RunState(), asyncio.Event()
+    state, answered, can_record = RunState(), asyncio.Event(), True
 
     async def follow() -> None:
+        nonlocal can_record
         async with observer.observe_run(benchmark.run) as events:
             async for event in events:
                 state.apply(event)
+                if isinstance(event, LogLine) and event.source == OBSERVER_SOURCE:
+                    can_record = event.text == recorder.RECORDING_AGAIN
+                    print_status(f"! {event.text}")
                 if state.health in {Health.WARM, Health.UNHEALTHY}:
                     answered.set()
 
@@ -185,7 +189,8 @@ async def _bench(benchmark: Bench) -> int:
     try:
         await wait_for_first_answer(answered, following)
         await run_bench(benchmark.suit_to(state.startup.samplers))
-        await _wait_for_last_reading(benchmark.run, state, following)
+        if can_record:
+            await _wait_for_last_reading(benchmark.run, state, following)
         return 0
     finally:
         following.cancel()
@@ -200,6 +205,8 @@ async def _wait_for_last_reading(run: Run, state: RunState, following: asyncio.T
         if state.readings and state.readings[-1].counters.generated >= counters.generated:
             return
         await asyncio.sleep(0.1)
+    if counters and not following.done():
+        print_status(f"! the server's last figures were not recorded within {_LAST_READING:.0f} s")
 
 
 async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
