@@ -147,6 +147,22 @@ async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
         assert screen.query_one("#talk").virtual_size.height < 1100
 
 
+async def test_the_end_is_followed_whichever_comes_first_the_layout_or_the_next_part(launch, monkeypatch):
+    """On a busy machine all of an answer was laid out before the panel looked whether it was at its end."""
+    monkeypatch.setattr(ChatScreen, "call_after_refresh", lambda *_, **__: None)
+    run = launch("adds=" + "\n" * 200 + "end")
+    async with talk_with(run, (80, 24)) as (pilot, _, screen):
+        await say(pilot, "hi")
+        await shows(pilot, "end", "tokens in")
+        await pilot.press("pageup", "pageup")
+        await wait_for(pilot, lambda: "tokens in" not in text(pilot.app))
+        screen.draw()
+        await pilot.pause()
+        assert "tokens in" not in text(pilot.app)
+        await say(pilot, "and now?")
+        await shows(pilot, "end", "tokens in")
+
+
 async def test_what_is_drawn_at_once_of_an_answer_without_an_end_is_bounded(monkeypatch):
     """So much as some screens have, and of the part alone that grew; once it is over more."""
     drawn: list[str] = []

@@ -96,6 +96,7 @@ class ChatScreen(Screen[None]):
     @once_composed
     def on_mount(self) -> None:
         self.set_interval(_INTERVAL, self.draw)
+        self._talk.anchor()  # it follows the end, until somebody scrolls away from it
         self.query_one("#say").focus()
         self._show_status()
 
@@ -109,8 +110,13 @@ class ChatScreen(Screen[None]):
         self.action_stop()
         self.conversation = Conversation(run)
         if self.is_mounted:
-            self.query_one("#talk").remove_children()
+            self._talk.remove_children()
+            self._talk.anchor()
             self._show_status()
+
+    @property
+    def _talk(self) -> VerticalScroll:
+        return self.query_one("#talk", VerticalScroll)
 
     def _show_status(self) -> None:
         talk = self.conversation
@@ -141,6 +147,7 @@ class ChatScreen(Screen[None]):
             self.notify("an answer is under way; esc stops it", severity="warning")
             return
         message.input.clear()
+        self._talk.anchor()
         if line.startswith("/"):
             self._obey(talk, line)
         elif not server_process.is_alive(talk.run):
@@ -155,7 +162,7 @@ class ChatScreen(Screen[None]):
             self.call_later(self.action_stop_or_leave)
             return
         if not talk.messages:
-            self.query_one("#talk").remove_children()
+            self._talk.remove_children()
         self._add(reply, MUTED)
         self._show_status()
 
@@ -189,7 +196,6 @@ class ChatScreen(Screen[None]):
                 self._drawn[part] = self._add("", MUTED if part is Part.THINKING else "")
             text, is_thinking = self._texts[part].read_end(most), part is Part.THINKING
             self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if is_thinking else Content(text))
-        self._scroll()
 
     def _draw_whole(self) -> None:
         """Draw all that is kept of the answer, once it is over."""
@@ -202,32 +208,24 @@ class ChatScreen(Screen[None]):
 
     def _end(self, text: str, style: str) -> None:
         self._draw_whole()
-        self.query_one("#talk").query(".waiting").remove()
+        self._talk.query(".waiting").remove()
         self._add(text, style, "measures")
 
     def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:
         """Add a part to the conversation, before the line that says that an answer is under way."""
-        talk = self.query_one("#talk", VerticalScroll)
+        talk = self._talk
         content = text if isinstance(text, Content) else Content.assemble((text, style))
         part, waiting = Static(content, markup=False, classes=classes), talk.query(".waiting")
         talk.mount(part, before=waiting.first() if waiting and classes != "measures" else None)
         for old in list(talk.children)[:-_MOST_PARTS]:
             old.remove()
-        self._scroll()
         return part
 
-    def _scroll(self) -> None:
-        """Follow the end, unless somebody has scrolled away from it."""
-        talk = self.query_one("#talk", VerticalScroll)
-        if talk.is_vertical_scroll_end:
-            self.call_after_refresh(talk.scroll_end, animate=False)
-
     def action_page(self, step: int) -> None:
-        talk = self.query_one("#talk", VerticalScroll)
         if step < 0:
-            talk.scroll_page_up()
+            self._talk.scroll_page_up()
         else:
-            talk.scroll_page_down()
+            self._talk.scroll_page_down()
 
     def action_stop(self) -> None:
         if self._answering and self.answering:
