@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -72,6 +73,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest; what needs the engine for itself comes last, when little else runs."""
     items.sort(key=lambda item: (_place(item), item.get_closest_marker("alone") is not None))
+
+
+def pytest_collection_finish() -> None:
+    """Leave ten thousand tests out of each search for garbage to come."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> int:

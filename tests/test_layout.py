@@ -1,6 +1,7 @@
 """How the code is laid out: no import cycle, no folder that grows without end, and each class name once."""
 
 import ast
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -39,12 +40,16 @@ BARE_NAMES = frozenset(
     ]
 )
 ALLOWED_BARE_NAMES = {("engines.patching.status", "found"): "a key of what `dflash-tui patch verify --json` prints"}
-# Scripts that an engine's Python runs; nothing here imports them.
-MODULES = {
-    ".".join(["dflash_tui", *path.relative_to(PACKAGE).with_suffix("").parts]): parse_file(path)
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path.name != "__init__.py" and "in_engine" not in path.parts
-}
+
+
+@functools.cache
+def parse_modules() -> dict[str, ast.Module]:
+    """Return the tree of each module; not of scripts that an engine's Python runs, which nothing here imports."""
+    return {
+        ".".join(["dflash_tui", *path.relative_to(PACKAGE).with_suffix("").parts]): parse_file(path)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "__init__.py" and "in_engine" not in path.parts
+    }
 
 
 def imports_of(tree: ast.Module) -> set[str]:
@@ -55,21 +60,21 @@ def imports_of(tree: ast.Module) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found & MODULES.keys()
+    return found & parse_modules().keys()
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    graph = {name: imports_of(tree) for name, tree in MODULES.items()}
+    graph = {name: imports_of(tree) for name, tree in parse_modules().items()}
     assert sum(map(len, graph.values())) > 500
     try:
         order = [*TopologicalSorter(graph).static_order()]
     except CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
-    assert len(order) == len(MODULES)
+    assert len(order) == len(parse_modules())
 
 
 def test_no_folder_has_more_modules_than_one_can_look_through():
-    counts = Counter(name.rpartition(".")[0] for name in MODULES)
+    counts = Counter(name.rpartition(".")[0] for name in parse_modules())
     assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
@@ -87,7 +92,7 @@ def test_unit_tests_need_no_benchmark():
 def test_each_public_class_name_exists_once():
     """So that a name that is read somewhere leads to one class."""
     places = defaultdict(list)
-    for name, tree in MODULES.items():
+    for name, tree in parse_modules().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(name)
