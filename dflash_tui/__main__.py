@@ -1,28 +1,42 @@
 """The program's entry: `dflash-tui` and `python -m dflash_tui`."""
 
 import gc
+import os
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 from dflash_tui import __version__
 
 
 def main() -> object:
-    """Run the command line and return the exit code; 1 where what it wrote cannot be written."""
+    """Run the command line and return the exit code; 1 where all went well but what it wrote cannot be written."""
+    code: object = 0
     try:
         try:
-            code: object = _run()
+            code = _run()
         except SystemExit as ended:  # as after `--help`
             code = ended.code
         if sys.stdout:
             sys.stdout.flush()
-        return code
     except OSError as error:
-        from dflash_tui.cli.main import drop_lost_output
+        if not code and not isinstance(error, BrokenPipeError):
+            with suppress(OSError):
+                print(f"dflash-tui: error: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
+        code = code or 1
+    _drop_lost_output(sys.stdout)
+    _drop_lost_output(sys.stderr)
+    return code
 
-        drop_lost_output()
-        if not isinstance(error, BrokenPipeError):
-            print(f"dflash-tui: error: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
-        return 1
+
+def _drop_lost_output(stream: TextIO | None) -> None:
+    """Send what nobody takes to nowhere: Python would write it once more when it ends, and exit with 120."""
+    if not stream:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run() -> int:

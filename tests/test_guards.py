@@ -260,6 +260,14 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, buffe
     assert "Exception" not in done.stderr
 
 
+def test_an_error_that_nobody_takes_leaves_the_exit_code():
+    """Python ends with 120 where it cannot write what is left."""
+    for words, code in (("recipes", 0), ("plan demo-cpu --set x=1", 2), ("schema --json >/dev/full", 2)):
+        script = f"{sys.executable} -m dflash_tui {words} 2>/dev/full"
+        env = os.environ | {"PYTHONUNBUFFERED": ""}
+        assert subprocess.run(["bash", "-c", script], capture_output=True, check=False, env=env).returncode == code
+
+
 def test_an_encoding_without_our_dashes_is_no_traceback():
     """Over an old terminal a dash becomes a question mark."""
     done = dflash("plan", "demo-cpu", PYTHONIOENCODING="latin-1")

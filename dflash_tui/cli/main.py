@@ -71,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        drop_lost_output()  # its reader has exited
-        return 1
+        return 1  # its reader has exited
     except (RuntimeError, ExceptionGroup, MemoryError, OSError) as error:
         if limit := explain_resource_limit(error):
             _silence_asyncio()
@@ -118,14 +117,6 @@ def _make_streams_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
-def drop_lost_output() -> None:
-    """Send what nobody takes to nowhere: Python would write it once more when it ends, and fail again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _report_error(error: DflashError, *, as_json: bool) -> int:
     if as_json:
         import json
@@ -137,8 +128,8 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
     from dflash_tui.cli.console import fold_status, terminal_width
 
     text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
-    print(text, file=sys.stderr)  # noqa: T201
-    drop_lost_output()
+    with suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201
     return error.exit_code
 
 

@@ -229,6 +229,7 @@ def stop_driver(design: Design) -> bool:
         process = psutil.Process(driver.pid)
         if process_identity.read_process_identity(driver.pid) == driver.born:
             processes.send_signal(process, signal.SIGTERM)
+            processes.send_signal(process, signal.SIGCONT)  # one that was suspended takes nothing else
     deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):
         if time.monotonic() > deadline:

@@ -20,6 +20,8 @@ from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
+# Each is looked for in a file of hundreds of kilobytes, several times.
+_MOST_EDITS = 200
 # Python reads no number of more than 4,300 digits, nor does anybody else.
 _Specifier = Annotated[Text, Meta(max_length=200)]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
@@ -205,6 +207,8 @@ def _read(path: Path, _changed: int) -> Patch:
             raise yaml_loader.build_file_error(path, keys, str(error)) from None
     if len(set(patch.paths)) < len(patch.files):
         raise yaml_loader.build_file_error(path, ["files"], "the same file twice")
+    if sum(len(file.edits) for file in patch.files) > _MOST_EDITS:
+        raise yaml_loader.build_file_error(path, ["files"], f"more than {_MOST_EDITS} edits")
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:

@@ -279,6 +279,19 @@ def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
     assert sum(compared) < 50_000_000
 
 
+def test_a_patch_of_hundreds_of_edits_or_of_a_text_that_is_everywhere_costs_little(own):
+    """As many are refused where the file is read; of a text's places some are counted."""
+    path = patch_file.load_patch("cpu-expand-kernel").paths[0]
+    edits = "".join(f"      - {{old: nothere{number}, new: z}}\n" for number in range(201))
+    head = text_of().partition("files:")[0]
+    (own / "many.yaml").write_text(f"{head}files:\n  - path: {path}\n    edits:\n{edits}")
+    _, broken = patch_file.load_all_patches()
+    assert " files: " in broken["many"]
+    files = (FileEdits(path, (Edit(" ", "b"),)),)
+    everywhere = replace(patch_file.load_patch("cpu-expand-kernel"), files=files)
+    assert "100 and more times" in text_edits.describe_drift(everywhere, {path: " " * 100_000})
+
+
 def test_a_range_of_releases_with_a_number_that_python_does_not_read_is_refused(own):
     """It is converted only where a release is held against it, long after the file was read."""
     line = next(line for line in text_of().splitlines() if line.startswith("versions:"))

@@ -413,6 +413,9 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     design = begin()
     folder = store.experiment_folder(design.id)
     wait_until(lambda: progress(design).current)  # the second request is never answered
+    driver = store.find_driver(folder)
+    assert driver
+    os.kill(driver.pid, signal.SIGSTOP)  # which it takes, too
     assert "dflash-tui ab resume" in run("stop", design.id).stderr
     _has_halted(design)
     controller.launch_driver(design)

@@ -151,14 +151,14 @@ async def test_the_end_is_followed_whichever_comes_first_the_layout_or_the_next_
     """On a busy machine all of an answer was laid out before the panel looked whether it was at its end."""
     monkeypatch.setattr(ChatScreen, "call_after_refresh", lambda *_, **__: None)
     run = launch("adds=" + "\n" * 200 + "end")
-    async with talk_with(run, (80, 24)) as (pilot, _, screen):
+    async with talk_with(run, (80, 24)) as (pilot, panel, screen):
         await say(pilot, "hi")
         await shows(pilot, "end", "tokens in")
         await pilot.press("pageup", "pageup")
-        await wait_for(pilot, lambda: "tokens in" not in text(pilot.app))
+        await wait_for(pilot, lambda: "tokens in" not in text(panel))
         screen.draw()
         await pilot.pause()
-        assert "tokens in" not in text(pilot.app)
+        assert "tokens in" not in text(panel)
         await say(pilot, "and now?")
         await shows(pilot, "end", "tokens in")
 

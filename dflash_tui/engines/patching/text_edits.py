@@ -17,6 +17,7 @@ from dflash_tui.planning.patch_file import Edit, Patch
 # Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, windows of a
 # file, lines more of a window, characters of a line, and words and signs of a window.
 _DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 100, 9, 500, 600
+_MOST_TIMES = 100  # that a text is counted
 _LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
@@ -44,9 +45,9 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
 
 
 def _times(text: str, part: str) -> int:
-    """Return at how many places `part` stands in `text`, also where they overlap."""
+    """Return at how many places `part` stands in `text`, also where they overlap; so many are enough to tell."""
     count, at = 0, text.find(part)
-    while at >= 0:
+    while at >= 0 and count < _MOST_TIMES:
         count, at = count + 1, text.find(part, at + 1)
     return count
 
@@ -144,7 +145,8 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
         elsewhere = _without(text, file.edits)
         for edit in file.edits:
             if (times := _times(text, edit.old)) > 1:
-                lines.append(f"{file.path}: the text is found {times} times: {first_filled_line(edit.old)}\n")
+                more = " and more" if times == _MOST_TIMES else ""
+                lines.append(f"{file.path}: the text is found {times}{more} times: {first_filled_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
                 lines.append(_diff_closest(file.path, edit.old, elsewhere) if left > 0 else _miss(file.path, edit.old))
                 left -= 1
