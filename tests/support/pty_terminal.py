@@ -25,6 +25,7 @@ class Terminal:
     """A panel, or another program of Python's, and the terminal that it has."""
 
     def __init__(self, *words: str, program: tuple[str, ...] = PANEL) -> None:
+        self._rest = b""  # what came together with what was waited for
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             # A copy: readline, once imported, puts a size into the environment behind Python's back.
@@ -42,6 +43,9 @@ class Terminal:
 
     def read(self, limit: float = 0.1) -> bytes:
         """Return what is written next; empty when that is nothing for `limit` seconds, or the terminal is closed."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return rest
         try:
             return os.read(self.master, 1 << 16) if select.select([self.master], [], [], limit)[0] else b""
         except (OSError, ValueError):
@@ -49,12 +53,13 @@ class Terminal:
             return b""
 
     def until(self, text: bytes, limit: float = PATIENCE) -> bytes:
-        """Return what is written until `text` is."""
+        """Return what is written until `text` is, which ends it."""
         seen, deadline = b"", time.monotonic() + limit
         while text not in seen:
             assert time.monotonic() < deadline, seen[-300:]
             seen += self.read()
-        return seen
+        before, text, self._rest = seen.partition(text)
+        return before + text
 
     def reading_until(self, true: Callable[[], bool], limit: float = PATIENCE) -> bytes:
         """Return what is written until something is true elsewhere."""
