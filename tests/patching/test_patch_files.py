@@ -256,26 +256,37 @@ def test_text_that_overlaps_itself_is_there_twice():
         text_edits.patch_texts([patch], texts)
 
 
-def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
-    """Of hundreds of thousands of alike windows, and of lines without end, a part is looked at."""
-    patch = patch_file.load_patch("gb10-cutlass-fp8")
-    compared = []
-    ratio = difflib.SequenceMatcher.ratio
+@pytest.fixture
+def compared(monkeypatch) -> list[int]:
+    """Return a list that takes how many pairs of words each comparison has."""
+    pairs, ratio = list[int](), difflib.SequenceMatcher.ratio
 
     def counted(matcher: Any) -> float:
-        compared.append(len(matcher.a) * len(matcher.b))
+        pairs.append(len(matcher.a) * len(matcher.b))
         return float(ratio(matcher))
 
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
+    return pairs
+
+
+def test_a_long_or_hostile_file_is_compared_in_bounded_steps(compared):
+    """Of hundreds of thousands of alike windows, and of lines without end, a part is looked at."""
+    patch = patch_file.load_patch("gb10-cutlass-fp8")
     for source in ("def cutlass():\n    return False\n" * 50_000, "if not current_platform.is_cuda() " * 50_000):
         text_edits.describe_drift(patch, dict.fromkeys(patch.paths, source))
-    # 300 edits that fit nowhere, each of as many lines that look alike.
+    assert sum(compared) < 5_000_000
+
+
+def test_of_hundreds_of_edits_that_fit_nowhere_the_first_are_compared(compared):
+    """Each is of hundreds of lines that look alike; of the others their first line is shown."""
     lines = [f"x{number} = 1\n" for number in range(5000)]
     wanted = ["".join(lines[at : at + 300]).replace("= 1", f"= {at + 2}") for at in range(300)]
-    many = replace(patch, files=(FileEdits("a.py", tuple(Edit(old, "z\n") for old in wanted)),))
+    files = (FileEdits("a.py", tuple(Edit(old, "z\n") for old in wanted)),)
+    many = replace(patch_file.load_patch("gb10-cutlass-fp8"), files=files)
     shown = text_edits.describe_drift(many, {"a.py": "".join(lines)})
     assert shown.count("(line ") == 8
     assert shown.count("this is not there: ") == 292
+    assert len(compared) <= 8 * 10
     assert sum(compared) < 50_000_000
 
 
