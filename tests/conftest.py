@@ -57,8 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-plans", action="store_true", help="write tests/data/plans anew")
 
 
-# What is begun first, each by one worker: with the real engine three chains of tests that take turns, as long as each
-# other, then what is slow to make.
+# What is begun first, each by one worker: three chains of tests with the real engine, about as long as each other, then
+# what is slow to make.
 _FIRST = ("engine", "engine: hosts", "engine: arms", "simulation", "resolve", "releases", "sources")
 
 

@@ -35,7 +35,7 @@ _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
 _MOST_TOKENS = 1 << 15
 # The same for its processor time here: a token in a chunk of its own takes some 0.0001.
 _WORK, _WORK_PER_TOKEN = 10.0, 0.02
-# A token comes in one piece or with others; some servers split one, and say more about the end.
+# A token comes in one piece or with others; some servers split it, and send more pieces at the end.
 _PIECES_PER_TOKEN, _MORE_PIECES = 4, 64
 # Seconds for an answer that has said that it is complete to end, so that its connection can be used again.
 _ENDING = 1.0

@@ -82,7 +82,7 @@ def read_file(path: Path, limit: int, *, follow: bool = False) -> bytes:
         # Python takes memory for as much as it is asked to read.
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, limit) + 1)
-        if size < len(data) <= limit:  # it grows, or is of those that have no size
+        if size < len(data) <= limit:  # it grows, or says no size, as those in /proc
             data += file.read(limit + 1 - len(data))
     if len(data) > limit:
         most = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"

@@ -20,9 +20,9 @@ from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
-# Each is looked for in a file of hundreds of kilobytes, several times.
+# Each edit of a patch is looked for several times in a file of hundreds of kilobytes.
 _MOST_EDITS = 200
-# Python reads no number of more than 4,300 digits, nor does anybody else.
+# Python reads no number of more than 4,300 digits, and would try to where a release is held against it.
 _Specifier = Annotated[Text, Meta(max_length=200)]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
 

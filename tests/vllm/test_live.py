@@ -46,9 +46,9 @@ def counted(url: str) -> tuple[float, float]:
 
 
 class Traffic:
-    """One request after the other at a temperature that may be changed, and twice as long nothing as it took.
+    """One request after the other, with pauses of twice its time, at a temperature that may be changed.
 
-    What is watched needs some steps a second; a server at work all the time would take a core from other tests.
+    What is watched needs some steps a second; a server that never pauses would take a core from other tests.
     """
 
     def __init__(self, run: Run) -> None:

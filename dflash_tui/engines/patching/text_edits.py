@@ -17,7 +17,7 @@ from dflash_tui.planning.patch_file import Edit, Patch
 # Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, windows of a
 # file, lines more of a window, characters of a line, and words and signs of a window.
 _DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 100, 9, 500, 600
-_MOST_TIMES = 100  # that a text is counted
+_MOST_TIMES = 100  # places of a text that are counted
 _LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
@@ -45,11 +45,15 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
 
 
 def _times(text: str, part: str) -> int:
-    """Return at how many places `part` stands in `text`, also where they overlap; so many are enough to tell."""
+    """Return at how many places `part` stands in `text`, also where they overlap; at most `_MOST_TIMES`."""
     count, at = 0, text.find(part)
     while at >= 0 and count < _MOST_TIMES:
         count, at = count + 1, text.find(part, at + 1)
     return count
+
+
+def _format_times(times: int) -> str:
+    return f"{times} and more times" if times == _MOST_TIMES else f"{times} times"
 
 
 def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
@@ -73,7 +77,7 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
                 if text is None or _times(text, edit.old) != 1:
-                    times = f"{_times(text, edit.old)} times" if text else "nowhere"
+                    times = _format_times(_times(text, edit.old)) if text else "nowhere"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"the text it replaces is found {times}: {first_filled_line(edit.old)}",
@@ -145,8 +149,8 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
         elsewhere = _without(text, file.edits)
         for edit in file.edits:
             if (times := _times(text, edit.old)) > 1:
-                more = " and more" if times == _MOST_TIMES else ""
-                lines.append(f"{file.path}: the text is found {times}{more} times: {first_filled_line(edit.old)}\n")
+                how_often = _format_times(times)
+                lines.append(f"{file.path}: the text is found {how_often}: {first_filled_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
                 lines.append(_diff_closest(file.path, edit.old, elsewhere) if left > 0 else _miss(file.path, edit.old))
                 left -= 1
@@ -191,7 +195,9 @@ def _diff_closest(path: str, wanted: str, text: str) -> str:
     sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
     starts = range(max(1, len(lines) - size + 1))
     likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_CANDIDATES]
-    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED])  # without its autojunk a minute may be lost
+    matcher = difflib.SequenceMatcher(
+        b=_PART.findall(wanted)[:_COMPARED]
+    )  # with autojunk: hundreds of alike lines take a minute without
 
     def compare(part: slice) -> difflib.SequenceMatcher[str]:
         matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.version_number import parse_version
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
@@ -250,10 +251,8 @@ def _choose_release(making: _Import, image: str) -> str:
     tag = image.rpartition("/")[2].partition(":")[2].removeprefix("v")
     if tag in table:
         return tag
-    try:
-        later = [release for release in table if Version(release) >= Version(tag)]
-    except ValueError:  # an InvalidVersion, or a number of more digits than Python reads
-        later = []
+    version = parse_version(tag)
+    later = [release for release in table if Version(release) >= version] if version else []
     chosen = later[0] if later else table[-1]
     making.leave(f"image {image}", f"engines are installed from releases; vLLM {chosen} instead")
     return chosen

@@ -10,6 +10,8 @@ from functools import cache
 
 from packaging.version import Version
 
+from dflash_tui.common.version_number import parse_version
+
 
 def _parse_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -295,9 +297,8 @@ PACKAGES = _parse_names(
 @cache
 def list_harmless_flags(vllm: str) -> frozenset[str]:
     """Return the flags that do no harm in a release; for one that nobody read, in the last before it."""
-    try:
-        release = Version(vllm)
-    except ValueError:  # an InvalidVersion, or a number of more digits than Python reads: a build of the user's own
+    release = parse_version(vllm)
+    if release is None:  # a build of the user's own
         return frozenset()
     read = [Version(first) for first, _ in _FLAGS]
     newest = max((version for version in read if version <= release), default=min(read))

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from dflash_tui.planning.field_types import END, Gigabytes, MaybeText, Megabytes, Size, Text, VllmVersion, Word
 
-# Python reads no number of more than 4,300 digits, as a version might have.
+# A version in it could have a number of more than 4,300 digits, which Python does not read.
 _Requirement = Annotated[Word, Meta(max_length=2000)]
 
 
