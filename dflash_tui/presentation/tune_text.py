@@ -148,6 +148,7 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
     if outcome.recipe:
         lines.append(f"the recipe: {clean_line(outcome.recipe)}")
     elif outcome.best:
+        lines += [f"the recipe was not written: {clean_line(outcome.unwritten)}"] if outcome.unwritten else []
         lines.append(f"to keep it as a recipe: dflash-tui tune keep {design.id}")
     if outcome.tried == 1 and NO_ROOM in outcome.left_out.values():
         lines.append(_describe_need(boots, outcome.spent))

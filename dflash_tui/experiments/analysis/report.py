@@ -306,6 +306,8 @@ class TuneOutcome(msgspec.Struct, frozen=True):
     """Seconds that all boots took."""
     recipe: str = ""
     """The file of the personal recipe, or empty."""
+    unwritten: str = ""
+    """Why that file could not be written, or empty."""
 
 
 class EarlierArm(msgspec.Struct, frozen=True):

@@ -19,9 +19,12 @@ from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.outcome import is_faster
 from dflash_tui.launch import recipe_files
+from dflash_tui.planning import releases
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import HardwareLayer, PublishedFigures, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchRequest
 
 _MOST_NAMES = 1000
 
@@ -85,7 +88,7 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
         build=base.build,
         port=base.port,
         bench_scale=base.bench_scale,
-        engine=resolved.engine,
+        engine=_name_engine(arm.request, resolved),
         target=resolved.target,
         drafter=resolved.drafter,
         method=resolved.method,
@@ -107,6 +110,21 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
         failures=base.failures,
         hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
     )
+
+
+def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
+    """Return what a recipe says of the engine that was measured.
+
+    It cannot name one that was chosen by hand, which `_list_comments` does: the recipe's own or the table's of the same
+    release stands for it, where there is one.
+    """
+    chosen, own = resolved.engine, resolved.recipe.engine
+    if not request.engine:
+        return chosen
+    if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
+        return own
+    in_table = chosen.distribution == "vllm" and chosen.vllm in releases.load_releases()
+    return EngineSpec(vllm=chosen.vllm) if in_table else chosen
 
 
 def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[PublishedFigures, ...]:
@@ -141,6 +159,8 @@ def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedR
     if resolved.start:  # which no recipe has
         words = " ".join(f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items())
         lines.append(f"Measured with {words}, which a launch has to name again.")
+    if engine := design.arms[outcome.best].request.engine:
+        lines.append(f"Measured with --engine {engine}, which a launch has to name again.")
     lines += [f"The figures say nothing about a real model: {design.synthetic}."] if design.synthetic else []
     return lines
 

@@ -50,6 +50,7 @@ class MachineTuner(NamedTuple):
                 boot.write_driver_log(f"wrote {path}")
             except (DflashError, OSError) as error:
                 boot.write_driver_log(f"the personal recipe was not written: {error}")
+                tune = replace(tune, unwritten=" ".join(f"{error}".split()))
         return replace(report, tune=tune)
 
     def _propose(self, axis: str, best: Arm, arms: Sequence[Arm], worse: Sequence[Arm]) -> Proposal:

