@@ -18,7 +18,7 @@ from dflash_tui.common.secrets.own_secrets import LEFT_OUT
 from dflash_tui.common.secrets.secret_names import is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.measures import START, TOKENS
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, list_verdicts
 from dflash_tui.experiments.design import Boot, Design, HostFacts
 from dflash_tui.presentation import experiment_tables as tables
 from dflash_tui.presentation import intervals, output_text, start_phases, stock_text, tune_text, verdict_text
@@ -73,7 +73,7 @@ def _render_sections(report: ExperimentReport) -> Iterator[str]:
         yield "## Sweep"
         yield render_bullets(escape_text(line) for line in verdict_text.describe_sweep(report))
         yield _render_sweep(design, report.sweep)
-    for comparison in _list_comparisons(report):
+    for comparison in list_verdicts(report):
         yield from _render_verdict(report, comparison)
     yield "## Arms"
     rows = [
@@ -89,13 +89,6 @@ def _render_sections(report: ExperimentReport) -> Iterator[str]:
     yield from _render_machine(report)
     yield from _render_commands(report)
     yield from _render_requests(report)
-
-
-def _list_comparisons(report: ExperimentReport) -> tuple[Comparison, ...]:
-    """Return what is worth a verdict: of a tune the best alone, by the boots after its choice."""
-    if report.tune is None:
-        return report.comparisons
-    return (report.tune.comparison,) if report.tune.comparison else ()
 
 
 def _render_stock(design: Design) -> Iterator[str]:

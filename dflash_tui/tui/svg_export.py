@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from dflash_tui.experiments.analysis.report import ExperimentReport
+from msgspec.structs import replace
+
+from dflash_tui.experiments.analysis.report import ExperimentReport, list_verdicts
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
@@ -14,9 +16,9 @@ _SIZE = (120, 44)
 
 
 def draw_experiment(report: ExperimentReport) -> str:
-    """Return the verdict of an A/B as SVG."""
+    """Return the verdict of an A/B or a tune as SVG."""
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
-    return asyncio.run(_ab(report))
+    return asyncio.run(_ab(replace(report, comparisons=list_verdicts(report))))
 
 
 def draw_run(name: str) -> str:

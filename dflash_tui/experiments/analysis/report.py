@@ -339,6 +339,13 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     """What was known of such boots before; empty where that was not asked, and in reports of before."""
 
 
+def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
+    """Return the comparisons that are worth a verdict: of a tune the best alone, by the boots after its choice."""
+    if report.tune is None:
+        return report.comparisons
+    return (report.tune.comparison,) if report.tune.comparison else ()
+
+
 def find_misplaced_arms(report: ExperimentReport) -> str:
     """Return which field of a report names an arm that it does not have, as text, or nothing.
 

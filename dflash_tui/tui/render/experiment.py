@@ -85,8 +85,9 @@ def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> 
         ("" if report.complete else " NOT COMPLETE", "bold $error"),
         (which, "bold"),
     )
-    name = shorten_recipe(design, width - _PADDING - len("A/B ") - marks.cell_length)
-    head = Content.assemble(("A/B ", "bold"), (name, "bold $primary")) + marks
+    kind = "Tune " if report.tune else "A/B "
+    name = shorten_recipe(design, width - _PADDING - len(kind) - marks.cell_length)
+    head = Content.assemble((kind, "bold"), (name, "bold $primary")) + marks
     sent = "" if design.measures_start else f"{count_requests(report.boots)} requests"
     facts = [describe_certainty(design), sent, clean_line(engine)]
     varied = _describe_in(design, width - _PADDING - head.cell_length)

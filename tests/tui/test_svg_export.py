@@ -1,0 +1,30 @@
+"""The picture of a report: that of a tune rests on the boots after its choice, as its text does."""
+
+import html
+
+from msgspec.structs import replace
+
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.tuning import outcome
+from dflash_tui.presentation.verdict_text import format_headline
+from dflash_tui.tui import svg_export
+from tests.support.tune_simulation import Truth, a_tune, run_tune
+
+
+def test_a_tune_is_drawn_by_the_boots_after_its_choice():
+    progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
+    tune = outcome.judge_tune(progress)
+    assert tune.comparison
+    report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
+    assert report.comparisons[0].boots != tune.comparison.boots
+    drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")
+    assert format_headline(report, tune.comparison) in drawn
+    assert "Tune" in drawn
+
+
+def test_a_tune_that_compares_nothing_is_drawn_as_well():
+    progress, _ = run_tune(a_tune(100.0, ("mode=graphs",)), Truth({}), 1)
+    tune = outcome.judge_tune(progress)
+    assert tune.comparison is None
+    report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
+    assert "published" in svg_export.draw_experiment(report)
