@@ -62,11 +62,14 @@ def test_a_report_that_cannot_be_written_whole_leaves_the_earlier_one(finished, 
         assert main.main(["report", "-o", str(path)]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(path) in capsys.readouterr().err
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
     assert main.main(["report", finished.design.id, "-o", str(path)]) == 0
     assert path.stat().st_mode & 0o777 == 0o600
     assert main.main(["report", "-o", "/dev/null"]) == 0
+    assert main.main(["report", "-o", "/dev/full"]) == 1
+    assert "/dev/full" in capsys.readouterr().err
 
 
 def test_json_has_no_secrets(capsys):

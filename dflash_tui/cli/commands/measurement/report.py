@@ -59,11 +59,23 @@ def report(args: argparse.Namespace) -> int:
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    path = paths.resolve_links(path)  # a link stays one
+    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes.
+
+    Raises:
+        UsageError: its folder does not exist.
+        DflashError: it could not be written, for instance on a full disk.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace_file(paths.resolve_links(path), text)  # a link stays one
+    except OSError as error:
+        what = f"{path} was not written: {error.strerror or error}"
+        raise DflashError(what, hint="free its disk, or name another file") from None
+
+
+def _replace_file(path: Path, text: str) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
