@@ -40,7 +40,7 @@ async def _ab(report: ExperimentReport) -> str:
         for _ in range(3):  # the first drawing gives the parts their size
             await pilot.pause()
             panel.compare_screen.draw()
-        return panel.export_screenshot(title="dflash-tui A/B")
+        return panel.export_screenshot(title=f"dflash-tui {'tune' if report.tune else 'A/B'}")
 
 
 async def _run(player: Player) -> str:

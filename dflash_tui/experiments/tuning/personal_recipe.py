@@ -19,7 +19,6 @@ from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.outcome import is_faster
 from dflash_tui.launch import recipe_files
-from dflash_tui.planning import releases
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import HardwareLayer, PublishedFigures, Recipe, Status
@@ -49,6 +48,7 @@ def write_recipe(
 
     Raises:
         RecipeError: what would be written is no valid recipe.
+        UsageError: the table of releases does not have that of an engine that was chosen by hand.
     """
     folder = paths.user_recipes_folder()
     private_files.ensure_private_folder(folder)
@@ -113,18 +113,17 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
 
 
 def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return what a recipe says of the engine that was measured.
+    """Return the engine that a recipe names for the one that was measured.
 
-    It cannot name one that was chosen by hand, which `_list_comments` does: the recipe's own or the table's of the same
-    release stands for it, where there is one.
+    No recipe can name a folder, so for an engine that was chosen by hand it is what the recipe itself or the table of
+    releases has of that release.
     """
     chosen, own = resolved.engine, resolved.recipe.engine
     if not request.engine:
         return chosen
     if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
         return own
-    in_table = chosen.distribution == "vllm" and chosen.vllm in releases.load_releases()
-    return EngineSpec(vllm=chosen.vllm) if in_table else chosen
+    return recipe_loader.engine_for_release(chosen.vllm) if chosen.distribution == "vllm" else chosen
 
 
 def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[PublishedFigures, ...]:
@@ -156,11 +155,11 @@ def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedR
         if of.tok_s:
             spread = f"{of.tok_s.low:.1f} to {of.tok_s.high:.1f}"
             lines.append(f"tok/s, {name}: {of.tok_s.median:.1f} ({spread}, {pluralize(of.tok_s.n, 'boot')})")
-    if resolved.start:  # which no recipe has
-        words = " ".join(f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items())
-        lines.append(f"Measured with {words}, which a launch has to name again.")
-    if engine := design.arms[outcome.best].request.engine:
-        lines.append(f"Measured with --engine {engine}, which a launch has to name again.")
+    # What no recipe has.
+    unnamed = [f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items()]
+    engine = design.arms[outcome.best].request.engine
+    unnamed += [f"--engine {engine}"] if engine else []
+    lines += [f"Measured with {' '.join(unnamed)}, which a launch has to name again."] if unnamed else []
     lines += [f"The figures say nothing about a real model: {design.synthetic}."] if design.synthetic else []
     return lines
 

@@ -63,7 +63,7 @@ def write_whole_file(path: Path, text: str) -> None:
 
     Raises:
         UsageError: its folder does not exist.
-        DflashError: it could not be written, for instance on a full disk.
+        OSError: it could not be written, with the name of the file, which a full disk leaves out.
     """
     try:
         if path.exists() and not path.is_file():
@@ -71,8 +71,8 @@ def write_whole_file(path: Path, text: str) -> None:
         else:
             _replace_file(paths.resolve_links(path), text)  # a link stays one
     except OSError as error:
-        what = f"{path} was not written: {error.strerror or error}"
-        raise DflashError(what, hint="free its disk, or name another file") from None
+        error.filename = str(path)  # never that of the temporary file
+        raise
 
 
 def _replace_file(path: Path, text: str) -> None:
