@@ -40,11 +40,13 @@ CASES: list[dict[str, Any]] = [
     {"tokens": [16, 16], "contexts": [101, 48], "causal": False, **SMALL},
     {"tokens": [16], "contexts": [101], "segments": 64, **SMALL},
     {"tokens": [16], "contexts": [101], "padding": 32, **SMALL},
+    {"tokens": [16] * 4, "contexts": [101] * 4, "heads": 32, "kv_heads": 4},  # 128 blocks: the most
     *FAR,
 ]
 TOO_MANY: list[dict[str, Any]] = [
     {"tokens": [17], "contexts": [101], **SMALL},
-    {"tokens": [16] * 3, "contexts": [101] * 3, "heads": 8, "kv_heads": 1},
+    {"tokens": [16] * 5, "contexts": [101] * 5, "heads": 32, "kv_heads": 16},
+    {"tokens": [1] * 17, "contexts": [37] * 17, **SMALL},
     {"tokens": [16], "contexts": [101], "scratch": 15, **SMALL},
 ]
 EDITIONS = [(name, version) for name in sorted(TRIED) if "split-verify" in name for version in TRIED[name].releases]
