@@ -46,7 +46,7 @@ class AnswerBuffer:
             self._pieces.append(text[: self._room + 1])
             self._room -= len(text)
         if isinstance(tokens, list) and len(self._tokens) <= MOST_TOKENS:
-            self._tokens += _select_numbers(tokens)
+            self._tokens += _select_numbers(tokens[: MOST_TOKENS + 1 - len(self._tokens)])
 
     def to_answer(self, count: int) -> Answer:
         """Return the answer, of which the server counted so many tokens; where it named others, none is kept."""

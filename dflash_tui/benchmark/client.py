@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import ssl
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
@@ -265,9 +266,18 @@ async def _send(
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
         stream.error = str(error)
-    except httpx.HTTPError as error:
-        stream.error = f"{type(error).__name__}: {quote_server_text(str(error))}"
+    except bounded_http.FAILED as error:
+        broken = isinstance(error, ssl.SSLError)
+        words = bounded_http.describe_failure(error) if broken else f"{type(error).__name__}: {error}"
+        stream.error = quote_server_text(words)
+    if stream.tokens > _most_pieces(longest):
+        stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were asked for"
     return stream.result()
+
+
+def _most_pieces(longest: int) -> int:
+    """Return in how many pieces the longest answer may come, of which no token needs more than a few."""
+    return _PIECES_PER_TOKEN * longest + _MORE_PIECES
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
@@ -284,7 +294,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                     if stream.is_complete:
                         await _await_end(lines)
                         break
-                    if len(stream.arrivals.times) > _PIECES_PER_TOKEN * longest + _MORE_PIECES:
+                    if len(stream.arrivals.times) > _most_pieces(longest):
                         what = f"the answer has more pieces than the {longest} tokens that were asked for"
                         raise bounded_http.BadResponse(what)
         else:
@@ -296,7 +306,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
 
 async def _await_end(lines: AsyncIterator[str]) -> None:
     """Wait a moment for an answer that is complete to end; what more it says is no part of it."""
-    with contextlib.suppress(TimeoutError, bounded_http.BadResponse, httpx.HTTPError):
+    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
         async with asyncio.timeout(_ENDING):
             async for line in lines:
                 if line:

@@ -97,7 +97,7 @@ class MeasuredWindow(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if self.joules is None or not self.tokens else self.joules / self.tokens
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     """A request that is under way or was."""
 
@@ -106,6 +106,18 @@ class Flight:
     began: float
     ended: float | None = None
     failed: bool = False
+
+
+@dataclass
+class FillerSums:
+    """What fillers come to that are over, of which nothing else is kept: a server may answer any number of them."""
+
+    answers: int = 0
+    tokens: int = 0
+    tokens_in_window: int = 0
+    seconds_in_window: float = 0.0
+    completed_in_window: int = 0
+    failures: int = 0
 
 
 class LoadRecord:
@@ -120,6 +132,7 @@ class LoadRecord:
         """
         self.load, self._meter = load, meter
         self._flights: list[Flight] = []
+        self._sums = FillerSums()
         self._joules: list[float | None] = []
 
     def begin_flight(self, stream: CompletionStream, *, counts: bool) -> Flight:
@@ -129,11 +142,28 @@ class LoadRecord:
         self._flights.append(flight := Flight(stream, counts, time.perf_counter()))
         return flight
 
-    def end_flight(self, flight: Flight) -> None:
+    def end_flight(self, flight: Flight, *, failed: bool = False) -> None:
         """Take down that a request is over, or was broken off."""
-        flight.ended = time.perf_counter()
+        flight.ended, flight.failed = time.perf_counter(), failed
         if flight.counts and self._meter:
             self._joules[1:] = [self._meter()]
+        if not flight.counts:
+            self._sum_up(flight, flight.ended)
+
+    def _sum_up(self, flight: Flight, ended: float) -> None:
+        """Keep the sums of a filler instead of itself, where it ended before the window does or before that begins."""
+        counted = [other for other in self._flights if other.counts]
+        if counted and all(other.ended is not None for other in counted):
+            return
+        began = min((other.began for other in counted), default=math.inf)
+        sums, stream = self._sums, flight.stream
+        sums.answers += bool(stream.arrivals.times)
+        sums.tokens += stream.count_tokens()
+        sums.tokens_in_window += stream.count_tokens(since=began)
+        sums.seconds_in_window += max(0.0, ended - max(flight.began, began))
+        sums.completed_in_window += ended >= began
+        sums.failures += flight.failed
+        self._flights.remove(flight)
 
     @property
     def gaps(self) -> dict[str, list[float]]:
@@ -149,19 +179,25 @@ class LoadRecord:
         counted = [flight for flight in self._flights if flight.counts and flight.ended is not None]
         began = min((flight.began for flight in counted), default=0.0)
         ended = max((flight.ended or 0.0 for flight in counted), default=0.0)
-        overlaps = (min(f.ended or ended, ended) - max(f.began, began) for f in self._flights)
+        fillers = [flight for flight in self._flights if not flight.counts]
+        overlaps = (
+            max(0.0, min(ended if f.ended is None else f.ended, ended) - max(f.began, began)) for f in self._flights
+        )
         joules = [value for value in self._joules if value is not None]
+        sums = self._sums
+        in_window = sums.tokens_in_window + sum(flight.stream.count_tokens(began, ended) for flight in self._flights)
+        completed = sum(flight.ended is not None and began <= flight.ended <= ended for flight in self._flights)
         return MeasuredWindow(
             streams=self.load.streams,
             seconds=ended - began,
-            tokens=sum(flight.stream.count_tokens(began, ended) for flight in self._flights),
-            under_way=sum(max(0.0, overlap) for overlap in overlaps) / (ended - began) if ended > began else 0.0,
-            answers=sum(bool(flight.stream.arrivals.times) for flight in self._flights),
-            filler_tokens=sum(flight.stream.count_tokens() for flight in self._flights if not flight.counts),
+            tokens=in_window,
+            under_way=(sums.seconds_in_window + sum(overlaps)) / (ended - began) if ended > began else 0.0,
+            answers=sums.answers + sum(bool(flight.stream.arrivals.times) for flight in self._flights),
+            filler_tokens=sums.tokens + sum(flight.stream.count_tokens() for flight in fillers),
             joules=max(0.0, joules[1] - joules[0]) if len(joules) == 2 else None,
             rate=self.load.rate,
-            completed=sum(flight.ended is not None and began <= flight.ended <= ended for flight in self._flights),
-            filler_failures=sum(flight.failed for flight in self._flights if not flight.counts),
+            completed=sums.completed_in_window + completed,
+            filler_failures=sums.failures + sum(flight.failed for flight in fillers),
         )
 
 
@@ -230,15 +266,16 @@ async def _break_off(under_way: set[asyncio.Task[RequestDone]]) -> list[RequestD
 
 async def _fly(record: LoadRecord, flight: Flight, send: Send, prompt: Prompt, number: int) -> RequestDone:
     """Send a request; a filler that is broken off has what it had until then."""
+    failed = False
     try:
         done = await send(prompt, number, flight.stream, counts=flight.counts)
+        failed = bool(done.error)
     except asyncio.CancelledError:
         if flight.counts:
             raise
         done = msgspec.structs.replace(flight.stream.result(), error="", finish=BROKEN_OFF)
     finally:
-        record.end_flight(flight)
-    flight.failed = bool(done.error)
+        record.end_flight(flight, failed=failed)
     return done if flight.counts else msgspec.structs.replace(done, kind=FILLER)
 
 

@@ -17,6 +17,7 @@ async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scr
     Raises:
         bounded_http.BadResponse: the answer is not that of a vLLM server, too large, or costs too much.
         httpx.HTTPError: there is no answer.
+        ssl.SSLError: the encrypted connection broke.
         TimeoutError: it was not complete in time.
     """
     reader = MetricsReader()

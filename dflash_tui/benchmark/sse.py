@@ -17,7 +17,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RequestDone
-from dflash_tui.readings import MOST
+from dflash_tui.readings import MOST, MOST_POSITIONS
 
 _SAID_LIMIT = 300
 _DONE = "data: [DONE]"
@@ -133,7 +133,9 @@ class CompletionStream:
         self.kind, self._number, self.streams, self._rate = kind, number, streams, rate
         self._began = time.perf_counter()
         self.arrivals = Arrivals()
-        self._usage: dict[str, Any] = {}
+        self.tokens = 0
+        """How many the answer has until now, by the server's count."""
+        self._prompt_tokens = 0
         self._speculation: _Speculation | None = None
         self._finish = ""
         self._beginning, self._whole = "", hashlib.sha256()
@@ -164,14 +166,15 @@ class CompletionStream:
             return
         if error := chunk.error:
             self.error = quote_server_text(str(error.get("message", error) if isinstance(error, dict) else error))
-        self._usage = chunk.usage or self._usage
+        if chunk.usage:
+            self.tokens = _count(chunk.usage.get("completion_tokens"))
+            self._prompt_tokens = _count(chunk.usage.get("prompt_tokens"))
         self._speculation = _speculation(chunk.metrics) or self._speculation
-        for choice in chunk.choices or ():
+        if chunk.choices:
+            choice = chunk.choices[0]  # no more than one is asked for
             self._add(choice.delta or {}, choice.token_ids)
             self._finish = choice.finish_reason or self._finish
-        if chunk.choices:
-            carries = any(_carries_token(choice) for choice in chunk.choices)
-            self.arrivals.take((chunk.usage or {}).get("completion_tokens"), carries=carries)
+            self.arrivals.take((chunk.usage or {}).get("completion_tokens"), carries=_carries_token(choice))
 
     def _add(self, delta: dict[str, Any], tokens: object) -> None:
         self.read_delta(delta)
@@ -185,8 +188,7 @@ class CompletionStream:
 
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
-        tokens = _count(self._usage.get("completion_tokens"))
-        now = time.perf_counter()
+        tokens, now = self.tokens, time.perf_counter()
         ended = self._ended or now
         arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
         if not self.error and not tokens:
@@ -195,7 +197,7 @@ class CompletionStream:
             at=time.time() - (now - ended),
             kind=self.kind,
             tokens=tokens,
-            prompt_tokens=_count(self._usage.get("prompt_tokens")),
+            prompt_tokens=self._prompt_tokens,
             ttft=arrivals.times[0] - self._began if arrivals.times else None,
             total=ended - self._began,
             decode_tok_s=arrivals.measure_speed(tokens),
@@ -214,11 +216,11 @@ class CompletionStream:
 
     def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
         """Return how many tokens arrived in a time, on the clock of `time.perf_counter`."""
-        return self.arrivals.count(since, until, _count(self._usage.get("completion_tokens")))
+        return self.arrivals.count(since, until, self.tokens)
 
     def build_answer(self) -> Answer:
         """Return the answer itself, as it may be kept."""
-        return self._buffer.to_answer(_count(self._usage.get("completion_tokens")))
+        return self._buffer.to_answer(self.tokens)
 
     def list_marks(self) -> tuple[ArrivalMark, ...]:
         """Return when how many tokens of the answer had arrived, since it was asked for."""
@@ -249,9 +251,12 @@ def quote_server_text(text: str) -> str:
 def _speculation(metrics: object) -> _Speculation | None:
     """Return what the server says of the request's own steps; its form is experimental, so another is no error."""
     try:
-        return msgspec.convert(metrics, _Metrics).speculative_decoding
+        speculation = msgspec.convert(metrics, _Metrics).speculative_decoding
     except msgspec.ValidationError:
         return None
+    if speculation and speculation.num_accepted_draft_tokens > speculation.num_spec_steps * MOST_POSITIONS:
+        return None  # no step drafts as many
+    return speculation
 
 
 def _p95(values: list[float]) -> float:

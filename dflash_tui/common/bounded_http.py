@@ -34,7 +34,9 @@ WORK = 0.5
 SHARE, _SLOWEST = 0.1, 8
 # Nothing packed: a small answer could unpack to a large one.
 PLAIN = {"Accept-Encoding": "identity"}
-FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
+# What a request without an answer raises. httpx lets the error of a TLS record that is broken after the handshake
+# through, and whoever does not know it takes it for one of a file: it is an OSError.
+FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError)
 
 
 class BadResponse(Exception):
@@ -46,7 +48,7 @@ class BadResponse(Exception):
 
 
 def describe_failure(error: Exception) -> str:
-    """Return why there is no answer, or none that is used: `no answer within 5 s`, or what httpx says."""
+    """Return why there is no answer, or none that is used: `no answer within 5 s`, or what httpx or TLS says."""
     if isinstance(error, httpx.TimeoutException):
         seconds = None
         with contextlib.suppress(RuntimeError):  # no request belongs to it
@@ -54,6 +56,9 @@ def describe_failure(error: Exception) -> str:
         return f"no answer within {seconds:g} s" if seconds else "no answer in time"
     if isinstance(error, TimeoutError):
         return f"no complete answer within {WHOLE:g} s"
+    if isinstance(error, ssl.SSLError):
+        reason = clean_line(getattr(error, "reason", None) or "TLS").replace("_", " ").lower()
+        return f"the encrypted connection broke ({reason}): check the server's TLS set-up, or the proxy in front of it"
     return clean_line(str(error)) or type(error).__name__
 
 
@@ -113,6 +118,7 @@ async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[byte
         BadResponse: its status is not 200, it is larger than `BODY_LIMIT` or in more than `PIECES_LIMIT` pieces, or it
             takes more than `WORK` seconds of processor time.
         httpx.HTTPError: there is no answer.
+        ssl.SSLError: the encrypted connection broke.
         TimeoutError: it was not complete within `WHOLE` seconds.
     """
     await limit_work(_feed(client, url, take, name or url), WORK, name or url)

@@ -284,6 +284,23 @@ async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
     assert done.total < client._ENDING / 2  # what came after is no part of it
 
 
+@pytest.mark.parametrize(("tokens", "refused"), [(8, False), (10**15, True), (500, True)])
+async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
+    """Of eight that were asked for: no speed is computed from what no server has generated."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + PIECE + b"\n\n")
+        writer.write(b'data: {"usage": {"completion_tokens": %d}}\n\ndata: [DONE]\n\n' % tokens)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await client.send_first_request(url, "x")
+        listening.close()
+    assert bool(done.error) is refused
+
+
 async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch):
     """As vLLM's do: a new connection for each request would be measured with it."""
     connections = 0

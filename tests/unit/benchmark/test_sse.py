@@ -3,12 +3,13 @@
 import hashlib
 import json
 import time
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
 from dflash_tui.benchmark import sse
-from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS
+from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS, MOST_TOKENS, AnswerBuffer
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.event_json import decode_recorded, encode
 
@@ -140,6 +141,13 @@ def test_the_server_tells_the_steps_of_a_request():
     assert (done.steps, done.accepted) == (40, 87)
 
 
+def test_more_accepted_drafts_than_any_step_has_are_unknown():
+    """A server that counts 500 to a step says nothing that could be shown."""
+    metrics = {"speculative_decoding": {"num_spec_steps": 10, "num_accepted_draft_tokens": 5000}}
+    done = taken(GOOD, told(metrics)).result()
+    assert (done.steps, done.accepted) == (None, None)
+
+
 @pytest.mark.parametrize("metrics", [None, 5, "x", {"speculative_decoding": {"num_spec_steps": "many"}}, {}, [{}]])
 def test_another_form_of_that_is_no_error(metrics):
     done = taken(GOOD, told(metrics)).result()
@@ -164,6 +172,24 @@ def test_an_answer_is_built_with_its_tokens():
     lines = (piece("Hm. ", [1], "reasoning_content"), piece("Hello\nyou", [2, 3]), piece("", [4]), ended(4))
     answer = taken(*lines).build_answer()
     assert (answer.text, answer.tokens, answer.cut) == ("Hm. Hello\nyou", (1, 2, 3, 4), False)
+
+
+def test_of_several_choices_one_is_read():
+    """No more than one is asked for; tens of thousands in one event would take seconds each."""
+    choices = [{"delta": {"content": "a"}, "token_ids": [1]}, {"delta": {"content": "b"}, "token_ids": [2]}] * 1000
+    answer = taken(f"data: {json.dumps({'choices': choices})}", ended(1)).build_answer()
+    assert (answer.text, answer.tokens) == ("a", (1,))
+
+
+def test_tokens_beyond_those_that_are_kept_take_no_room():
+    """One event may name a hundred thousand, of each request of a load."""
+    buffer = AnswerBuffer()
+    tracemalloc.start()
+    for _ in range(3):
+        buffer.add("x", list(range(1000, 100_000)))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 64 * MOST_TOKENS
 
 
 @pytest.mark.parametrize("tokens", [None, "x", [1, 2], [True], [-1], [1 << 40], [[1]]])

@@ -1,0 +1,116 @@
+"""A TLS record that is broken after the handshake: a failed request everywhere, as any other, said in plain words."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dflash_tui.benchmark import client
+from dflash_tui.cli.commands.server import foreign as commands_foreign
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common import bounded_http
+from dflash_tui.events import Health, HealthChanged
+from dflash_tui.monitoring import foreign_server
+from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.tui.app import DflashApp
+from tests.support.waiting import PATIENCE, until
+from tests.tui.panel import NO_GPU, shows
+
+BROKEN = b"\x17\x03\x03\x00\x40" + b"z" * 64
+WORDS = "the encrypted connection broke (decryption failed or bad record mac): check the server's TLS set-up"
+METRICS = b"vllm:generation_tokens_total 5\n"
+STREAM = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: {"usage": {"completion_tokens": 2}}\n\n'
+
+
+def build_context(protocol: int) -> ssl.SSLContext:
+    """Return a context whose connections are encrypted without a certificate, so that nobody needs to keep a key."""
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH-AES128-SHA:@SECLEVEL=0")
+    return context
+
+
+@asynccontextmanager
+async def serving(body: bytes, whole: int = 0) -> AsyncIterator[str]:
+    """Answer so many requests with `body`, and each later one with its beginning and a broken record."""
+    count = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                count += 1
+                length = len(body) + (count > whole)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+                await writer.drain()
+                if count > whole:
+                    encrypted: Any = writer.transport
+                    encrypted._ssl_protocol._transport.write(BROKEN)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=build_context(ssl.PROTOCOL_TLS_SERVER)) as server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def trusting(monkeypatch):
+    """Have clients take the connections of `serving`."""
+    monkeypatch.setattr(bounded_http, "_load_certificates", lambda: build_context(ssl.PROTOCOL_TLS_CLIENT))
+    monkeypatch.setattr(foreign_server, "INTERVAL", 0.05)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+async def test_a_server_that_breaks_is_unhealthy_and_is_asked_again(whole):
+    """Whichever request it breaks; where its name is asked, that is unknown and its counters are read on."""
+    async with serving(METRICS, whole) as url:
+        async for event in ForeignServer(url).events():
+            if isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+                assert event.detail.startswith(WORDS)
+                break
+
+
+async def test_the_panel_stays():
+    """It ended with a traceback."""
+    async with serving(METRICS, 20) as url:
+        panel = DflashApp(foreign=ForeignServer(url), probe=lambda: NO_GPU, load=dict)
+        async with panel.run_test(size=(120, 36)) as pilot:
+            await shows(pilot, "● HEALTHY")
+            await shows(pilot, "✗ UNHEALTHY", "the encrypted connection broke")
+
+
+async def test_attach_goes_on(capsys):
+    """It ended with the advice to make the folder writable."""
+    async with serving(METRICS, 20) as url:
+        args = build_parser().parse_args(["attach", url, "--json"])
+        watching = asyncio.create_task(commands_foreign._print_server(args, ForeignServer(url)))
+        lines: list[str] = []
+
+        def is_unhealthy() -> bool:
+            lines.extend(capsys.readouterr().out.splitlines())
+            assert not watching.done()
+            return any(json.loads(line).get("health") == "unhealthy" for line in lines if line)
+
+        await until(is_unhealthy)
+        watching.cancel()
+
+
+async def test_a_request_fails_and_says_why():
+    """In the middle of its answer."""
+    async with serving(STREAM) as url:
+        done = await asyncio.wait_for(client.send_first_request(url, "x"), PATIENCE)
+    assert done.error.startswith(WORDS)
+
+
+async def test_an_answer_that_was_complete_stays_so():
+    """What breaks after [DONE] is no part of it."""
+    async with serving(STREAM + b"data: [DONE]\n\n") as url:
+        done = await asyncio.wait_for(client.send_first_request(url, "x"), PATIENCE)
+    assert (done.error, done.tokens) == ("", 2)
