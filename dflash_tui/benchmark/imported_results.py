@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.untrusted_json import decode_untyped, register_type
 from dflash_tui.readings import Amount, Whole
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
@@ -133,11 +133,11 @@ def _decode(data: bytes) -> Any:
         msgspec.MsgspecError: it is no JSON.
     """
     try:
-        return msgspec.json.decode(data)
+        return decode_untyped(data)
     except msgspec.MsgspecError:
         if len(lines := data.split(b"\n", _MOST_RESULTS)) > _MOST_RESULTS:
             raise
-        appended = [msgspec.json.decode(line) for line in lines if line.startswith(b"{")]
+        appended = decode_untyped(b"[%b]" % b",".join(line for line in lines if line.startswith(b"{")))
         if len(appended) < 2 or len(appended) < sum(bool(line.strip()) for line in lines):
             raise
         return appended

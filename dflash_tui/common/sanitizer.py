@@ -55,9 +55,14 @@ def _escaped(match: re.Match[str]) -> str:
 def clean_json_value(value: Any, *, one_line: bool = True) -> Any:
     """Return JSON data with clean texts, keys included; each is one line, or keeps its lines."""
     if isinstance(value, str):
-        return clean_text(value) if one_line else "\n".join(map(clean_text, value[:_TEXT_LIMIT].split("\n")))
+        return clean_text(value) if one_line else _clean_paragraphs(value)
     if isinstance(value, list | tuple):
         return [clean_json_value(item, one_line=one_line) for item in value]
     if isinstance(value, dict):
         return {clean_json_value(key): clean_json_value(item, one_line=one_line) for key, item in value.items()}
     return value
+
+
+def _clean_paragraphs(text: str) -> str:
+    clean = "\n".join(map(clean_text, text[:_TEXT_LIMIT].split("\n")))
+    return own_secrets().hide_cut(clean, end=True) if len(text) > _TEXT_LIMIT else clean

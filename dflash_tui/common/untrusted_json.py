@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,9 @@ from dflash_tui.common.secrets.own_secrets import own_secrets
 
 T = TypeVar("T")
 _LARGEST = 64 << 20
+# Lists and objects in one text, each of which takes some 60 bytes of memory for two in the file; of the largest records
+# there is one for each request.
+_MOST_CONTAINERS = 1 << 20
 # What texts in JSON can hold that is not plain; quoted quotes, backslashes and slashes are.
 _SUSPECT = re.compile(rb"\\[bfnrtu]|[\x7f-\xff]")
 
@@ -46,8 +49,19 @@ def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line:
         # Nearly all that is read is plain, and some is read every second.
         if not _SUSPECT.search(data) and not own_secrets().occurs_in(data):
             return decoder.decode(data)
-        return msgspec.convert(
-            clean_json_value(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
-        )
+        return msgspec.convert(clean_json_value(decode_untyped(data), one_line=one_line), decoder.type, str_keys=True)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
+
+
+def decode_untyped(data: bytes) -> Any:
+    """Return the value that JSON holds, whatever it is, in strings of any kind.
+
+    Raises:
+        msgspec.MsgspecError: it is not JSON, or has more lists and objects than any record.
+        UnicodeDecodeError: it is not UTF-8.
+        RecursionError: it is nested too deeply.
+    """
+    if data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS:
+        raise msgspec.DecodeError(f"more than {_MOST_CONTAINERS} lists and objects")
+    return msgspec.json.decode(data)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.untrusted_json import decode_untrusted
+from dflash_tui.common.untrusted_json import decode_untrusted, decode_untyped
 from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callab
     if not _EARLIER.search(data):
         return decode_untrusted(data, decoder)
     try:
-        fields = clean_json_value(msgspec.json.decode(data))
+        fields = clean_json_value(decode_untyped(data))
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
     return msgspec.convert(upgrade(fields), decoder.type, str_keys=True)

@@ -77,12 +77,16 @@ class AnswerStream(CompletionStream):
         for call in calls if isinstance(calls, list) else ():
             self._take_call(call)
 
-    def build_turn(self, done: RequestDone) -> Turn:
-        """Return the whole answer, once all of it was taken."""
+    def build_turn(self, done: RequestDone, *, cut: bool = False) -> Turn:
+        """Return the whole answer, once all of it was taken; where it was `cut`, without half a secret at its end."""
+        cut = cut or self._room <= 0
         for part in Part:
-            self._show_rest(part)
+            self._show_rest(part, cut=cut)
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
-        calls = tuple(ToolCall(clean_line(name), clean_line(words)) for name, words in self._calls.values())
+        calls = tuple(
+            ToolCall(*(own_secrets().hide_cut(clean_line(words), end=cut) for words in call))
+            for call in self._calls.values()
+        )
         return Turn(text, thinking, calls, done)
 
     def _take(self, part: Part, text: object) -> None:
@@ -107,9 +111,9 @@ class AnswerStream(CompletionStream):
             self._waiting[part] = text[len(whole) :]
             self._append(part, without_half)
 
-    def _show_rest(self, part: Part) -> None:
+    def _show_rest(self, part: Part, *, cut: bool = False) -> None:
         text, self._waiting[part] = self._waiting[part], ""
-        self._append(part, clean_json_value(text, one_line=False))
+        self._append(part, own_secrets().hide_cut(clean_json_value(text, one_line=False), end=cut))
 
     def _append(self, part: Part, clean: str) -> None:
         if clean:
@@ -155,7 +159,7 @@ class Conversation:
         try:
             done = await client.send_conversation(run.url, self._build_body(), stream, key=run.api_key)
         except asyncio.CancelledError:
-            self._end_turn(stream.build_turn(stream.result()))
+            self._end_turn(stream.build_turn(stream.result(), cut=True))
             raise
         turn = stream.build_turn(done)
         self._end_turn(turn)

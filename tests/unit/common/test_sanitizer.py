@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line, clean_lines, escape_control_characters
+from dflash_tui.common.sanitizer import clean_json_value, clean_line, clean_lines, escape_control_characters
+from dflash_tui.common.secrets import own_secrets
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import Health, HealthChanged
+from dflash_tui.planning import earlier_plans
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import escapes
 
@@ -72,6 +74,24 @@ def test_what_is_recorded_is_plain_when_it_is_read():
     assert isinstance(event, HealthChanged)
     assert not escapes.acting(event.detail)
     assert event.detail.startswith(escapes.SEEN)
+
+
+def test_no_half_of_a_secret_is_left_where_a_text_of_several_lines_is_cut(monkeypatch):
+    """Records and answers keep their lines, up to a limit."""
+    monkeypatch.setenv("X_API_KEY", "planted-4711-secret-key")
+    own_secrets.read_own_secrets()
+    text = "x" * 65_510 + "\nit is planted-4711-secret-key, " + "y" * 100
+    for one_line in (True, False):
+        assert clean_json_value(text, one_line=one_line).endswith("it is ")
+
+
+def test_json_of_many_lists_is_refused_before_it_takes_memory():
+    """Each empty list takes some thirty times its two characters."""
+    data = b'{"options": 0, "x": [%b[]]}' % (b"[]," * (1 << 20))
+    with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
+        untrusted_json.decode_untyped(data)
+    with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
+        earlier_plans.decode_record(data, msgspec.json.Decoder(dict[str, object]), lambda fields: fields)
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 100_000, b"{", b"", b'{"a": "\\ud800"}'])

@@ -28,7 +28,7 @@ from dflash_tui.presentation import experiment_markdown, imported_comparison, ru
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
-_LIMIT = 256 << 20
+_LIMIT = 32 << 20
 # The format that has several measurements in one file.
 _OF_SEVERAL = "vllm-bench"
 

@@ -89,6 +89,24 @@ def test_a_secret_that_is_cut_otherwise_is_left_out(pieces, monkeypatch):
         assert text.endswith("end")
 
 
+@pytest.mark.parametrize("shown_of_it", range(1, len(KEY), 5))
+def test_no_half_of_a_secret_is_left_where_an_answer_is_cut(shown_of_it, monkeypatch):
+    """At the longest answer, in text and in the arguments of a tool, and where it was broken off."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+    monkeypatch.setattr(chat, "LONGEST_ANSWER", 100)
+    filler = "word " * 20
+    piece = filler[shown_of_it:] + KEY + " and more"
+    shown, turn = streamed({"content": piece})
+    assert turn.text == "".join(text for _, text in shown) == filler[shown_of_it:]
+    call = {"index": 0, "function": {"name": "f", "arguments": piece}}
+    [tool] = streamed({"tool_calls": [call]})[1].tool_calls
+    assert tool.arguments.rstrip() == filler[shown_of_it:].rstrip()
+    stream = AnswerStream()
+    stream.take(f"data: {json.dumps({'choices': [{'delta': {'content': 'it is ' + KEY[:shown_of_it]}}]})}")
+    assert stream.build_turn(stream.result(), cut=True).text == "it is "
+
+
 def test_what_is_no_text_is_no_answer():
     odd: list[dict[str, object]] = [
         {"content": 5},
