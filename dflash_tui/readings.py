@@ -1,5 +1,7 @@
 """What one reading of a server holds: its counters, its histograms, the load of its GPUs."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 from typing import Annotated
 
@@ -15,7 +17,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 # Its reciprocal, the seconds of a token, is such an amount, too.
 Speed = Annotated[float, msgspec.Meta(ge=1 / MOST, le=MOST)]
-_LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
+LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 
 class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -25,7 +27,8 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     that was not told is None.
     `steps` counts drafts: one per sequence and verification step. `finished` counts requests, `finished_tokens` what
     they generated, `decode_seconds` how long that took from their first token on, and `finished_prompt_tokens` what
-    they asked. The prefix cache is asked for `prefix_queries` tokens and has `prefix_hits` of them.
+    they asked. The prefix cache is asked for `prefix_queries` tokens and has `prefix_hits` of them. `series` is a
+    number that changes when an engine, whose tokens `generated` adds up, comes or goes; None in earlier recordings.
     """
 
     generated: Amount
@@ -44,6 +47,11 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     finished_tokens: Amount = 0.0
     decode_seconds: Amount = 0.0
     finished_prompt_tokens: Amount | None = None
+    series: Whole | None = None
+
+    def is_of_same_series(self, other: Counters) -> bool:
+        """Whether both add up the same engines' counters, as far as both tell: otherwise no difference is a growth."""
+        return self.series is None or other.series is None or self.series == other.series
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -111,7 +119,7 @@ def measure_acceptance_length(
         tokens: how many tokens all answers have; 0 where that is not known.
         requests: how many answers there are.
     """
-    if steps is None or accepted is None or steps < _LEAST_STEPS:
+    if steps is None or accepted is None or steps < LEAST_STEPS:
         return None
     cut = requests + steps + accepted - tokens
     believed = tokens > requests and 0 < cut <= min(accepted, requests * MOST_POSITIONS)

@@ -24,7 +24,7 @@ REST_SECONDS = 2.5
 
 
 class CounterReading(NamedTuple):
-    """One /metrics reading; `joined` to the one before, unless there is none, a gap, or another server answered."""
+    """One /metrics reading; `joined` to the one before, unless there is none, a gap, or other engines answered."""
 
     at: float
     counters: Counters
@@ -48,7 +48,10 @@ class CounterSeries(ThinnedSeries[CounterReading]):
             self._starts = [start for start in self._starts if start <= at]
             previous = None
         joined = (
-            previous is not None and at - previous.at <= MAX_GAP and not _counters_fell(previous.counters, counters)
+            previous is not None
+            and at - previous.at <= MAX_GAP
+            and previous.counters.is_of_same_series(counters)
+            and not _counters_fell(previous.counters, counters)
         )
         if not joined:
             self._starts.append(at)

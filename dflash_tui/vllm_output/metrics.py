@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import zlib
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.readings import MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.readings import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 from dflash_tui.vllm_output.exposition import Sample, parse_sample
 
 _SPEC_DECODE = "vllm:spec_decode_num_"
+_GENERATED = "vllm:generation_tokens_total"
 _COUNTERS = {
-    "vllm:generation_tokens_total": "generated",
+    _GENERATED: "generated",
     "vllm:prompt_tokens_total": "prompt",
     f"{_SPEC_DECODE}drafts_total": "steps",
     f"{_SPEC_DECODE}draft_tokens_total": "proposed",
@@ -33,14 +35,14 @@ _PER_POSITION = f"{_SPEC_DECODE}accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TTFT = "vllm:time_to_first_token_seconds_"
 _TPOT = "vllm:request_time_per_output_token_seconds_"
-# Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
-_EPSILON = 1e-9
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
 _SUMS = (f"{_TTFT}sum", f"{_TPOT}sum")
 # What a relevant line begins with; names of other families may begin like this, too.
 LINE_PREFIXES = tuple(name.encode() for name in (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, *_SUMS))
 # The longest line of a real server has 831 bytes; its labels hold a model's name, which may be a path.
 _LONGEST_LINE = 8 << 10
+# The numbers of all series are added up, since a server may name them in any order, and hundreds of thousands of them.
+_SERIES_NUMBERS = 1 << 32
 
 
 class Scrape(NamedTuple):
@@ -89,6 +91,7 @@ class MetricsReader:
         self._positions: dict[int, float] = {}
         self._buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
         self._kv_usage: float | None = None
+        self._series = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the body."""
@@ -106,6 +109,7 @@ class MetricsReader:
             running=int(sums.pop("running", 0)),
             waiting=int(sums.pop("waiting", 0)),
             kv_usage=self._kv_usage,
+            series=self._series,
             **{name: value for name, value in sums.items() if not name.endswith("_sum")},
         )
         ttft, tpot = (
@@ -125,9 +129,11 @@ class MetricsReader:
         name, labels, value = sample
         if name in _COUNTERS:
             self._sums[_COUNTERS[name]] = self._sums.get(_COUNTERS[name], 0.0) + value
+            if name == _GENERATED:
+                self._series = (self._series + _number_labels(labels)) % _SERIES_NUMBERS
         elif name == _PER_POSITION and (position := _parse_position(labels)) is not None:
             self._positions[position] = self._positions.get(position, 0.0) + value
-        elif name == _KV_USAGE:
+        elif name == _KV_USAGE and value <= 1:
             self._kv_usage = max(value, self._kv_usage or 0.0)
         elif name in _BUCKETS and (bound := _parse_bound(labels)) is not None:
             family = self._buckets[_BUCKETS[name]]
@@ -135,6 +141,11 @@ class MetricsReader:
                 family[bound] = family.get(bound, 0.0) + value
         elif name in _SUMS:
             self._sums[name] = self._sums.get(name, 0.0) + value
+
+
+def _number_labels(labels: dict[str, str]) -> int:
+    """Return a number for a set of labels, the same in each process, in whichever order they come."""
+    return zlib.crc32(repr(sorted(labels.items())).encode())
 
 
 def _parse_position(labels: dict[str, str]) -> int | None:
@@ -163,10 +174,11 @@ def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram 
 def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     """Return the rates between two readings `seconds` apart.
 
-    Returns None when no time passed or a counter fell (another server answered on the port).
+    Returns None when no time passed, a counter fell (another server answered on the port), or an engine came or went:
+    all that it had counted by then would be growth. What no server can have counted is None.
     """
     generated = after.generated - before.generated
-    if seconds <= 0 or generated < 0:
+    if seconds <= 0 or generated < 0 or not before.is_of_same_series(after):
         return None
     queries = after.prefix_queries - before.prefix_queries
     rates = Rates(
@@ -174,7 +186,7 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
         tok_s=generated / seconds,
         prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
         preemptions=max(0.0, after.preemptions - before.preemptions),
-        prefix_hit=(after.prefix_hits - before.prefix_hits) / queries if queries > _EPSILON else None,
+        prefix_hit=_compute_share(after.prefix_hits - before.prefix_hits, queries),
     )
     if after.steps is None or before.steps is None:
         return rates
@@ -182,23 +194,35 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     proposed, accepted = subtract(after.proposed, before.proposed), subtract(after.accepted, before.accepted)
     if min(steps, proposed or 0.0, accepted or 0.0) < 0:
         return None
+    rates = msgspec.structs.replace(rates, steps=steps, steps_s=steps / seconds)
+    if accepted is not None and proposed is not None and _exceeds(accepted, proposed):
+        return rates
     grown = [subtract(b, a) for a, b in zip_longest(before.per_position, after.per_position)]
-    shares = tuple(None if more is None else max(0.0, more) / steps for more in grown) if steps > _EPSILON else ()
     return msgspec.structs.replace(
         rates,
-        steps=steps,
-        steps_s=steps / seconds,
         acceptance=_compute_acceptance(accepted, proposed),
-        acceptance_length=1 + accepted / steps if accepted is not None and steps > _EPSILON else None,
-        per_position=shares,
+        acceptance_length=1 + accepted / steps if accepted is not None and steps >= LEAST_STEPS else None,
+        per_position=tuple(_compute_share(more, steps) for more in grown) if steps >= LEAST_STEPS else (),
     )
 
 
 def _compute_acceptance(accepted: float | None, proposed: float | None) -> float | None:
     """Return the share of drafted tokens that was accepted: 1 for all, also where a window's edges are interpolated."""
-    if accepted is None or proposed is None or proposed <= _EPSILON:
+    if accepted is None or proposed is None or proposed < LEAST_STEPS:
         return None
-    return 1.0 if math.isclose(accepted, proposed) else accepted / proposed
+    return 1.0 if math.isclose(accepted, proposed) else min(1.0, accepted / proposed)
+
+
+def _compute_share(part: float | None, whole: float) -> float | None:
+    """Return which share of the whole a part is; None where it is not known, more than all, or the whole is nothing."""
+    if part is None or whole < LEAST_STEPS or _exceeds(part, whole):
+        return None
+    return min(1.0, max(0.0, part) / whole)
+
+
+def _exceeds(part: float, whole: float) -> bool:
+    """Whether a part is larger than its whole, by more than comes of the interpolation at a window's edges."""
+    return part > whole and not math.isclose(part, whole, abs_tol=LEAST_STEPS)
 
 
 def subtract(after: float | None, before: float | None) -> float | None:

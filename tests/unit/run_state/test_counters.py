@@ -61,6 +61,21 @@ def test_another_server_begins_a_new_track():
     assert (found.steps, found.seconds) == (10.0, 1.0)
 
 
+def test_an_engine_that_comes_begins_a_new_track():
+    """Also every second time, as with two replicas behind one address: no window spans the change."""
+    series = CounterSeries()
+    for second in range(10):
+        both = second % 2
+        series.add(float(second), counters(1e6 * both + second, series=7 + both))
+    assert not any(reading.joined for reading in series)
+    assert series.window(10.0, 9.0) is None
+    for second in range(10, 13):
+        series.add(float(second), counters(second, series=7))
+    rates = series.window(10.0, 12.0)
+    assert rates is not None
+    assert rates.steps_s == 1.0
+
+
 def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
     """A burst begins somewhere after the last reading of a rest: what of it is before an edge, nobody knows."""
     track = CounterSeries()
