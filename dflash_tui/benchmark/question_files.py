@@ -29,8 +29,13 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 # ShareGPT has 640 MB, of which the first conversations are enough.
 _MOST_BYTES, _MOST_QUESTIONS = 64 << 20, 2000
 KIND_LIMIT = 24
+# Some conversations of ShareGPT have hundreds of turns.
+_MOST_TURNS = 10_000
+# A value takes many times the bytes it has in JSON; there is a comma between two of them, in prose far fewer than this.
+_MOST_COMMAS = 1 << 20
 _Kind = Annotated[str, Meta(max_length=KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, max_length=8 << 20, pattern=r"\S")]
+_Texts = Annotated[tuple[_Prose, ...], Meta(min_length=1, max_length=_MOST_TURNS)]
 _Tokens = Annotated[int, Meta(ge=1, le=65_536)]
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 # What is asked so that the number can be found in the answer; the mark is the one of the set's own answers.
@@ -48,12 +53,12 @@ class _Turn(msgspec.Struct):
 class _Question(msgspec.Struct):
     """A line of any of the sets; of several turns the first is asked."""
 
-    turns: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
-    prompt: _Prose | Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
+    turns: _Texts | None = None
+    prompt: _Prose | _Texts | None = None
     question: _Prose | None = None
     answer: str = ""
     task_id: _Kind | None = None
-    conversations: tuple[_Turn, ...] | None = None
+    conversations: Annotated[tuple[_Turn, ...], Meta(max_length=_MOST_TURNS)] | None = None
     output_tokens: _Tokens | None = None
     category: _Kind = ""
     question_id: int | str | None = None
@@ -144,6 +149,8 @@ def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
         data = data[: data.rindex(b"\n")]
     for number, line in enumerate(io.BytesIO(data), 1):  # a list of empty lines takes ten times as much
         if line.strip():
+            if line.count(b",") > _MOST_COMMAS:
+                raise RecipeError(f"{path}:{number}: holds more than a question: over {_MOST_COMMAS:,} commas")
             try:
                 yield number, msgspec.json.decode(line.decode(errors="replace"))
             except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

@@ -162,6 +162,6 @@ def _build_text(entry: _Entry) -> str:
 
 
 def _bound_context(entry: _Entry) -> int:
-    """Return how many characters the context of a prompt may have, without its numbers."""
+    """Return how many bytes the context of a prompt may have, without its numbers."""
     context = entry.context
-    return context.count * max(map(len, context.sentences)) if context else 0
+    return context.count * max(len(sentence.encode()) for sentence in context.sentences) if context else 0

@@ -13,7 +13,7 @@ from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.powers.plan_powers import list_patch_powers
-from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes.recipe import Recipe
 
 
@@ -25,7 +25,8 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
     """
     if powers := recipe_trust.list_untrusted_powers(recipe, plans):
         if not args.trust:
-            _ask(recipe.name, powers, recipe_trust.build_untrusted_error(recipe, powers), args)
+            lines = recipe_trust.list_recipe_lines(recipe, powers)
+            _ask(recipe.name, lines, recipe_trust.build_untrusted_error(recipe, powers), args)
         recipe_trust.trust_recipe(recipe, plans)
 
 
@@ -37,13 +38,14 @@ def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse
     """
     if untrusted := recipe_trust.list_untrusted_patches(patches, engine):
         if not args.trust:
+            lines = list_power_lines(list_patch_powers(untrusted))
             error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask(f"vLLM in {engine.folder}", list_patch_powers(untrusted), error, args)
+            _ask(f"vLLM in {engine.folder}", lines, error, args)
         recipe_trust.trust_patches(untrusted)
 
 
-def _ask(name: str, powers: Sequence[Power], error: UsageError, args: argparse.Namespace) -> None:
-    """Ask about powers of what `name` says.
+def _ask(name: str, lines: Sequence[str], error: UsageError, args: argparse.Namespace) -> None:
+    """Ask about what `name` may do, which `lines` tell.
 
     Raises:
         UsageError: `error` when nobody can be asked, or the answer is no.
@@ -51,6 +53,6 @@ def _ask(name: str, powers: Sequence[Power], error: UsageError, args: argparse.N
     if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise error
     print_status(f"{name} is not shipped with dflash-tui and may do more than serve a model:")
-    print_status("\n".join(f"  {power}" for power in powers))
+    print_status("\n".join(f"  {line}" for line in lines))
     if not ask_yes("Run it? You are asked again only when it changes."):
         raise UsageError(f"you did not say yes to {name}; nothing was started")

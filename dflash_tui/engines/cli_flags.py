@@ -6,7 +6,7 @@ import json
 
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.advice import release_flags, release_values
 from dflash_tui.planning.advice.flag_conflicts import find_conflicts
 from dflash_tui.planning.plan import Plan
 
@@ -17,7 +17,7 @@ FIX = "correct the recipe, or drop a flag with --set NAME=null"
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
     words = plan.argv[3:]
-    mistakes = []
+    mistakes, unknown = list[str](), list[str]()
     for index, word in enumerate(words):
         if not word.startswith("--"):
             continue
@@ -27,7 +27,7 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
         follows = index + 1 < len(words) and not words[index + 1].startswith("--")
         value = joined_value if joined else words[index + 1] if follows else None
         if name not in options.flags:
-            mistakes.append(f"vLLM {plan.vllm} has no flag {name}{suggest_nearest(name, options.flags, _MEANT)}")
+            unknown.append(name)
         elif (choices := options.flags[name]) and value is not None and not key and value not in choices:
             hint = suggest_nearest(value, choices, "did you mean {}?") or f"it takes {', '.join(choices)}"
             mistakes.append(f"{name} {value} is not a choice of vLLM {plan.vllm}; {hint}")
@@ -36,6 +36,8 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
         elif not choices and not key:
             values = () if value is None else (value,)
             mistakes += filter(None, [release_values.explain_wrong_number(plan.vllm, name[2:], values)])
+    flags = [flag.removeprefix("--") for flag in options.flags]
+    mistakes += release_flags.explain_unknown_flags(plan.vllm, unknown, flags, ", did you mean --{}?")
     return mistakes or list(find_conflicts(release_values.read_flags(plan.vllm, words)))
 
 

@@ -138,7 +138,9 @@ def _load_design(path: Path) -> Design:
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
         raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
-    possible = 0 <= design.made_at < YEAR_2100 and all(0 <= arm < len(design.arms) for arm in design.order)
+    arms, launched = {*range(len(design.arms))}, {*design.order}
+    # The arms of a tune may wait for a round, an A/B launches each of its own.
+    possible = 0 <= design.made_at < YEAR_2100 and (launched <= arms if design.tuning else launched == arms)
     if design.id != path.parent.name or not possible:  # by its id it is written to, and removed
         raise UsageError(f"its {_DESIGN} is another experiment's, or has impossible values")
     return design

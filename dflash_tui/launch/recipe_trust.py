@@ -20,6 +20,7 @@ from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.powers.plan_powers import list_patch_powers, list_recipe_powers
 from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 
@@ -42,11 +43,16 @@ def list_untrusted_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power,
     return (*list_patch_powers(_load_untrusted_patches(plans)), *_list_own_powers(recipe, plans))
 
 
+def list_recipe_lines(recipe: Recipe, powers: Collection[Power]) -> list[str]:
+    """Return the lines about the powers of a recipe and of the patches that it needs."""
+    return list_power_lines(powers, f"dflash-tui recipes check {recipe.name}")
+
+
 def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageError:
     """Return the error that a recipe, or a patch that it needs, is not trusted, with what it may do."""
     return UsageError(
         f"the recipe {recipe.name} may do more than serve a model, and you have not said yes to that",
-        evidence="\n  ".join(map(str, powers)),
+        evidence="\n  ".join(list_recipe_lines(recipe, powers)),
         hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
         "until it changes",
     )
@@ -89,7 +95,7 @@ def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
     files = ", ".join(str(paths.user_patches_folder() / f"{patch.name}.yaml") for patch in patches)
     return UsageError(
         "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
-        evidence="\n  ".join(map(str, list_patch_powers(patches))),
+        evidence="\n  ".join(list_power_lines(list_patch_powers(patches))),
         hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
     )
 

@@ -276,3 +276,37 @@ def test_no_way_to_a_changed_engine_leads_around_the_question(patched):
 def test_check_lists_the_patches_that_are_not_ours(patched, capsys):
     assert main.main(["recipes", "check", "fake"]) == 0
     assert "\n  power  patch mine: " in capsys.readouterr().out
+
+
+MANY = {f"UNKNOWN_{number}": "1" for number in range(3000)}
+COUNTS = "3,001 powers: 1 to run code, 3,000 not known to be harmless"
+MORE = "… and 2,990 more not known to be harmless; dflash-tui recipes check fake lists all"
+
+
+def test_many_powers_leave_the_worst_in_sight_of_the_question(engine, terminal):
+    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
+    window = terminal("engine", "install", "fake")
+    shown = window.until(b"[y/N]").decode()
+    window.type("n\r")
+    assert window.ended() == 2
+    lines = " ".join(shown.split())
+    assert lines.count("UNKNOWN_") == 10
+    assert PRELOAD in lines
+    assert f"{MORE} {COUNTS} Run it?" in lines
+
+
+def test_many_powers_are_summed_up_headless_too(engine, capsys):
+    """The worst kind is bounded like any other."""
+    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
+    code, told = run(capsys, "engine", "install", "fake")
+    assert (code, told.count("UNKNOWN_"), PRELOAD in told) == (2, 10, True)
+    assert f"{MORE}\n  {COUNTS}\n" in told
+    change_recipe(**{f"LD_{number}": "/nowhere/evil.so" for number in range(3000)})
+    code, told = run(capsys, "engine", "install", "fake")
+    assert (code, told.count("/nowhere/evil.so")) == (2, 10)
+    assert "… and 2,990 more " in told
+
+
+def test_a_few_powers_are_told_without_a_count(engine, capsys):
+    change_recipe(LD_PRELOAD="/nowhere/evil.so", UNKNOWN="1")
+    assert " powers" not in run(capsys, "engine", "install", "fake")[1]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.cli import experiment_lines
+from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import RULES
 from dflash_tui.monitoring import run_reader
@@ -106,3 +108,28 @@ def test_an_experiment_goes_on(earlier, folders: Path):
     assert (found.status, found.boots[:2]) == ("finished", before.boots)
     assert [(boot.arm, boot.error) for boot in found.boots] == [(0, ""), (1, ""), (1, ""), (0, "")]
     assert found.boots[3].argv == before.boots[0].argv
+
+
+def test_an_arm_that_no_boot_launches_makes_a_damaged_file(earlier):
+    """The report of such an A/B would be of boots that nobody planned."""
+    earlier(runs="runs", experiments="experiments")
+    file = store.experiment_folder(EXPERIMENT) / "experiment.json"
+    design = json.loads(file.read_text())
+    file.write_text(json.dumps(design | {"arms": [*design["arms"], design["arms"][0]]}))
+    assert store.list_experiments() == []
+    assert "has impossible values" in store.list_broken_experiments()[EXPERIMENT]
+    assert dflash("ab", "attach", EXPERIMENT, code=2) == ""
+    error = json.loads(dflash("ab", "attach", EXPERIMENT, "--json", code=2))
+    assert error["what"].endswith("has impossible values")
+
+
+def test_an_end_without_a_boot_is_told_and_no_traceback(earlier, snapshot):
+    """A file of events that lost its boots."""
+    earlier(runs="runs", experiments="experiments")
+    events = store.experiment_folder(EXPERIMENT) / store.EVENTS
+    lines = events.read_text().splitlines()
+    events.write_text("".join(f"{line}\n" for line in lines if '"boot' not in line))
+    design = store.find_experiment(EXPERIMENT)
+    with pytest.raises(ServerFailed, match="7, 4 did") as caught:
+        experiment_lines.follow_experiment(design, as_json=True)
+    assert str(caught.value) == snapshot

@@ -1,6 +1,6 @@
 """The names of the flags of `vllm serve`, release by release, so that a misspelt one is found without an engine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -10,6 +10,7 @@ from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.untrusted_json import register_type
 
 FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
+_MOST_EXPLAINED = 10
 
 
 class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,15 +53,31 @@ def list_changes(flags_by_release: Mapping[str, Iterable[str]]) -> dict[str, Fla
     return changes
 
 
-def explain_unknown_flag(vllm: str, name: str) -> str:
-    """Return that a release has no such flag, with the nearest that it has; empty where it has one or is not known.
+def is_unknown_flag(vllm: str, name: str) -> bool:
+    """Whether a release has no such flag; of one that is not in the table nothing is known.
 
     As vLLM's parser reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key of it.
     """
     flags = list_flags(vllm)
-    plain = name.lstrip("-").partition(".")[0].replace("_", "-")
-    if not flags or any(
-        flag.startswith(beginning) for beginning in (plain, plain.removeprefix("no-")) for flag in flags
-    ):
-        return ""
-    return f"vLLM {vllm} has no flag --{plain}{suggest_nearest(plain, flags, ', did you mean {}?')}"
+    plain = _simplify(name)
+    beginnings = (plain, plain.removeprefix("no-"))
+    return bool(flags) and not any(flag.startswith(beginnings) for flag in flags)
+
+
+def explain_unknown_flags(
+    vllm: str, names: Sequence[str], flags: Collection[str], form: str = ", did you mean {}?"
+) -> list[str]:
+    """Return that a release has no such flags, with the nearest of `flags` to each; of many the first, and a count.
+
+    Among thousands, to look for the nearest of each takes seconds.
+    """
+    sentences = [
+        f"vLLM {vllm} has no flag --{plain}{suggest_nearest(plain, flags, form)}"
+        for plain in map(_simplify, names[:_MOST_EXPLAINED])
+    ]
+    more = len(names) - _MOST_EXPLAINED
+    return [*sentences, f"and {more:,} more flags that it does not have"] if more > 0 else sentences
+
+
+def _simplify(name: str) -> str:
+    return name.lstrip("-").partition(".")[0].replace("_", "-")

@@ -101,11 +101,10 @@ def find_mistakes(vllm: str, words: Sequence[str]) -> list[str]:
     """
     flags = list(_split_flags(words))
     names = {_complete(vllm, name) for name, _ in flags}
-    mistakes = []
+    unknown = {name: None for name, _ in flags if release_flags.is_unknown_flag(vllm, name)}
+    mistakes = release_flags.explain_unknown_flags(vllm, [*unknown], release_flags.list_flags(vllm))
     for name, values in flags:
-        if problem := release_flags.explain_unknown_flag(vllm, name):
-            mistakes.append(problem)
-        elif _PLUGINS.get(_complete(vllm, name)) not in names:
+        if name not in unknown and _PLUGINS.get(_complete(vllm, name)) not in names:
             mistakes += filter(None, [explain_wrong_value(vllm, name, values)])
     return mistakes or list(find_conflicts(read_flags(vllm, words)))
 

@@ -12,13 +12,13 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.powers.plan_powers import list_patch_powers
 from dflash_tui.planning.powers.power import Power
+from dflash_tui.planning.powers.power_summary import count_powers
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
@@ -38,8 +38,7 @@ class TrustDialog(Dialog[bool]):
         self.question, self.powers = question, powers
 
     def compose(self) -> ComposeResult:
-        count = pluralize(len(self.powers), "power")
-        advice = f"It is not shipped with dflash-tui and has {count}. Read this before you say yes."
+        advice = f"It is not shipped with dflash-tui and has {count_powers(self.powers)}. Read this before you say yes."
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):

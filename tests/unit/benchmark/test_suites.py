@@ -126,3 +126,21 @@ def test_bad_lines_are_named(tmp_path, text, error):
     with pytest.raises(RecipeError) as caught:
         suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}{error}")
+
+
+def test_a_context_is_measured_in_bytes(tmp_path):
+    """A letter may have four."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("32}", f"3, context: {{count: 20000, sentences: [{'😀' * 125}]}}}}"))
+    with pytest.raises(RecipeError, match="larger than 8 MiB"):
+        suites.load_suite(str(path))
+
+
+@pytest.mark.parametrize("key", ["turns", "prompt", "conversations"])
+def test_a_line_of_many_turns_is_refused(tmp_path, key):
+    """Only the first is asked; of millions, none is read, which would take many times their bytes."""
+    path = tmp_path / "mine.jsonl"
+    for count, error in ((10_000, "`array` of length <= 10000"), (1_100_000, "holds more than a question")):
+        path.write_text(f'{{"{key}": ["First."{", 1" * count}]}}')
+        with pytest.raises(RecipeError, match=error):
+            suites.load_suite(str(path))
