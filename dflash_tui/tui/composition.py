@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from textual.css.query import NoMatches
 from textual.screen import Screen
@@ -13,6 +13,7 @@ from textual.worker import Worker
 
 Composed = TypeVar("Composed", bound=Widget)
 Opened = TypeVar("Opened", bound=Screen[Any])
+Given = ParamSpec("Given")
 
 
 def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], None]:
@@ -31,13 +32,13 @@ def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], Non
     return mount_if_composed
 
 
-def while_open(draw: Callable[[Opened], None]) -> Callable[[Opened], None]:
+def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Concatenate[Opened, Given], None]:
     """Return a `draw` that may come when parts of its screen are missing: a worker draws while the panel closes."""
 
     @functools.wraps(draw)
-    def draw_if_open(screen: Opened) -> None:
+    def draw_if_open(screen: Opened, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
         try:
-            draw(screen)
+            draw(screen, *args, **kwargs)
         except NoMatches:
             if screen.app.is_running and screen.is_active and screen.is_mounted:
                 raise

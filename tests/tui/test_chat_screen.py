@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from textual.pilot import Pilot
 from textual.visual import VisualType
 from textual.widgets import Input, Static
+from textual.worker import WorkerCancelled
 
 from dflash_tui.benchmark.conversation.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
@@ -161,6 +163,21 @@ async def test_the_end_is_followed_whichever_comes_first_the_layout_or_the_next_
         assert "tokens in" not in text(panel)
         await say(pilot, "and now?")
         await shows(pilot, "end", "tokens in")
+
+
+async def test_an_answer_that_is_broken_off_while_the_panel_closes_is_no_error(launch, monkeypatch):
+    """Its worker is cancelled when the parts of the screen may be gone."""
+    run = launch("adds=more", "pace=30")
+    async with talk_with(run, (80, 24)) as (pilot, panel, screen):
+        await say(pilot, "hi")
+        await wait_for(pilot, lambda: screen.answering)
+        await screen.query_one("#talk").remove()
+        monkeypatch.setattr(panel, "_running", False)
+        screen.action_stop()
+        assert screen._answering
+        with pytest.raises(WorkerCancelled):
+            await screen._answering.wait()
+        monkeypatch.undo()
 
 
 async def test_what_is_drawn_at_once_of_an_answer_without_an_end_is_bounded(monkeypatch):

@@ -201,11 +201,13 @@ class ChatScreen(Screen[None]):
         """Draw all that is kept of the answer, once it is over."""
         self._draw([part for part, text in self._texts.items() if text.has_more or part in self._drawn], _WHOLE)
 
+    @while_open
     def _show_calls(self, turn: Turn) -> None:
         self.draw()
         for call in turn.tool_calls:
             self._add(Content.assemble(("tool call: ", "bold $accent"), format_tool_call(call)))
 
+    @while_open
     def _end(self, text: str, style: str) -> None:
         self._draw_whole()
         self._talk.query(".waiting").remove()
