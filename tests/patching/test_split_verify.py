@@ -40,12 +40,12 @@ CASES: list[dict[str, Any]] = [
     {"tokens": [16, 16], "contexts": [101, 48], "causal": False, **SMALL},
     {"tokens": [16], "contexts": [101], "segments": 64, **SMALL},
     {"tokens": [16], "contexts": [101], "padding": 32, **SMALL},
-    {"tokens": [16] * 4, "contexts": [101] * 4, "heads": 32, "kv_heads": 4},  # 128 blocks: the most
+    {"tokens": [2] * 8, "contexts": [37] * 8, "heads": 16, "kv_heads": 16, "segments": 2},  # 128 blocks: the most
     *FAR,
 ]
 TOO_MANY: list[dict[str, Any]] = [
     {"tokens": [17], "contexts": [101], **SMALL},
-    {"tokens": [16] * 5, "contexts": [101] * 5, "heads": 32, "kv_heads": 16},
+    {"tokens": [2] * 9, "contexts": [37] * 9, "heads": 16, "kv_heads": 16, "segments": 2},
     {"tokens": [1] * 17, "contexts": [37] * 17, **SMALL},
     {"tokens": [16], "contexts": [101], "scratch": 15, **SMALL},
 ]
