@@ -270,12 +270,12 @@ async def _send(
         broken = isinstance(error, ssl.SSLError)
         words = bounded_http.describe_failure(error) if broken else f"{type(error).__name__}: {error}"
         stream.error = quote_server_text(words)
-    if stream.tokens > _most_pieces(longest):
+    if stream.tokens > _compute_most_pieces(longest):
         stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were asked for"
     return stream.result()
 
 
-def _most_pieces(longest: int) -> int:
+def _compute_most_pieces(longest: int) -> int:
     """Return in how many pieces the longest answer may come, of which no token needs more than a few."""
     return _PIECES_PER_TOKEN * longest + _MORE_PIECES
 
@@ -294,7 +294,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                     if stream.is_complete:
                         await _await_end(lines)
                         break
-                    if len(stream.arrivals.times) > _most_pieces(longest):
+                    if len(stream.arrivals.times) > _compute_most_pieces(longest):
                         what = f"the answer has more pieces than the {longest} tokens that were asked for"
                         raise bounded_http.BadResponse(what)
         else:

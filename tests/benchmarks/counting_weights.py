@@ -35,7 +35,7 @@ SPREAD = 0.02
 # What the other layers add to the residual stream, against what the layer that looks up adds.
 ELSEWHERE, FOUND = 0.1, 3.0
 # Scales the queries of that layer: with 0.025 seven of eight answers took a word twice (the 26B-A4B shape on an H200,
-# 2k to 30k words); with 0.04 none of four did (a tiny shape on a CPU, 1k and 4k words).
+# 2k to 30k words), with 0.04 three of seven of the published setting; of a tiny shape on a CPU, 1k and 4k words, none.
 SHARPNESS = 0.04
 # The share of a head that RoPE turns: where a word stands must not matter.
 TURNED = 0.25
