@@ -297,6 +297,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                     if len(stream.arrivals.times) > _compute_most_pieces(longest):
                         what = f"the answer has more pieces than the {longest} tokens that were asked for"
                         raise bounded_http.BadResponse(what)
+            stream.end()
         else:
             stream.status = response.status_code
             text = (await _read_beginning(response)).decode(errors="replace")

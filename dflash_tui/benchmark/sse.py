@@ -186,6 +186,12 @@ class CompletionStream:
     def read_delta(self, delta: dict[str, Any]) -> None:
         """Take one piece of the answer as the server has it; what only measures does not read it."""
 
+    def end(self) -> None:
+        """Take the end of the response: an answer that began has to have said that it is whole."""
+        began = self.tokens or self.arrivals.times
+        if began and not (self.error or self.is_complete or self._finish):
+            self.error = "the answer ended without [DONE] or a finish reason"
+
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
         tokens, now = self.tokens, time.perf_counter()

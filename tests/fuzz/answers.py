@@ -84,6 +84,7 @@ def _measure(*pieces: bytes) -> RequestDone:
         taken = CompletionStream("fuzz")
         async for line in benchmark_client._read_lines(httpx.Response(200, stream=_Pieces(*pieces))):
             taken.take(line)
+        taken.end()
         return taken.result()
 
     return asyncio.run(read())

@@ -321,7 +321,7 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
     ("word", "error"),
     [
         ("refuse", "HTTP 400"),
-        ("cut", "no token"),
+        ("cut", "ended without [DONE] or a finish reason"),
         ("garbled", "not JSON"),
         ("dead", "EngineCore encountered an issue."),
         ("silent", "no token"),

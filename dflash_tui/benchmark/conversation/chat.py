@@ -161,7 +161,7 @@ class Conversation:
         except asyncio.CancelledError:
             self._end_turn(stream.build_turn(stream.result(), cut=True))
             raise
-        turn = stream.build_turn(done)
+        turn = stream.build_turn(done, cut=bool(done.error))
         self._end_turn(turn)
         return turn
 

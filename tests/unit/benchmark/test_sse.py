@@ -63,6 +63,29 @@ def test_an_error_in_the_stream_is_told():
     assert taken('data: {"error": {"message": "EngineCore died", "code": 500}}').result().error == "EngineCore died"
 
 
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ((counted("a", 1), counted("b", 2)), "the answer ended without [DONE] or a finish reason"),
+        (('data: {"choices": [{"delta": {"content": "a"}}]}',), "the answer ended without [DONE] or a finish reason"),
+        ((counted("a", 1), "data: [DONE]"), ""),
+        ((GOOD,), ""),  # other servers leave [DONE] out
+        ((counted("a", 1), 'data: {"error": {"message": "EngineCore died"}}'), "EngineCore died"),
+        (("data: {}",), "the answer holds no token"),
+    ],
+)
+def test_an_answer_has_to_say_that_it_is_whole(lines, error):
+    """A proxy that gives up on a server may end its answer like any other."""
+    stream = taken(*lines)
+    stream.end()
+    assert stream.result().error == error
+
+
+def test_an_answer_that_is_broken_off_by_whom_asked_for_it_is_no_error():
+    """As the fillers of a load are."""
+    assert taken(counted("a", 1)).result().error == ""
+
+
 def test_the_time_between_chunks_is_measured(monkeypatch):
     """Ten gaps of 10 ms and one of 110: the median does not see it, the 95th percentile does."""
     clock = iter([0.0, *(n / 100 for n in range(1, 12)), 0.22, 0.22])

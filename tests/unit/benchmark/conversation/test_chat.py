@@ -8,6 +8,7 @@ import pytest
 from dflash_tui.benchmark.conversation import chat
 from dflash_tui.benchmark.conversation.chat import AnswerStream, Conversation, Part, ToolCall
 from dflash_tui.common.secrets import own_secrets
+from dflash_tui.events import RequestDone
 from tests.tui.conftest import a_run
 
 KEY = "planted-4711-secret-key"
@@ -105,6 +106,21 @@ def test_no_half_of_a_secret_is_left_where_an_answer_is_cut(shown_of_it, monkeyp
     stream = AnswerStream()
     stream.take(f"data: {json.dumps({'choices': [{'delta': {'content': 'it is ' + KEY[:shown_of_it]}}]})}")
     assert stream.build_turn(stream.result(), cut=True).text == "it is "
+
+
+async def test_no_half_of_a_secret_is_left_where_a_server_ends_an_answer_early(monkeypatch):
+    """As a proxy does that loses the server."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+
+    async def send(_url: str, _body: object, stream: AnswerStream, *, key: str) -> RequestDone:
+        stream.take(f"data: {json.dumps({'choices': [{'delta': {'content': 'it is ' + KEY[:9]}}]})}")
+        stream.end()
+        return stream.result()
+
+    monkeypatch.setattr("dflash_tui.benchmark.client.send_conversation", send)
+    turn = await Conversation(a_run()).ask("what?")
+    assert (turn.text, "ended without [DONE]" in turn.request.error) == ("it is ", True)
 
 
 def test_what_is_no_text_is_no_answer():
