@@ -20,7 +20,9 @@ from dflash_tui.events import RequestDone
 from dflash_tui.readings import MOST, MOST_POSITIONS
 
 _SAID_LIMIT = 300
-_DONE = "data: [DONE]"
+_DONE = "[DONE]"
+# Fields of an event beside its data, which nobody reads here.
+_FIELDS = ("", "data", "event", "id", "retry")
 # Of an answer, whose beginnings are compared.
 _BEGINNINGS = (40, 200)
 # Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
@@ -59,6 +61,7 @@ class _Chunk(msgspec.Struct):
 
 
 register_type(_Chunk)
+_NOTHING = _Chunk()
 
 
 class Arrivals:
@@ -141,6 +144,7 @@ class CompletionStream:
         self._beginning, self._whole = "", hashlib.sha256()
         self._ended = 0.0
         self._buffer = AnswerBuffer()
+        self._other = ""
         self.error = ""
         self.status: int | None = None
 
@@ -155,15 +159,26 @@ class CompletionStream:
 
     def take(self, line: str) -> None:
         """Take one line of the response."""
-        if line == _DONE:
+        field, _, data = line.partition(":")
+        data = data.strip()
+        if field != "data":
+            if field not in _FIELDS:
+                self._remember(line)
+        elif data == _DONE:
             self._ended = time.perf_counter()
-        if not line.startswith("data: {"):
-            return
+        elif data.startswith("{"):
+            self._take_chunk(data)
+        else:
+            self._remember(line)
+
+    def _take_chunk(self, data: str) -> None:
         try:
-            chunk = msgspec.json.decode(line.removeprefix("data: "), type=_Chunk)
+            chunk = msgspec.json.decode(data, type=_Chunk)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            self.error = self.error or f"not JSON: {quote_server_text(line)}"
+            self.error = self.error or f"not JSON: {quote_server_text(data)}"
             return
+        if chunk == _NOTHING:
+            self._remember(data)
         if error := chunk.error:
             self.error = quote_server_text(str(error.get("message", error) if isinstance(error, dict) else error))
         if chunk.usage:
@@ -175,6 +190,11 @@ class CompletionStream:
             self._add(choice.delta or {}, choice.token_ids)
             self._finish = choice.finish_reason or self._finish
             self.arrivals.take((chunk.usage or {}).get("completion_tokens"), carries=_carries_token(choice))
+
+    def _remember(self, line: str) -> None:
+        """Keep the start of what is no part of an answer: it may say why there is none."""
+        if len(self._other) < _SAID_LIMIT:
+            self._other = f"{self._other} {quote_server_text(line)}".strip()
 
     def _add(self, delta: dict[str, Any], tokens: object) -> None:
         self.read_delta(delta)
@@ -198,7 +218,8 @@ class CompletionStream:
         ended = self._ended or now
         arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
         if not self.error and not tokens:
-            self.error = "the answer holds no token"
+            quote = quote_server_text(self._other)
+            self.error = f"the answer holds no token: {quote}" if quote else "the answer holds no token"
         return RequestDone(
             at=time.time() - (now - ended),
             kind=self.kind,

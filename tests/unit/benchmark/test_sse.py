@@ -71,7 +71,7 @@ def test_an_error_in_the_stream_is_told():
         ((counted("a", 1), "data: [DONE]"), ""),
         ((GOOD,), ""),  # other servers leave [DONE] out
         ((counted("a", 1), 'data: {"error": {"message": "EngineCore died"}}'), "EngineCore died"),
-        (("data: {}",), "the answer holds no token"),
+        ((": ping", "event: end", "data: [DONE]"), "the answer holds no token"),
     ],
 )
 def test_an_answer_has_to_say_that_it_is_whole(lines, error):
@@ -84,6 +84,39 @@ def test_an_answer_has_to_say_that_it_is_whole(lines, error):
 def test_an_answer_that_is_broken_off_by_whom_asked_for_it_is_no_error():
     """As the fillers of a load are."""
     assert taken(counted("a", 1)).result().error == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"error":{"message":"the model is overloaded"}}', '{"error":{"message":"the model is overloaded"}}'),
+        ('{\n  "detail":\n    "the model\x1b[31m is\x07 asleep"\n}', '{ "detail": "the model is asleep" }'),
+        ("<html>\n\n <h1>504 Gateway Time-out</h1>", "<html> <h1>504 Gateway Time-out</h1>"),
+        ('event: error\ndata: {"object": "error", "message": "no"}', '{"object": "error", "message": "no"}'),
+        ('data: "the model is overloaded"', 'data: "the model is overloaded"'),
+        ("api_key=abcdef0123456789\nis wrong", "api_key=[left out] is wrong"),
+        ("x\n" * 100_000, ("x " * 150).strip()),
+        ("x" * 100_000, "x" * 300),
+    ],
+    ids=["JSON", "JSON in lines", "HTML", "event", "text", "secret", "many lines", "long line"],
+)
+def test_what_is_no_answer_is_quoted(body, said):
+    """The beginning of it, in one line: it often says why there is no answer."""
+    stream = taken(*body.split("\n"))
+    stream.end()
+    reason, _, quote = stream.result().error.partition(": ")
+    assert ("no token" in reason, quote.rstrip()) == (True, said)
+
+
+def test_an_answer_that_is_one_needs_no_quote():
+    assert taken("<html>", "data: {}", GOOD).result().error == ""
+
+
+def test_the_blank_before_the_data_may_be_left_out():
+    """As the standard of such events has it."""
+    stream = taken(GOOD.replace("data: ", "data:"), "data:[DONE]")
+    done = stream.result()
+    assert (done.tokens, done.finish, done.error, stream.is_complete) == (3, "stop", "", True)
 
 
 def test_the_time_between_chunks_is_measured(monkeypatch):
