@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import statistics
 import time
 from bisect import bisect_left, bisect_right
@@ -28,6 +29,11 @@ _BEGINNINGS = (40, 200)
 # Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
 # kept from its processor, and their times say nothing of the server.
 _LEAST_GAP = 5e-4
+# Halves of a character that JSON's grammar allows and `json.dumps` writes, but that are no text; pairs are passed over,
+# and so are backslashes that are quoted themselves.
+_HALVES = re.compile(
+    r"(?<!\\)((?:\\\\)*)\\u(?:(d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|d[89a-f][0-9a-f]{2})", re.IGNORECASE
+)
 _TEXTS = ("content", "reasoning_content", "reasoning")
 
 
@@ -173,7 +179,7 @@ class CompletionStream:
 
     def _take_chunk(self, data: str) -> None:
         try:
-            chunk = msgspec.json.decode(data, type=_Chunk)
+            chunk = _decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             self.error = self.error or f"not JSON: {quote_server_text(data)}"
             return
@@ -256,6 +262,27 @@ class CompletionStream:
     def _digests(self) -> tuple[str, ...]:
         beginnings = (self._beginning[:length].encode(errors="replace") for length in _BEGINNINGS)
         return (*(hashlib.sha256(beginning).hexdigest() for beginning in beginnings), self._whole.hexdigest())
+
+
+def _decode(data: str) -> _Chunk:
+    """Return an event, with U+FFFD for halves of characters.
+
+    Raises:
+        msgspec.MsgspecError: it is not JSON, or of another form.
+        RecursionError: it is nested too deeply.
+        UnicodeError: it has what is no character, other than by an escape.
+    """
+    try:
+        return msgspec.json.decode(data, type=_Chunk)
+    except msgspec.DecodeError:
+        whole = _HALVES.sub(_replace_half, data)
+        if whole == data:
+            raise
+        return msgspec.json.decode(whole, type=_Chunk)
+
+
+def _replace_half(escape: re.Match[str]) -> str:
+    return escape[0] if escape[2] else f"{escape[1]}\\ufffd"
 
 
 def _carries_token(choice: _Choice) -> bool:

@@ -119,6 +119,32 @@ def test_the_blank_before_the_data_may_be_left_out():
     assert (done.tokens, done.finish, done.error, stream.is_complete) == (3, "stop", "", True)
 
 
+@pytest.mark.parametrize(
+    ("quoted", "text"),
+    [
+        (r"\ud800 lone", "\ufffd lone"),
+        (r"\udc00\uD800", "\ufffd\ufffd"),
+        (r"\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+        (r"\ud83d\ud83d\uDE00", "\ufffd\U0001f600"),
+        (r"\\ud800\ud800", r"\ud800" + "\ufffd"),
+        (r"\\\ud800\n\u00e9", "\\\ufffd\n\u00e9"),
+        (r"\\ud83d\ude00", r"\ud83d" + "\ufffd"),
+    ],
+)
+def test_half_a_character_is_replaced_and_the_answer_goes_on(quoted, text):
+    """A server that writes half a pair where a token ends in the middle of an emoji sends JSON by its grammar."""
+    stream = taken(GOOD.replace("Hi", quoted))
+    assert (stream.build_answer().text, stream.result().error, stream.tokens) == (text, "", 3)
+
+
+@pytest.mark.parametrize("piece", ["\\", "\\\\", "\\ud800", "\\ud83d\\ude00", "\\ud83d\\u"])
+def test_halves_of_characters_cost_a_bounded_time(piece):
+    """The longest line, of what looks like many of them."""
+    began = time.process_time()
+    taken(GOOD.replace("Hi", piece * ((1 << 20) // len(piece)) + "\\ud800"))
+    assert time.process_time() - began < 5
+
+
 def test_the_time_between_chunks_is_measured(monkeypatch):
     """Ten gaps of 10 ms and one of 110: the median does not see it, the 95th percentile does."""
     clock = iter([0.0, *(n / 100 for n in range(1, 12)), 0.22, 0.22])
