@@ -18,6 +18,7 @@ from dflash_tui.common.errors import DflashError, UsageError, explain_resource_l
 from dflash_tui.common.private_files import tighten_umask
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.terminal import has_terminal
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -149,7 +150,7 @@ def _dispatch(args: argparse.Namespace) -> int:
         gc.enable()
         with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
             return handler(args)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_terminal():
         hint = "without one: dflash-tui up RECIPE --bench, dflash-tui attach; dflash-tui --help lists all commands"
         return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=args.json)
     from dflash_tui.cli.commands.server import panel

@@ -16,6 +16,7 @@ from typing import IO, cast
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.ssh_host import CALLED_AS
+from dflash_tui.common.terminal import has_terminal
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import open_connection, require_same_release
@@ -60,7 +61,7 @@ def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) ->
         UsageError: there is no ssh here.
         DflashError: the connection broke, or the program was killed there.
     """
-    on_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    on_terminal = has_terminal()
     variables = {name: os.environ[name] for name in _SHOWN if name in os.environ} | {CALLED_AS: host}
     command = transport.build_program_command(host, words, variables, on_terminal=on_terminal)
     with _kept_terminal() if on_terminal else contextlib.nullcontext():

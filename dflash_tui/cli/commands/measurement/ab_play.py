@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from dflash_tui.cli.commands.measurement.report import write_whole_file
 from dflash_tui.cli.commands.server.panel import panel
@@ -12,6 +11,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+from dflash_tui.common.terminal import has_terminal
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 
@@ -34,7 +34,7 @@ def play(args: argparse.Namespace) -> int:
 
 
 def _open_panel(report: ExperimentReport, comparison: Comparison | None, prompt: str) -> int:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_terminal():
         raise UsageError("ab play needs a terminal", hint="without one: --cast FILE or --svg FILE")
     from dflash_tui.tui.screens.playback import build_playback
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import print_written_file
+from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
 from dflash_tui.monitoring import export as run_export
 from dflash_tui.monitoring import recording
@@ -24,7 +24,7 @@ _ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 def replay(args: argparse.Namespace) -> int:
     """`replay RUN|FILE`: play a recording in the panel, or as lines."""
     source = recording.find_recording(args.recording)
-    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if args.plain or args.json or not has_terminal():
         return _print_recording(args, source)
     at = source.find_opening() if args.at is None else args.at
     return panel(player=Player(source, at=at, speed=args.speed or PANEL_SPEED))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
 
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import EventLines, WindowFigures, print_alarms
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
 from dflash_tui.events import Health, HealthChanged
 from dflash_tui.monitoring.foreign_server import ForeignServer
@@ -22,7 +22,7 @@ _WHERE = "check the address and the port; `attach` without an address watches a 
 def attach(args: argparse.Namespace) -> int:
     """Watch the server at the address `args.run`."""
     server = ForeignServer(args.run)
-    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if args.plain or args.json or not has_terminal():
         print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
         print_status("asking it once a second until Ctrl-C")
         return asyncio.run(_print_server(args, server))

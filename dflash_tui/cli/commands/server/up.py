@@ -24,6 +24,7 @@ from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.terminal import has_terminal
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
 from dflash_tui.events import Health
@@ -72,7 +73,7 @@ def attach(args: argparse.Namespace) -> int:
     if args.run and args.run.lower().startswith(("http://", "https://")):
         return foreign.attach(args)
     run = registry.find_run(args.run)
-    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if args.plain or args.json or not has_terminal():
         return asyncio.run(_watch(args, run, RunState()))
     return panel(run)
 
