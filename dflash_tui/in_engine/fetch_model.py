@@ -27,6 +27,7 @@ AT_ONCE = 4
 HTTP_LIMIT = 50_000_000_000
 CHUNK = 1 << 20
 PLAIN_NAME = re.compile(r"\w[\w.+=-]{0,127}", re.ASCII)
+SHA256, SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 KINDS = {  # the first class of an error's ancestors that is listed
     "Damaged": "damaged",
     "Hostile": "hostile",
@@ -39,7 +40,7 @@ KINDS = {  # the first class of an error's ancestors that is listed
 
 
 class Damaged(Exception):
-    """A fetched file is not what its name says."""
+    """A fetched file does not have the hash that is its name."""
 
 
 class Hostile(Exception):
@@ -96,6 +97,19 @@ def refuse_excess(files: list[dict[str, Any]]) -> None:
     file_download.http_get = get_bounded
 
 
+def refuse_damage() -> None:
+    """Let huggingface_hub give a file the name of a blob only when it has that hash: it compares sizes alone."""
+    from huggingface_hub import file_download
+
+    move = file_download._chmod_and_move
+
+    def check_and_move(source: Path, blob: Path) -> None:
+        check(Path(source), Path(blob).name, f"the blob {Path(blob).name}")
+        move(source, blob)
+
+    file_download._chmod_and_move = check_and_move
+
+
 def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
     """Bring one large file into `blobs`, going on where an earlier call was ended."""
     from huggingface_hub import hf_hub_url
@@ -113,13 +127,10 @@ def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
         if blob.exists():
             return
         part = blob.with_name(f"{blob.name}.incomplete")
-        part_size = part.stat().st_size if part.exists() else 0
-        if part_size > file["size"]:
+        if part.exists() and part.stat().st_size > file["size"]:
             part.unlink()
         complete(part, url, headers, file["size"])
-        if part_size and sha256(part) != blob.name:
-            part.unlink()
-            raise Damaged(f"{file['name']} does not have the SHA-256 that the hub states")
+        check(part, blob.name, file["name"])
         part.rename(blob)
 
 
@@ -141,10 +152,27 @@ def complete(part: Path, url: str, headers: dict[str, str], size: int) -> None:
                     raise
 
 
-def sha256(path: Path) -> str:
-    """Return the digest of a file: a power cut may have left zeros in what was kept."""
+def check(path: Path, name: str, what: str) -> None:
+    """Remove a fetched file and raise `Damaged` unless it has the hash that is its name; other names say nothing.
+
+    It is read from the disk: a power cut may have left zeros in what was kept, and http_get may begin anew.
+    """
+    if SHA256.fullmatch(name):
+        kind, found = "SHA-256", {digest(path, hashlib.sha256())}
+    elif SHA1.fullmatch(name):  # git counts the size in, a mirror may not
+        header = b"blob %d\0" % path.stat().st_size
+        kind, found = "SHA-1", {digest(path, hashlib.sha1(start, usedforsecurity=False)) for start in (header, b"")}
+    else:
+        return
+    if name not in found:
+        path.unlink()
+        raise Damaged(f"{what} does not have the {kind} that the hub states")
+
+
+def digest(path: Path, begun: Any) -> str:
+    """Return the hexadecimal digest of a file after what `begun` was given."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, lambda: begun).hexdigest()
 
 
 def model_folder(request: dict[str, Any]) -> Path:
@@ -176,6 +204,7 @@ def run(request: dict[str, Any]) -> None:
 
     refuse_paths()
     refuse_excess(request["files"])
+    refuse_damage()
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # is written and counted at once; 10 MB would take a slow line ten seconds
     pool = ThreadPoolExecutor(AT_ONCE)
     own = [file for file in request["files"] if file["large"] and file["size"] <= HTTP_LIMIT]

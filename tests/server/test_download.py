@@ -181,6 +181,44 @@ def test_what_was_kept_is_checked(server, python):
     assert (fetch(python) / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_other_bytes_of_the_right_size_are_refused(server, python, monkeypatch, name):
+    """What comes in at once is compared with the hash that names it, too: neither blob nor snapshot has them."""
+    stated, other = hub_server.etag(name, FILES[name]), bytes(len(FILES[name]))
+    server.repos["owner/m"] = {**FILES, name: other}
+    true_etag = hub_server.etag
+    monkeypatch.setattr(hub_server, "etag", lambda n, data: stated if n == name else true_etag(n, data))
+    with pytest.raises(DflashError, match="could not be downloaded") as failed:
+        fetch(python)
+    assert ("SHA-256" if name == WEIGHTS else "SHA-1") in failed.value.evidence
+    assert failed.value.hint == download._HINTS["damaged"]
+    folder = cache.repository_folder("owner/m")
+    assert [path.name for path in folder.rglob(f"*{stated}*")] == []
+    assert not list(folder.glob(f"snapshots/*/{name}"))
+    server.repos["owner/m"] = FILES
+    assert (fetch(python) / name).read_bytes() == FILES[name]
+
+
+def test_a_file_that_changes_while_a_line_breaks_is_refused(server, python):
+    """The second half of another file, resumed within one call, makes no blob."""
+    server.cut[WEIGHTS] = 5_000_000
+    server.after_cut[WEIGHTS] = bytes(SIZE)
+    with pytest.raises(DflashError) as failed:
+        fetch(python)
+    assert len(server.sent(WEIGHTS)) == 2
+    assert "SHA-256" in failed.value.evidence
+    assert not list(cache.repository_folder("owner/m").glob(f"blobs/{hub_server.etag(WEIGHTS, FILES[WEIGHTS])}*"))
+
+
+def test_a_whole_part_is_read_and_not_fetched_again(server, python):
+    """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
+    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob.parent.mkdir(parents=True)
+    Path(f"{blob}.incomplete").write_bytes(FILES[WEIGHTS])
+    assert (fetch(python) / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    assert not [asked for asked in server.asked if asked.range]
+
+
 def test_the_token_stays_with_the_hub(server, python):
     """The storage that large files are redirected to never sees it."""
     with hub_server.running() as storage:

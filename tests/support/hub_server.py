@@ -55,6 +55,7 @@ class Hub:
         self.storage = ""  # another server for the large files
         self.elsewhere = ""  # another server for everything
         self.cut: dict[str, int] = {}  # file -> bytes of the next answer, after which the line goes dead
+        self.after_cut: dict[str, bytes] = {}  # file -> what is sent once its line went dead, under the same ETag
         self.rate = 0  # bytes per second, 0 for as fast as it goes
         self.delay = 0.0  # seconds before any answer
         self.together: threading.Barrier | None = None  # so many are answered at once, and no fewer
@@ -172,6 +173,8 @@ class Handler(BaseHTTPRequestHandler):
         if name in self.hub.endless and self.command == "GET":
             self.pour(headers | self.hub.endless[name])
             return
+        if name not in self.hub.cut and name in self.hub.after_cut:
+            data = self.hub.after_cut[name]
         begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         ranged = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"} if begin else {}
         self.send(data, begin, path, headers | ranged, self.hub.cut.pop(name, None) if self.command == "GET" else None)
