@@ -17,6 +17,8 @@ def main() -> object:
             code = _run()
         except SystemExit as ended:  # as after `--help`
             code = ended.code
+        except KeyboardInterrupt:  # while modules are imported; a command has its own answer
+            code = 130
         if sys.stdout:
             sys.stdout.flush()
     except OSError as error:

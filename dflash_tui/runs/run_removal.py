@@ -15,7 +15,11 @@ def is_over(run: Run) -> bool:
 
 
 def find_last_change(run: Run) -> float:
-    """Return when something of the run was written last: its log or its samples, in seconds since the epoch."""
+    """Return when something of the run was written last: its log or its samples, in seconds since the epoch.
+
+    Raises:
+        FileNotFoundError: somebody else has removed it meanwhile.
+    """
     return max([run.started_at, *(path.lstat().st_mtime for path in run.folder.iterdir())])
 
 
@@ -23,6 +27,7 @@ def remove_run(run: Run) -> None:
     """Delete the folder of a run.
 
     Raises:
+        FileNotFoundError: somebody else has removed it meanwhile.
         UsageError: its server runs.
     """
     if not is_over(run):

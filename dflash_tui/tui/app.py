@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -366,5 +367,7 @@ def run_panel(
     Raises:
         RuntimeError: no more threads may be started.
     """
+    for name in ("COLUMNS", "LINES"):  # Textual takes them for the terminal's size, whatever they say
+        os.environ.pop(name, None)
     panel = DflashApp(run, player=player, foreign=foreign, playback=playback, pool=start_threads())
     return panel.run() or "", panel.return_code or 0

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from dflash_tui import __main__
 from dflash_tui.cli import main
 from dflash_tui.common import terminal
 from dflash_tui.common.errors import UsageError
+from dflash_tui.tui import app
 from tests import ROOT
 from tests.support.played_answers import begin_played
 
@@ -58,3 +60,21 @@ def test_whatever_opens_the_panel_asks_for_all_three():
     """Two of them are asked by nobody: status may go to a file where data goes to the screen."""
     commands = {path: path.read_text(encoding="utf-8") for path in (ROOT / "dflash_tui" / "cli").rglob("*.py")}
     assert [path.name for path, text in commands.items() if "stdout.isatty" in text] == []
+
+
+def test_the_panel_asks_the_terminal_for_its_size(monkeypatch):
+    """Textual believes these two of whatever is in them: a billion columns took gigabytes, and no key was heard."""
+    monkeypatch.setenv("COLUMNS", "999999999")
+    monkeypatch.setenv("LINES", "999999999")
+    seen = []
+    monkeypatch.setattr(app.DflashApp, "run", lambda _panel: seen.append({"COLUMNS", "LINES"} & {*os.environ}))
+    app.run_panel()
+    assert seen == [set()]
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch):
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "_run", interrupted)
+    assert __main__.main() == 130

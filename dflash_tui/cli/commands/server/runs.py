@@ -47,8 +47,9 @@ def prune(args: argparse.Namespace) -> int:
     runs_of_experiments = _list_runs_of_experiments()
     over = [run for run in registry.list_runs() if run_removal.is_over(run)]
     now, count = time.time(), DiskCount()
-    old = [(run, age) for run in over if (age := now - run_removal.find_last_change(run)) >= args.older_than]
-    pruned = [_prune(run, age, count, remove=args.yes) for run, age in old if run.id not in runs_of_experiments]
+    old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
+    found = [_prune(run, age, count, remove=args.yes) for run, age in old if run.id not in runs_of_experiments]
+    pruned = [pruned_run for pruned_run in found if pruned_run]
     if args.json:
         for pruned_run in pruned:
             print_json(pruned_run)
@@ -69,10 +70,22 @@ def prune(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun:
-    size = count.measure_folder(run.folder)
-    if remove:
-        run_removal.remove_run(run)
+def _find_age(run: Run, now: float) -> float | None:
+    """Return the seconds since the run was last written; None where somebody else has removed it meanwhile."""
+    try:
+        return now - run_removal.find_last_change(run)
+    except FileNotFoundError:
+        return None
+
+
+def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun | None:
+    """Count a run and remove it if asked to; return None where somebody else has removed it meanwhile."""
+    try:
+        size = count.measure_folder(run.folder)
+        if remove:
+            run_removal.remove_run(run)
+    except FileNotFoundError:
+        return None
     return PrunedRun(run.id, run.plan.recipe, age, size, remove)
 
 
