@@ -158,13 +158,13 @@ def check(path: Path, name: str, what: str) -> None:
     It is read from the disk: a power cut may have left zeros in what was kept, and http_get may begin anew.
     """
     if SHA256.fullmatch(name):
-        kind, found = "SHA-256", {digest(path, hashlib.sha256())}
+        kind, digests = "SHA-256", {digest(path, hashlib.sha256())}
     elif SHA1.fullmatch(name):  # git counts the size in, a mirror may not
         header = b"blob %d\0" % path.stat().st_size
-        kind, found = "SHA-1", {digest(path, hashlib.sha1(start, usedforsecurity=False)) for start in (header, b"")}
+        kind, digests = "SHA-1", {digest(path, hashlib.sha1(start, usedforsecurity=False)) for start in (header, b"")}
     else:
         return
-    if name not in found:
+    if name not in digests:
         path.unlink()
         raise Damaged(f"{what} does not have the {kind} that the hub states")
 
