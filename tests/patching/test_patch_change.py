@@ -179,6 +179,17 @@ def test_stale_byte_code_goes(engine, shipped):
         assert [path.name for path in folder.iterdir()] == ["other.cpython-311.pyc"]
 
 
+def test_byte_code_that_a_link_leads_to_is_left_alone(engine, shipped, tmp_path):
+    """It is another program's, outside of the engine; Python sees by the file's time that it is old."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "cpu_triton_utils.cpython-311.pyc").write_bytes(b"kept")
+    (target(engine).parent / "__pycache__").symlink_to(elsewhere)
+    patcher.apply_patches([shipped], engine)
+    patcher.revert_patches(engine)
+    assert [path.name for path in elsewhere.iterdir()] == ["cpu_triton_utils.cpython-311.pyc"]
+
+
 def test_nothing_is_written_when_one_of_several_does_not_fit(engine, shipped):
     """Two of three files patched is worse than none; the error shows the closest text."""
     before = tree(engine)

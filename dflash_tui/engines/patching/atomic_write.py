@@ -62,6 +62,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_byte_code(path: Path) -> None:
-    """Remove what Python has compiled from the file that was in this place."""
-    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+    """Remove what Python has compiled from the file that was in this place; nothing where a link leads elsewhere."""
+    folder = path.parent / "__pycache__"
+    for stale in () if folder.is_symlink() else folder.glob(f"{path.stem}.*.pyc"):
         stale.unlink(missing_ok=True)
