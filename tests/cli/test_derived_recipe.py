@@ -1,5 +1,6 @@
 """`--target` and `--drafter` in place of a recipe, from folders and from a hub."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from dflash_tui.cli import main
 from dflash_tui.common import paths
+from dflash_tui.engines.hub import model_config
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from tests.support import hub_server
@@ -230,6 +232,14 @@ def test_a_model_without_thoughts_gets_no_parser_of_them(hub, tmp_path, capsys, 
         out, err = capsys.readouterr()
         has_word = "no reasoning-parser" in err
         assert ("--reasoning-parser" in json.loads(out)["argv"], has_word) == (has_parser, not has_parser)
+
+
+def test_a_template_that_is_read_and_cannot_be_written_says_nothing(tmp_path):
+    """Which is so at a few depths of lists, by how many calls lead there."""
+    folder = model(tmp_path / "big", TARGET)
+    for depth in range(800, 1000):
+        (tmp_path / "big" / "tokenizer_config.json").write_text(f'{{"chat_template":{"[" * depth}{"]" * depth}}}')
+        assert asyncio.run(model_config.look_up_checkpoint(folder)).thinks in {None, False}
 
 
 def test_a_method_of_its_own_asks_no_model_tree(hub):

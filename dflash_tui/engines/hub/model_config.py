@@ -77,10 +77,10 @@ async def _read_chat_template(model: ModelAvailability) -> str | None:
             if name == _TEMPLATE:
                 return text.decode()
             templates = _TOKENIZER_DECODER.decode(text).chat_template
+            if isinstance(templates, list):
+                return json.dumps(templates)
         except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        if isinstance(templates, list):
-            return json.dumps(templates)
         return templates if isinstance(templates, str) else None
     return None
 

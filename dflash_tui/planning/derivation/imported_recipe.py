@@ -14,6 +14,7 @@ from packaging.version import Version
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
 from dflash_tui.common.version_number import parse_version
+from dflash_tui.common.yaml_values import DEPTH_LIMIT
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
@@ -56,6 +57,7 @@ _NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Metho
 
 _NO_SPECULATION = {"method": Method.NONE.value, "num_speculative_tokens": 0}
 _LONGEST = 100
+_DEEPEST = DEPTH_LIMIT - 2  # a recipe, and in it its flags
 _DOTTED = "speculative-config."
 
 
@@ -177,7 +179,7 @@ def _read_value(text: str) -> Any:
             value = msgspec.json.decode(text)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return text
-        return value if isinstance(value, dict) else text
+        return value if isinstance(value, dict) and not _is_deep(value, _DEEPEST) else text
     for kind in (int, float):
         try:
             number = kind(text)
@@ -186,6 +188,12 @@ def _read_value(text: str) -> Any:
         if str(number) == text:
             return number
     return text
+
+
+def _is_deep(value: Any, left: int) -> bool:
+    """Whether a value has more lists and mappings within each other than `left`."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return parts is not None and (left == 0 or any(_is_deep(part, left - 1) for part in parts))
 
 
 def _import_speculation(making: _Import) -> dict[str, Any]:

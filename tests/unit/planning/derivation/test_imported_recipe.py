@@ -49,6 +49,17 @@ def test_a_published_command_keeps_all_its_flags(entry, tmp_path):
     assert recipe.mode is (Mode.EAGER if entry["flags"].get("enforce-eager") else Mode.COMPILE)
 
 
+@pytest.mark.parametrize("method", ["ngram", "unknown"])
+def test_a_value_that_is_nested_deeper_than_a_recipe_may_be_stays_text(method):
+    """Python could not write it, at some depths not even read it: 14 levels are kept."""
+    for depth in (14, 15, *range(400, 1000, 7), *range(970, 1000)):
+        deep = "{" + '"x":{' * (depth - 1) + "}" * depth
+        speculation = f'{{"method":"{method}","x":{deep}}}'
+        made = imported(f"vllm serve a/B --hf-overrides '{deep}' --speculative-config '{speculation}'")
+        flags = yaml.safe_load(made.text)["flags"]
+        assert isinstance(flags["hf-overrides"], dict) is (depth == 14)
+
+
 SERVE = "vllm serve a/B --max-num-seqs 8"
 SAME = {"max-num-seqs": 8}
 WRITTEN: dict[str, dict[str, Any]] = {
