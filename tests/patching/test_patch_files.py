@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,38 @@ def test_a_patch_of_hundreds_of_edits_or_of_a_text_that_is_everywhere_costs_litt
     files = (FileEdits(path, (Edit(" ", "b"),)),)
     everywhere = replace(patch_file.load_patch("cpu-expand-kernel"), files=files)
     assert "100 and more times" in text_edits.describe_drift(everywhere, {path: " " * 100_000})
+
+
+def test_a_long_run_of_blanks_costs_little_and_our_comments_are_left_out_behind_one():
+    """It is searched for comments that name us before anybody is asked; from each blank that took minutes."""
+    began = time.process_time()
+    assert text_edits._count_matches("x\n", Edit("x\n", " " * 60_000 + "y")) == (1, 0)
+    assert time.process_time() - began < 1
+    named = Edit("x\n", "  # dflash-tui: a\ny \t # dflash-tui: b\nz  # other\n\t# dflash-tui: c")
+    assert text_edits._count_matches("y\nz  # other\n", named) == (0, 1)
+
+
+@pytest.mark.parametrize("new", ["x is 1\nassert (1, 'a')\n1()\n", "return 1\n"], ids=["warnings", "error"])
+def test_a_file_of_the_current_folder_by_the_same_path_is_not_read(tmp_path, monkeypatch, recwarn, new):
+    """Python quotes a line of it in what it warns of, escape sequences and all."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "utils").mkdir()
+    os.mkfifo(tmp_path / "utils" / "other.py")
+    lines = b"\x1b[2J\n" * 9
+    patch = replace(
+        patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("utils/other.py", (Edit("x = 1\n", new),)),)
+    )
+    with (tmp_path / "utils" / "other.py").open("r+b", buffering=0) as pipe:
+        pipe.write(lines)
+        if new.startswith("return"):
+            with pytest.raises(PatchError) as failed:
+                text_edits.patch_texts([patch], {"utils/other.py": "x = 1\n"})
+            assert failed.value.evidence == "'return' outside function (other.py, line 1)"
+        else:
+            assert text_edits.patch_texts([patch], {"utils/other.py": "x = 1\n"}) == {"utils/other.py": new}
+        os.set_blocking(pipe.fileno(), False)
+        assert pipe.read(1000) == lines
+    assert list(recwarn) == []
 
 
 def test_a_range_of_releases_with_a_number_that_python_does_not_read_is_refused(own):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import heapq
 import itertools
+import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -21,7 +23,8 @@ _MOST_TIMES = 100  # places of a text that are counted
 _LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
-_MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|[ \t]+# dflash-tui: .*$", re.MULTILINE)
+# From the start of a run of blanks alone: a patch may hold 245,000 of them.
+_MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
 class EditFit(StrEnum):
@@ -108,8 +111,13 @@ def is_in_effect(patch: Patch, texts: Texts) -> bool:
 
 def _broken(path: str, text: str) -> str:
     """Return why the text of `path` does not compile; empty when it does."""
+    # Warnings and errors quote a file of that name, which in the current folder could be anybody's.
+    nowhere = f"{os.devnull}/{path}"
     try:
-        compile(parse_source(text), path, "exec", dont_inherit=True)
+        tree = parse_source(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, nowhere, "exec", dont_inherit=True)
     except NOT_PYTHON as error:
         return f"it is nested too deeply for Python ({type(error).__name__})" if _too_deep(error) else str(error)
     return ""
