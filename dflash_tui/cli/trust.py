@@ -23,11 +23,12 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
-    if powers := recipe_trust.list_untrusted_powers(recipe, plans):
+    untrusted = recipe_trust.find_untrusted(recipe, plans)
+    if powers := untrusted.powers:
         if not args.trust:
             lines = recipe_trust.list_recipe_lines(recipe, powers)
             _ask(recipe.name, lines, recipe_trust.build_untrusted_error(recipe, powers), args)
-        recipe_trust.trust_recipe(recipe, plans)
+        recipe_trust.trust_shown(untrusted)
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:

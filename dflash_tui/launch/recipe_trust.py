@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,19 +29,36 @@ from dflash_tui.planning.recipes.recipe import Recipe
 _LARGEST = 1 << 20
 
 
+class Untrusted(NamedTuple):
+    """What nobody has said yes to. It is read once: a file may change while the question is open."""
+
+    powers: tuple[Power, ...]
+    """What the user has to be asked about; empty when nothing is."""
+    names: dict[str, str]
+    """The names of the recipe and the patches that have these powers, by the hash of each."""
+
+
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
     """Return when these plans of a recipe may be launched; every way to a process comes by here.
 
     Raises:
         UsageError: it is not shipped, may do more than serve a model, and nobody has said yes to that.
     """
-    if powers := list_untrusted_powers(recipe, plans):
+    if powers := find_untrusted(recipe, plans).powers:
         raise build_untrusted_error(recipe, powers)
 
 
-def list_untrusted_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power, ...]:
-    """Return what the user has to be asked about before these plans are launched: of the recipe, and of patches."""
-    return (*list_patch_powers(_load_untrusted_patches(plans)), *_list_own_powers(recipe, plans))
+def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
+    """Return what the user has to be asked about before these plans are launched: of the recipe, and of patches.
+
+    Raises:
+        DflashError: a patch of the plans is gone by now, or not valid.
+    """
+    patches = _load_untrusted_patches(plans)
+    names = {_hash_patch(patch): patch.name for patch in patches}
+    if own := _list_own_powers(recipe, plans):
+        names[_hash_recipe(recipe)] = recipe.name
+    return Untrusted((*list_patch_powers(patches), *own), names)
 
 
 def list_recipe_lines(recipe: Recipe, powers: Collection[Power]) -> list[str]:
@@ -58,15 +76,13 @@ def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageErr
     )
 
 
-def trust_recipe(recipe: Recipe, plans: Sequence[Plan]) -> None:
-    """Keep that the user said yes to what `list_untrusted_powers` returns.
+def trust_shown(untrusted: Untrusted) -> None:
+    """Keep that the user said yes to what was shown, and to no other edition that took its place since.
 
     Raises:
         OSError: it cannot be written.
     """
-    hashes = {_hash_patch(patch): patch.name for patch in _load_untrusted_patches(plans)}
-    hashes |= {_hash_recipe(recipe): recipe.name} if _list_own_powers(recipe, plans) else {}
-    _add_hashes(hashes)
+    _add_hashes(untrusted.names)
 
 
 def list_untrusted_patches(patches: Iterable[Patch], engine: Engine) -> tuple[Patch, ...]:
@@ -101,7 +117,7 @@ def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
 
 
 def trust_patches(patches: Iterable[Patch]) -> None:
-    """Keep that the user said yes to patches as they are now.
+    """Keep that the user said yes to patches as they are here, whatever their files say by now.
 
     Raises:
         OSError: it cannot be written.
@@ -126,9 +142,9 @@ def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:
     return [patch for patch in own if _hash_patch(patch) not in trusted]
 
 
-def _add_hashes(hashes: dict[str, str]) -> None:
+def _add_hashes(names: dict[str, str]) -> None:
     file = paths.trusted_recipes_file()
-    lines = [*_read_lines(), *(f"{digest} {name}" for digest, name in hashes.items())]
+    lines = [*_read_lines(), *(f"{digest} {name}" for digest, name in names.items())]
     private_files.ensure_private_folder(file.parent)
     private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 

@@ -246,6 +246,27 @@ def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
     assert patched.read_text() == PUBLISHED.read_text()
 
 
+def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_trusted(patched, terminal):
+    """The yes is for what was shown: what came since is not brought in, and asked about again."""
+    change_recipe(LD_PRELOAD="/nowhere/evil.so")
+    window = terminal("engine", "install", "fake")
+    window.until(b"[y/N]")
+    write_patch(MINE, "second")
+    change_recipe(LD_PRELOAD="/nowhere/worse.so")
+    window.type("y\r")
+    assert "changes vllm/" in " ".join(window.until(b"[y/N]").decode().split())
+    window.type("n\r")
+    assert window.ended() == 2
+    planned = command_line.planned("fake")
+    untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
+    assert [power.source for power in untrusted.powers] == ["patch mine", "LD_PRELOAD=/nowhere/worse.so"]
+    assert patched.read_text() == PUBLISHED.read_text()
+    write_patch(MINE, "first")
+    change_recipe(LD_PRELOAD="/nowhere/evil.so")
+    planned = command_line.planned("fake")
+    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == ((), {})
+
+
 def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
     """A shipped recipe needs it by its name; a copy that is word for word ours is ours."""
     plan = command_line.planned("demo-cpu").plan

@@ -109,10 +109,10 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
 
 
 async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypatch):
-    def full(_recipe, _plans):
+    def full(_untrusted):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recipe_trust, "trust_recipe", full)
+    monkeypatch.setattr(recipe_trust, "trust_shown", full)
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         want(panel, recipe)
@@ -120,6 +120,28 @@ async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypat
         await pilot.press("y")
         await wait_for(pilot, lambda: os.strerror(errno.ENOSPC) in text(panel))
     assert launches == []
+
+
+async def test_another_edition_of_a_patch_that_comes_during_the_question_is_not_trusted(recipe):
+    """The yes is for what was shown; what took its place is asked about again."""
+    shipped = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
+    paths.user_patches_folder().mkdir(parents=True)
+    mine = paths.user_patches_folder() / "mine.yaml"
+    mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# shown"))
+    plans = [replace(command_line.planned("fake").plan, patches=("mine",))]
+    shown = recipe_trust.find_untrusted(recipe, plans)
+    assert len(shown.names) == 2
+    gone_on: list[int] = []
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        ask_trust(panel, recipe, plans, lambda: gone_on.append(1))
+        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
+        mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# evil"))
+        await pilot.press("y")
+        await wait_for(pilot, lambda: gone_on == [1])
+    assert [power.source for power in recipe_trust.find_untrusted(recipe, plans).powers] == ["patch mine"]
+    mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# shown"))
+    assert recipe_trust.find_untrusted(recipe, plans) == ((), {})
 
 
 async def test_what_it_may_do_stands_out_without_colours(recipe, monkeypatch):

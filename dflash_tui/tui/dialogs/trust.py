@@ -58,12 +58,12 @@ class TrustDialog(Dialog[bool]):
 def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callable[[], object]) -> None:
     """Go on with `then` when plans of a recipe may be launched, after asking where that is not known."""
     try:
-        powers = recipe_trust.list_untrusted_powers(recipe, plans)
+        untrusted = recipe_trust.find_untrusted(recipe, plans)
     except DflashError as error:  # a patch of the plan is gone by now, or not valid
         app.push_screen(ErrorDialog(error))
         return
     question = f"Run {recipe.name}? It may do more than serve a model"
-    _ask(app, question, powers, lambda: recipe_trust.trust_recipe(recipe, plans), then)
+    _ask(app, question, untrusted.powers, lambda: recipe_trust.trust_shown(untrusted), then)
 
 
 def ask_patch_trust(app: App[Any], patches: Sequence[Patch], engine: Engine, then: Callable[[], object]) -> None:
