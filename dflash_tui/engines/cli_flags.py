@@ -17,7 +17,7 @@ FIX = "correct the recipe, or drop a flag with --set NAME=null"
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
     words = plan.argv[3:]
-    mistakes, unknown = list[str](), list[str]()
+    mistakes, keys, unknown = list[str](), list[str](), list[str]()
     for index, word in enumerate(words):
         if not word.startswith("--"):
             continue
@@ -32,10 +32,11 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
             hint = suggest_nearest(value, choices, "did you mean {}?") or f"it takes {', '.join(choices)}"
             mistakes.append(f"{name} {value} is not a choice of vLLM {plan.vllm}; {hint}")
         elif name == "--speculative-config" and value and not key:
-            mistakes += _find_key_mistakes(value, options, plan.vllm)
+            keys += _find_key_mistakes(value, options, plan.vllm)
         elif not choices and not key:
             values = () if value is None else (value,)
             mistakes += filter(None, [release_values.explain_wrong_number(plan.vllm, name[2:], values)])
+    mistakes = [*release_flags.explain_some(mistakes, str, "values that it refuses"), *keys]
     flags = [flag.removeprefix("--") for flag in options.flags]
     mistakes += release_flags.explain_unknown_flags(plan.vllm, unknown, flags, ", did you mean --{}?")
     return mistakes or list(find_conflicts(release_values.read_flags(plan.vllm, words)))
@@ -48,9 +49,9 @@ def _complete_flag(name: str, options: ServeOptions) -> str:
 
 
 def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str]:
-    mistakes = []
-    for key in json.loads(value):
-        if key not in options.speculation:
-            hint = suggest_nearest(key, options.speculation, _MEANT)
-            mistakes.append(f"vLLM {vllm} has no key {key} in --speculative-config{hint}")
-    return mistakes
+    def explain(key: str) -> str:
+        hint = suggest_nearest(key, options.speculation, _MEANT)
+        return f"vLLM {vllm} has no key {key} in --speculative-config{hint}"
+
+    unknown = [key for key in json.loads(value) if key not in options.speculation]
+    return release_flags.explain_some(unknown, explain, "keys that it does not have")

@@ -63,7 +63,7 @@ def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
 
 def list_recipe_lines(recipe: Recipe, powers: Collection[Power]) -> list[str]:
     """Return the lines about the powers of a recipe and of the patches that it needs."""
-    return list_power_lines(powers, f"dflash-tui recipes check {recipe.name}")
+    return list_power_lines(powers, f"dflash-tui recipes check {recipe.name} --json")
 
 
 def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageError:

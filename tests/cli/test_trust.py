@@ -301,7 +301,7 @@ def test_check_lists_the_patches_that_are_not_ours(patched, capsys):
 
 MANY = {f"UNKNOWN_{number}": "1" for number in range(3000)}
 COUNTS = "3,001 powers: 1 to run code, 3,000 not known to be harmless"
-MORE = "… and 2,990 more not known to be harmless; dflash-tui recipes check fake lists all"
+MORE = "… and 2,990 more not known to be harmless; dflash-tui recipes check fake --json lists all"
 
 
 def test_many_powers_leave_the_worst_in_sight_of_the_question(engine, terminal):
@@ -326,6 +326,24 @@ def test_many_powers_are_summed_up_headless_too(engine, capsys):
     code, told = run(capsys, "engine", "install", "fake")
     assert (code, told.count("/nowhere/evil.so")) == (2, 10)
     assert "… and 2,990 more " in told
+
+
+@pytest.mark.parametrize(
+    "words", [("plan", "fake"), ("recipes", "check", "fake"), ("recipes", "add", "{file}", "--name", "other")]
+)
+def test_many_powers_are_summed_up_where_nobody_is_asked(engine, capsys, words):
+    """Thousands of lines hid what else a plan or a check says; `--json` has all."""
+    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
+    file = paths.user_recipes_folder() / "fake.yaml"
+    assert main.main([word.format(file=file) for word in words]) == 0
+    lines = "".join(capsys.readouterr()).splitlines()
+    assert sum(line.split()[:1] == ["power"] and "UNKNOWN_" in line for line in lines) == 10
+    told = " ".join(" ".join(lines).split())
+    assert f"power {PRELOAD}: " in told
+    assert MORE.partition(";")[0] in told
+    assert COUNTS in told
+    assert main.main(["recipes", "check", "fake", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["powers"]) == 3001
 
 
 def test_a_few_powers_are_told_without_a_count(engine, capsys):

@@ -1,6 +1,6 @@
 """The names of the flags of `vllm serve`, release by release, so that a misspelt one is found without an engine."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -71,12 +71,20 @@ def explain_unknown_flags(
 
     Among thousands, to look for the nearest of each takes seconds.
     """
-    sentences = [
-        f"vLLM {vllm} has no flag --{plain}{suggest_nearest(plain, flags, form)}"
-        for plain in map(_simplify, names[:_MOST_EXPLAINED])
-    ]
-    more = len(names) - _MOST_EXPLAINED
-    return [*sentences, f"and {more:,} more flags that it does not have"] if more > 0 else sentences
+    return explain_some(
+        names,
+        lambda name: f"vLLM {vllm} has no flag --{_simplify(name)}{suggest_nearest(_simplify(name), flags, form)}",
+        "flags that it does not have",
+    )
+
+
+def explain_some(
+    mistakes: Sequence[str], explain: Callable[[str], str], kind: str, most: int = _MOST_EXPLAINED
+) -> list[str]:
+    """Return a sentence for each of `mistakes`; of many for the first, and how many more of the kind there are."""
+    sentences = [explain(mistake) for mistake in mistakes[:most]]
+    more = len(mistakes) - most
+    return [*sentences, f"and {more:,} more {kind}"] if more > 0 else sentences
 
 
 def _simplify(name: str) -> str:

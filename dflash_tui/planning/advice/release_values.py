@@ -93,6 +93,7 @@ def list_changes(values_by_release: Mapping[str, Mapping[str, FlagValues]]) -> d
 def find_mistakes(vllm: str, words: Sequence[str]) -> list[str]:
     """Return a sentence for each flag on a command line that the release does not have, or whose value it refuses.
 
+    Of many those of the first, and how many more there are.
     Two values that it refuses together have a sentence, too.
 
     Args:
@@ -103,9 +104,12 @@ def find_mistakes(vllm: str, words: Sequence[str]) -> list[str]:
     names = {_complete(vllm, name) for name, _ in flags}
     unknown = {name: None for name, _ in flags if release_flags.is_unknown_flag(vllm, name)}
     mistakes = release_flags.explain_unknown_flags(vllm, [*unknown], release_flags.list_flags(vllm))
-    for name, values in flags:
-        if name not in unknown and _PLUGINS.get(_complete(vllm, name)) not in names:
-            mistakes += filter(None, [explain_wrong_value(vllm, name, values)])
+    wrong = [
+        explain_wrong_value(vllm, name, values)
+        for name, values in flags
+        if name not in unknown and _PLUGINS.get(_complete(vllm, name)) not in names
+    ]
+    mistakes += release_flags.explain_some([*filter(None, wrong)], str, "values that it refuses")
     return mistakes or list(find_conflicts(read_flags(vllm, words)))
 
 

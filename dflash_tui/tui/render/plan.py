@@ -28,6 +28,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
@@ -138,7 +139,8 @@ def render_plan(
     standing = f"{resolved.standing.status.value}: {resolved.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != standing or plan.on_cpu]
     rows += [render_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    rows += [render_fact("power", str(power), width) for power in plan.powers]
+    powers = list_power_lines(plan.powers, f"dflash-tui recipes check {plan.recipe} --json")
+    rows += [render_fact("power", line, width) for line in powers]
     rows += [render_fact("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
     if resolved.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((resolved.recipe.why.strip(), MUTED))]

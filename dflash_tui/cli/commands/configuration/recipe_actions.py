@@ -18,6 +18,7 @@ from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import recipe_draft
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.powers.plan_powers import list_all_powers
+from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.presentation.recipe import recipe_schema
 
@@ -44,7 +45,10 @@ def check(args: argparse.Namespace) -> int:
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         powers = list_all_powers(recipe, patches)
         result = {"file": str(path), "error": "", "plans": count, "powers": msgspec.to_builtins(powers)}
-        lines = [f"✓ {path}: {pluralize(count, 'plan')}", *(f"  power  {power}" for power in powers)]
+        lines = [
+            f"✓ {path}: {pluralize(count, 'plan')}",
+            *(f"  power  {line}" for line in list_power_lines(powers, "--json")),
+        ]
         print_data(json.dumps(result) if args.json else "\n".join(lines))
     return 2 if wrong else 0
 

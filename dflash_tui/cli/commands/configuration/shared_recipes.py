@@ -21,6 +21,7 @@ from dflash_tui.planning.derivation import command_file
 from dflash_tui.planning.derivation.imported_recipe import import_recipe
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, read_shell_command
 from dflash_tui.planning.powers.plan_powers import list_all_powers
+from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 
@@ -119,8 +120,8 @@ def _report(path: Path, recipe: Recipe, left_out: tuple[LeftOut, ...], args: arg
     print_data(str(path))
     for omission in clean_left_out:
         print_status(f"left out  {omission.what}: {omission.why}")
-    for power in powers:
-        print_status(f"power     {power}")
+    for line in list_power_lines(powers, f"dflash-tui recipes check {recipe.name} --json"):
+        print_status(f"power     {line}")
     for mistake in mistakes:
         print_status(f"wrong     {mistake}; correct it in the file")
     announcement = "; you are asked about its powers before anything of it is run" if powers else ""

@@ -1,7 +1,10 @@
 """Values that a release refuses are found by the table that is shipped, for each release of the table of releases."""
 
+import json
+
 import pytest
 import requests
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import cli_flags
@@ -10,6 +13,7 @@ from dflash_tui.planning import plan_builder, releases
 from dflash_tui.planning.advice import release_flags, release_values
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import RecipePart
 from tests.support import vllm_flag_values
 
 
@@ -85,6 +89,25 @@ def test_a_wrong_setting_is_named():
     release_values.check_settings("0.33.0", plugin)
     with pytest.raises(UsageError, match="--set max-num-seqs"):
         release_values.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})
+
+
+def test_of_thousands_of_wrong_values_ten_are_told(snapshot):
+    """Of a command line, of a recipe over its variants, and of an engine that was asked, keys included."""
+    words = [word for number in range(5_000) for word in ("--max-num-seqs", f"x{number}")]
+    mistakes = release_values.find_mistakes("0.33.0", words)
+    assert len(mistakes) == 11
+    assert all("--max-num-seqs x" in mistake for mistake in mistakes[:-1])
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    wrong = {f"v{number}": RecipePart(flags={"max-num-seqs": f"x{number}"}) for number in range(100)}
+    told = find_recipe_mistakes(replace(recipe, variants=wrong))
+    assert len(told) == 31
+    keys = json.dumps({f"k{number}": 1 for number in range(5_000)})
+    plan = plan_builder.build_plan(resolution.resolve_recipe(recipe))
+    options = ServeOptions({"--max-num-seqs": None, "--speculative-config": None}, ("method",))
+    argv = (*plan.argv[:3], *words, "--speculative-config", keys)
+    problems = cli_flags.find_flag_mistakes(replace(plan, argv=argv), options)
+    assert len(problems) == 22
+    assert "\n".join([mistakes[-1], told[-1], problems[10], problems[-1]]) == snapshot
 
 
 def test_the_shipped_recipes_would_start_by_their_releases():
