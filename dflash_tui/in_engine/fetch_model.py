@@ -104,7 +104,7 @@ def refuse_damage() -> None:
     move = file_download._chmod_and_move
 
     def check_and_move(source: Path, blob: Path) -> None:
-        check(Path(source), Path(blob).name, f"the blob {Path(blob).name}")
+        require_hash(Path(source), Path(blob).name, f"the blob {Path(blob).name}")
         move(source, blob)
 
     file_download._chmod_and_move = check_and_move
@@ -130,7 +130,7 @@ def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
         if part.exists() and part.stat().st_size > file["size"]:
             part.unlink()
         complete(part, url, headers, file["size"])
-        check(part, blob.name, file["name"])
+        require_hash(part, blob.name, file["name"])
         part.rename(blob)
 
 
@@ -152,7 +152,7 @@ def complete(part: Path, url: str, headers: dict[str, str], size: int) -> None:
                     raise
 
 
-def check(path: Path, name: str, what: str) -> None:
+def require_hash(path: Path, name: str, what: str) -> None:
     """Remove a fetched file and raise `Damaged` unless it has the hash that is its name; other names say nothing.
 
     It is read from the disk: a power cut may have left zeros in what was kept, and http_get may begin anew.

@@ -13,7 +13,7 @@ from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.common import private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.secrets.redaction import redact_secrets
-from dflash_tui.launch import named_file, recipe_files
+from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import catalogue as catalogues
@@ -21,7 +21,6 @@ from dflash_tui.planning.derivation import command_file
 from dflash_tui.planning.derivation.imported_recipe import import_recipe
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, read_shell_command
 from dflash_tui.planning.powers.plan_powers import list_all_powers
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 
@@ -120,7 +119,7 @@ def _report(path: Path, recipe: Recipe, left_out: tuple[LeftOut, ...], args: arg
     print_data(str(path))
     for omission in clean_left_out:
         print_status(f"left out  {omission.what}: {omission.why}")
-    for line in list_power_lines(powers, f"dflash-tui recipes check {recipe.name} --json"):
+    for line in recipe_trust.list_recipe_lines(recipe, powers):
         print_status(f"power     {line}")
     for mistake in mistakes:
         print_status(f"wrong     {mistake}; correct it in the file")

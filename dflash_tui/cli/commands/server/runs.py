@@ -48,8 +48,8 @@ def prune(args: argparse.Namespace) -> int:
     over = [run for run in registry.list_runs() if run_removal.is_over(run)]
     now, count = time.time(), DiskCount()
     old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
-    own = [(run, age) for run, age in old if run.id not in runs_of_experiments]
-    pruned = [gone for run, age in own if (gone := _prune(run, age, count, remove=args.yes))]
+    standalone = [(run, age) for run, age in old if run.id not in runs_of_experiments]
+    pruned = [pruned_run for run, age in standalone if (pruned_run := _prune(run, age, count, remove=args.yes))]
     if args.json:
         for pruned_run in pruned:
             print_json(pruned_run)
