@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -115,10 +115,12 @@ def build_plan(
         UsageError: there is no patch or measure of a name that was set by hand, or it or graphs mode cannot be had.
     """
     resolved = _replace_models(resolved, folders)
-    launch = _choose_launch(resolved, mode, num_speculative_tokens, engine, conditions)
+    patches = patch_selection.select_patches(resolved, patchable=patchable, judged=judged)
+    launch = _choose_launch(
+        resolved, mode, num_speculative_tokens, engine, conditions=conditions, patches=patches.names
+    )
     recipe, resolved = resolved.recipe, launch.resolved
     models = _place_models(resolved)
-    patches = patch_selection.select_patches(resolved, patchable=patchable, judged=judged)
     cluster = None if resolved.hosts == 1 else cluster or build_unnamed_cluster(resolved.hosts)
     port = port or recipe.port
     parts = _build_command_parts(launch, models, patches, port)
@@ -164,16 +166,18 @@ def _choose_launch(
     mode: Mode | None,
     num_speculative_tokens: int | None,
     engine: Path | None,
+    *,
     conditions: StartConditions,
+    patches: Collection[str],
 ) -> _Launch:
-    """Return what is launched of a recipe, and how; the arguments are those of `build_plan`."""
+    """Return what is launched of a recipe with these patches, and how; the others are arguments of `build_plan`."""
     mode = mode or resolved.mode
     tokens = resolved.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
     method = resolved.method if tokens else Method.NONE
     methods.check_release(method, resolved.engine.vllm)
     in_mode = cuda_graphs.apply_mode(resolved, mode, tokens)
     folder = engine or engine_folder_for(in_mode.engine)
-    measures = start_measures.choose_start_measures(in_mode, mode, folder, conditions)
+    measures = start_measures.choose_start_measures(in_mode, mode, folder, conditions, patches)
     return _Launch(in_mode, measures, mode, tokens, method, folder)
 
 

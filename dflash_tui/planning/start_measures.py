@@ -7,7 +7,7 @@ v1/engine, v1/worker/startup_plan.py, model_executor/model_loader), or measured 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ NEUTRAL_CWD, BYTE_CODE, TEXT_ONLY = "neutral-cwd", "byte-code", "text-only"
 FASTSAFETENSORS, INSTANTTENSOR = "fastsafetensors", "instanttensor"
 _LOADERS = (FASTSAFETENSORS, INSTANTTENSOR)
 _H200 = "one H200, vLLM 0.26.0"
+# vLLM spawns on a CPU whatever it is told; with this patch it does as it is told.
+CPU_FORK = "cpu-fork"
 _PARALLEL = ("tensor", "pipeline", "data")
 _SPAWN = "the engine process is spawned"
 
@@ -167,7 +169,11 @@ class ChosenMeasures(NamedTuple):
 
 
 def choose_start_measures(
-    resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions
+    resolved: ResolvedRecipe,
+    mode: Mode,
+    engine_folder: Path,
+    conditions: StartConditions,
+    patches: Collection[str] = (),
 ) -> ChosenMeasures:
     """Return which measures a launch takes: those that do no harm, and what was set by hand.
 
@@ -176,6 +182,7 @@ def choose_start_measures(
         mode: how the server runs the model.
         engine_folder: the folder of the engine.
         conditions: what of this machine matters.
+        patches: the names of those that the launch applies.
 
     Raises:
         UsageError: there is no such measure, or it cannot be had.
@@ -189,7 +196,7 @@ def choose_start_measures(
         if by_hand is False:
             left_out[measure.name] = "disabled by --set"
             continue
-        why_not = _explain_impossible(measure, resolved, conditions)
+        why_not = _explain_impossible(measure, resolved, conditions, patches)
         if by_hand and why_not:
             raise UsageError(f"start.{measure.name}: {why_not}", hint=_suggest(measure, resolved))
         why_not = why_not or ("" if by_hand else _explain_doubt(measure, resolved, mode, conditions))
@@ -210,7 +217,7 @@ def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartMe
         if not measure.is_default
         and measure.name not in used
         and measure.name not in resolved.start
-        and not _explain_impossible(measure, resolved, StartConditions())
+        and not _explain_impossible(measure, resolved, StartConditions(), ())
     ]
 
 
@@ -230,7 +237,9 @@ def _check_names(resolved: ResolvedRecipe) -> None:
         raise UsageError(f"{' and '.join(both)} are both loaders", hint="choose one of them")
 
 
-def _explain_impossible(measure: StartMeasure, resolved: ResolvedRecipe, conditions: StartConditions) -> str:
+def _explain_impossible(
+    measure: StartMeasure, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
+) -> str:
     """Return why a measure cannot be had in this launch; empty when it can."""
     for name in measure.env:
         if name in resolved.env:
@@ -241,7 +250,7 @@ def _explain_impossible(measure: StartMeasure, resolved: ResolvedRecipe, conditi
         return f"vLLM {resolved.engine.vllm} does not have it"
     flags = normalize_flag_names(resolved.flags)
     if measure.name == FORK:
-        return _explain_spawn(resolved, flags, conditions)
+        return _explain_spawn(resolved, flags, conditions, patches)
     if measure.name == TEXT_ONLY and not _is_text_only(flags):
         return "the recipe does not say that it is for text only (limit-mm-per-prompt with zeros)"
     return _explain_loader(resolved, flags) if measure.name in _LOADERS else ""
@@ -258,10 +267,12 @@ def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) ->
     return f"load-format is {flags['load-format']}" if "load-format" in flags else ""
 
 
-def _explain_spawn(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions) -> str:
+def _explain_spawn(
+    resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions, patches: Collection[str]
+) -> str:
     """Return why vLLM spawns whatever it is told; empty when it does not."""
-    if resolved.recipe.for_cpu:
-        return f"{_SPAWN} on the CPU"
+    if resolved.recipe.for_cpu and CPU_FORK not in patches:
+        return f"{_SPAWN} on the CPU without the patch {CPU_FORK}"
     if conditions.on_wsl:
         return f"{_SPAWN} under WSL"
     if flags.get("distributed-executor-backend") == "ray":

@@ -5,7 +5,7 @@ until it is ready and the processor time of all its processes, with intervals. T
 empty at each start of `modelinfos`. `ends --starts 30` starts it with fork, and ends it while it answers: by SIGTERM,
 by stopping it, and by `kill -9` of the front end; then nothing may be left, or what has the port has to be named.
 
-vLLM's CPU platform always spawns. Here its line that does is a default, in the memory of the server only.
+vLLM's CPU platform spawns unless the demo's patch `cpu-fork` is applied, as it is here.
 """
 
 from __future__ import annotations
@@ -31,32 +31,18 @@ import psutil
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import LEVEL, student_t_quantile
-from dflash_tui.common import paths
 from dflash_tui.engines import inventory, model_inspection
+from dflash_tui.engines.patching import patcher
 from dflash_tui.launch import planner
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import observer
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
 
-_SPAWN, _DEFAULT = (
-    'os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"',
-    ('os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")'),
-)
-_WRAPPER = """\
-import sys
-sys.path.insert(0, {scripts!r})
-from import_check import Instead
-sys.path.pop(0)
-sys.meta_path.insert(0, Instead({{"vllm.platforms.cpu": {platform!r}}}))
-if __name__ == "__main__":
-    sys.argv[0] = "vllm"
-    from vllm.entrypoints.cli.main import main
-    sys.exit(main())
-"""
 _LONGEST, _FREED = 600.0, 10.0
 
 
@@ -69,19 +55,13 @@ class Start(NamedTuple):
     processor_before: float = 0.0
 
 
-def make_plan(folder: Path, method: str, port: int, root: Path) -> Plan:
-    """Return the demo's plan, whose engine process starts by `method`, with a cache root."""
-    folder.mkdir(exist_ok=True)
+def make_plan(method: str, port: int, root: Path) -> Plan:
+    """Return the demo's plan, whose engine process starts by `method`, with a cache root; its patches are applied."""
     plan = planner.plan_launch(LaunchRequest(recipe="demo-cpu", port=port), GpuProbe()).plan
-    [platform] = Path(plan.engine_folder).glob("lib/python3.*/site-packages/vllm/platforms/cpu.py")
-    text = platform.read_text()
-    assert text.count(_SPAWN) == 1
-    (folder / "cpu.py").write_text(text.replace(_SPAWN, _DEFAULT))
-    scripts = str(paths.engine_script("import_check.py").parent)
-    (folder / "serve.py").write_text(_WRAPPER.format(scripts=scripts, platform=str(folder / "cpu.py")))
-    python = str(Path(plan.engine_folder) / "bin" / "python")
-    env = plan.env | {"VLLM_WORKER_MULTIPROC_METHOD": method, "VLLM_CACHE_ROOT": str(root)}
-    return replace(plan, argv=(python, str(folder / "serve.py"), *plan.argv[1:]), env=env)
+    engine = inventory.find_any_engine(Path(plan.engine_folder))
+    assert engine
+    patcher.apply_patches([patch_file.load_patch(name) for name in plan.patches], engine)
+    return replace(plan, env=plan.env | {"VLLM_WORKER_MULTIPROC_METHOD": method, "VLLM_CACHE_ROOT": str(root)})
 
 
 async def start_and_stop(plan: Plan, *, inspected: bool = False) -> Start:
@@ -131,12 +111,12 @@ async def measure_pairs(measure: str, pairs: int, port: int, folder: Path) -> No
     ratios: dict[str, list[float]] = {"ready": [], "processor": [], "ready with what came before": []}
     ratios["processor with what came before"] = []
     if measure == "fork":
-        await start_and_stop(make_plan(folder, "fork", port, folder / "root"))  # fills the caches
+        await start_and_stop(make_plan("fork", port, folder / "root"))  # fills the caches
     for pair in range(pairs):
         starts: dict[bool, Start] = {}
         for taken in (True, False) if pair % 2 == 0 else (False, True):
             root = folder / "root" if measure == "fork" else folder / f"root-{pair}-{taken}"
-            plan = make_plan(folder, "fork" if measure != "fork" or taken else "spawn", port, root)
+            plan = make_plan("fork" if measure != "fork" or taken else "spawn", port, root)
             starts[taken] = await start_and_stop(plan, inspected=measure == "modelinfos" and taken)
             print(msgspec.json.encode({"pair": pair, "on": taken, **starts[taken]._asdict()}).decode(), flush=True)
         on, off = starts[True], starts[False]
@@ -163,7 +143,7 @@ async def end_many(starts: int, port: int, folder: Path) -> None:
     counts = {"SIGTERM": 0, "stop": 0, "SIGKILL": 0}
     for number in range(starts):
         way = list(counts)[number % 3]
-        run = lifecycle.launch_server(make_plan(folder, "fork", port, folder / "root"), engine="vllm-cpu")
+        run = lifecycle.launch_server(make_plan("fork", port, folder / "root"), engine="vllm-cpu")
         ready = await wait_until_ready(run)
         asking = asyncio.create_task(_ask(run))
         await asyncio.sleep(0.5)

@@ -124,7 +124,10 @@ def test_cold_starts_find_empty_caches(words, first, kept, start):
         (("--honest", "--boots", "1"), "at least two boots"),
         (("--cold",), "--cold only applies"),
         (("--measure", "start", "--cold", "--keep-cache"), "--cold only applies"),
-        (("--vary", "start.fork=on,off", "--measure", "start"), "on: start.fork: the engine process is spawned"),
+        (
+            ("--vary", "start.fork=on,off", "--measure", "start", "--set", "patches.cpu-fork=false"),
+            "on: start.fork: the engine process is spawned",
+        ),
         (("--vary", "start.warm-up=1,2"), "expected on or off"),
         (("--vary", "patch.nope=on,off"), "on: no patch called 'nope'"),
         (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
@@ -227,8 +230,8 @@ def test_a_patch_is_taken_out_in_one_arm():
     """`off` names it as disabled by --set, so that a launch takes it out of the engine."""
     design, _ = experiment("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off")
     assert [(arm.plan.patches, arm.plan.disabled_patches) for arm in design.arms] == [
-        (("cpu-expand-kernel",), ()),
-        ((), ("cpu-expand-kernel",)),
+        (("cpu-expand-kernel", "cpu-fork"), ()),
+        (("cpu-fork",), ("cpu-expand-kernel",)),
     ]
 
 

@@ -54,8 +54,13 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
             (("triton-non-causal", "dflash-draft-flash-attn"),) * 2,
             "field",
         ),
-        (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel",)), "quick"),
-        (("demo-cpu", "--mode", "compile"), (Mode.EAGER, Mode.COMPILE), ((), ("cpu-expand-kernel",)), "quick"),
+        (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel", "cpu-fork")), "quick"),
+        (
+            ("demo-cpu", "--mode", "compile"),
+            (Mode.EAGER, Mode.COMPILE),
+            ((), ("cpu-expand-kernel", "cpu-fork")),
+            "quick",
+        ),
     ],
 )
 def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
@@ -118,7 +123,7 @@ def test_its_command_leads_to_the_same_design():
 
 def test_nothing_that_is_ours_is_said_before_anything_begins():
     """Where the launch is the bare command itself."""
-    off = ("patches.cpu-expand-kernel", "start.cache-root", "start.modelinfos", "start.warm-up")
+    off = ("patches.cpu-expand-kernel", "patches.cpu-fork", "start.cache-root", "start.modelinfos", "start.warm-up")
     words = [word for name in off for word in ("--set", f"{name}=false")]
     with pytest.raises(UsageError, match="same launch") as caught:
         designed("demo-cpu", *words)

@@ -51,6 +51,7 @@ class Tried(NamedTuple):
 
 TRIED = {
     "cpu-expand-kernel": Tried(("0.20.0", "0.32.0")),
+    "cpu-fork": Tried(("0.20.0", "0.32.0")),
     "dflash-aux-layers": Tried(("0.20.0", "0.21.0")),
     "dflash-draft-flash-attn": Tried(("0.20.0", "0.20.2"), (f"{MODELS}/gemma4.py", *SELECTION)),
     "dflash-lookahead-block": Tried(("0.20.0", "0.22.1"), CACHE),

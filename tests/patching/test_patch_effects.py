@@ -1,11 +1,13 @@
 """What patches do to the sources of published releases, executed with and without them."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.patching.arms import CUTLASS, DFLASH, MODELS, RUNNER, UPSTREAM, on
 from tests.support.vllm_stubs import vllm
 from tests.support.wheels import Texts
 
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 pytestmark = pytest.mark.index
 
 
@@ -207,6 +210,32 @@ for path in paths:
         expand(path, [20, 50], torch.int64, [2, 1], 0, 0),
     ]))
 """
+
+
+class AnyPlatform:
+    """Stands for the base of vLLM's platforms."""
+
+    get_cpu_architecture = staticmethod(lambda: None)
+
+
+@on("cpu-fork")
+def test_a_cpu_forks_where_it_is_told_to(arms, monkeypatch):
+    """As published it spawns whatever is set; with the patch that is what it does when nothing is."""
+    asked = {}
+    config = MagicMock(model_config=None)
+    config.device_config.device_type = "cpu"
+    config.cache_config.enable_prefix_caching = config.scheduler_config.enable_chunked_prefill = False
+    for texts in arms:
+        with vllm(texts, Platform=AnyPlatform) as load:
+            platform = load("platforms/cpu.py").CpuPlatform
+            for method in ("fork", "spawn", ""):
+                monkeypatch.setenv(METHOD, method) if method else monkeypatch.delenv(METHOD, raising=False)
+                platform.check_and_update_config(config)
+                asked[texts is arms.patched, method] = os.environ[METHOD]
+    assert asked == {
+        (False, "fork"): "spawn", (False, "spawn"): "spawn", (False, ""): "spawn",
+        (True, "fork"): "fork", (True, "spawn"): "spawn", (True, ""): "spawn",
+    }  # fmt: skip
 
 
 @pytest.mark.vllm

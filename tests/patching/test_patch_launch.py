@@ -31,11 +31,12 @@ from tests.support.preflight_situations import situation
 from tests.support.waiting import until
 
 NAME = "cpu-expand-kernel"
+WITHOUT_OTHERS = {"patches.cpu-fork": False}
 
 
 def made(engine: Engine, **settings: bool) -> Plan:
     """The demo's plan in this engine; the program only waits."""
-    asked = {f"patches.{name.replace('_', '-')}": value for name, value in settings.items()}
+    asked = WITHOUT_OTHERS | {f"patches.{name.replace('_', '-')}": value for name, value in settings.items()}
     plan = build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=asked), engine=Path(engine.folder)
     )
@@ -55,7 +56,8 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
 
 
 def patch_checks(engine: Engine, **choices: Any) -> list[Check]:
-    found = preflight_launch.check_launch(situation("demo-cpu", engine=engine, **choices))
+    settings = WITHOUT_OTHERS | choices.pop("settings", {})
+    found = preflight_launch.check_launch(situation("demo-cpu", engine=engine, settings=settings, **choices))
     return [check for check in found if check.name == "patch"]
 
 

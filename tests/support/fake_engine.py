@@ -66,11 +66,11 @@ def make(
     `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
     (from 0), where `broken` ends at once, `hangs` before the engine's first line, and `wrong` because of a flag that is
     none. A further rank runs until there is a file `rank-dies` in that folder.
-    The recipe is the demo's, without its patch, unless another is given.
+    The recipe is the demo's, without its patches, unless another is given.
     """
     shipped = recipe or paths.bundled_folder("recipes") / "demo-cpu.yaml"
     text = shipped.read_text().replace("port: 8000", f"port: {port}")
-    head, _, rest = text.partition("patches:\n  - cpu-expand-kernel\n")
+    head, _, rest = text.partition("patches:\n  - cpu-expand-kernel\n  - cpu-fork\n")
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
     plan = command_line.planned(RECIPE).plan

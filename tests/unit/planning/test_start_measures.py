@@ -89,10 +89,16 @@ def test_a_doubtful_measure_is_taken_by_name_only(settings, conditions):
     assert planned(settings=settings | {"start.fork": True}, conditions=conditions).env[METHOD] == "fork"
 
 
-def test_a_cpu_spawns_and_captures_nothing():
+def test_a_cpu_captures_nothing_and_forks_only_with_its_patch():
     plan = planned("demo-cpu", mode=Mode.EAGER)
+    assert ({*plan.start_left_out}, plan.env[METHOD]) == ({"startup-plan"}, "fork")
+    assert {"modelinfos", "cache-root", "fork", "warm-up"} <= {*plan.start}
+    off = {"patches.cpu-fork": False}
+    plan = planned("demo-cpu", mode=Mode.EAGER, settings=off)
     assert {*plan.start_left_out} == {"fork", "startup-plan"}
-    assert {"modelinfos", "cache-root", "warm-up"} <= {*plan.start}
+    assert METHOD not in plan.env
+    with pytest.raises(UsageError, match="cpu-fork"):
+        planned("demo-cpu", mode=Mode.EAGER, settings=off | {"start.fork": True})
 
 
 def test_a_release_without_a_measure_is_named_with_the_one_that_has_it():
