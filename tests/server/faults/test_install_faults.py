@@ -26,7 +26,7 @@ case "$1 $2" in
   *) exec {uv} "$@" ;;
 esac
 """
-PANEL = "import sys, uv; uv.find_uv_bin = lambda: {uv!r}; from dflash_tui.cli import main; sys.exit(main.main())"
+PANEL = "import sys, uv; uv.find_uv_bin = lambda: {uv!r}; from dflash_tui import __main__; sys.exit(__main__.main())"
 WHEEL = "large-1.0-py3-none-any.whl"
 RECIPE = """\
 title: A package that is larger than it says
