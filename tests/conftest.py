@@ -4,11 +4,13 @@ import asyncio
 import fcntl
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -62,6 +64,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 _FIRST = ("engine", "engine: hosts", "engine: arms", "simulation", "resolve", "releases", "sources")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without a long test out of a search for those alone: each worker would import all of them."""
+    searched = config.option.markexpr == "long" and collection_path.match("test_*.py")
+    return True if searched and not _may_be_long(collection_path) else None
+
+
+@cache
+def _may_be_long(path: Path) -> bool:
+    return re.search(r"\bmark\.long\b|\bleave_to_long\(", path.read_text(encoding="utf-8")) is not None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let tests with the real engine take turns: they share port, files and cores, and may wait long."""
     if group := _group(item):
@@ -72,6 +85,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest; what needs the engine for itself comes last, when little else runs."""
+    for item in items:
+        assert _may_be_long(item.path) or not item.get_closest_marker("long"), f"{item.path} is not searched for {item}"
     items.sort(key=lambda item: (_place(item), item.get_closest_marker("alone") is not None))
 
 
