@@ -1,4 +1,4 @@
-"""What a patch of the demo does to a real server: measured with it, taken out, measured without, by our own commands."""
+"""What a patch of the demo does to a real server: measured with it, without it, and taken out by our own commands."""
 
 import json
 import subprocess

