@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_table, pluralize
 from dflash_tui.common.sanitizer import clean_line
@@ -187,7 +187,7 @@ def format_report(report: ExperimentReport) -> str:
         lines += [f"  {line}" for line in _list_first_difference(report, comparison)]
         lines += _describe_stock(report, comparison)
     lines += ["", phases] if (phases := _tabulate_phases(report)) else []
-    return "\n".join([*lines, "", _tabulate_boots(report)])
+    return "\n".join([*lines, "", tabulate_boots(report)])
 
 
 def _tabulate_phases(report: ExperimentReport) -> str:
@@ -233,13 +233,14 @@ def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> 
     return output_text.list_first_difference(comparison.outputs, *names) if comparison.outputs else []
 
 
-def _tabulate_boots(report: ExperimentReport) -> str:
+def tabulate_boots(report: ExperimentReport, name_arm: Callable[[Design, int], str] = _arm_name) -> str:
+    """Return a row per boot: how it started, and what it measured; `name_arm` names its arm."""
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
     count = header.index("FIRST REQUEST") if report.design.measures_start else len(header)
     rows = [
         (
             row.number,
-            _arm_name(report.design, boot.arm),
+            name_arm(report.design, boot.arm),
             row.cache,
             row.ready,
             row.first_speed,

@@ -8,13 +8,13 @@ from itertools import accumulate
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import format_duration, pluralize, truncate, truncate_middle
+from dflash_tui.common.formatting import format_duration, format_table, pluralize, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import start_phases, verdict_text
+from dflash_tui.presentation import experiment_text, start_phases, verdict_text
 from dflash_tui.presentation.experiment_tables import (
     TTFT,
     arm_letter,
@@ -25,6 +25,7 @@ from dflash_tui.presentation.experiment_tables import (
     format_seconds,
     list_arm_rows,
     list_figures,
+    list_latency_rows,
     list_prompt_rows,
     list_start_rows,
     name_arm,
@@ -269,6 +270,23 @@ def render_intervals(comparison: Comparison, width: int) -> Content:
         head = f"{truncate_middle(row.name, name):<{name}} "
         lines.append(Content.assemble((head, style), drawn, (f" {format_ratio(ratio)}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {draw_axis(most, room)}", MUTED))])
+
+
+def render_boots(report: ExperimentReport) -> Content:
+    """Return a row per boot: how it started, and what it measured."""
+    return _mute_header(experiment_text.tabulate_boots(report, name_arm))
+
+
+def render_latency(report: ExperimentReport) -> Content:
+    """Return the percentiles of latencies by arm, streams and prompt; nothing where none was measured."""
+    rows = [[clean_line(cell) for cell in row] for row in list_latency_rows(report)]
+    header = ("arm", "streams", "prompt", "", "#", "p50", "p90", "p95", "p99")
+    return _mute_header(format_table(header, rows, (1, *range(4, 9)))) if rows else Content("")
+
+
+def _mute_header(table: str) -> Content:
+    header, end, rows = table.partition("\n")
+    return Content.assemble((header.lower(), MUTED), end + rows)
 
 
 def render_start_bars(report: ExperimentReport, arms: Sequence[int], width: int) -> Content:

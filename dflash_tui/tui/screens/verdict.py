@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container, ItemGrid, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
@@ -35,6 +35,7 @@ from dflash_tui.tui.widgets.chart import Chart, ChartLine
 from dflash_tui.tui.widgets.key_line import KeyLine
 
 _PANES = ("verdict", "arms", "ranges", "starts")
+_TABLE = 90  # cells of a table that has the others beside it
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
@@ -83,13 +84,16 @@ class VerdictScreen(Screen[None]):
             with Container(id="pictures"):
                 yield Static(id="ranges", markup=False, classes="pane")
                 yield Static(id="starts", markup=False, classes="pane")
+            with ItemGrid(min_column_width=_TABLE, regular=True):
+                yield Static(id="boots", markup=False, classes="pane")
+                yield Static(id="latency", markup=False, classes="pane")
         yield TooSmall()
         yield KeyLine()
 
     @once_composed
     def on_mount(self) -> None:
         for name, title in (("verdict", "verdict"), ("arms", "arms, medians of boots"),
-                            ("starts", "start-up")):  # fmt: skip
+                            ("starts", "start-up"), ("boots", "boots"), ("latency", "latency")):  # fmt: skip
             self.query_one(f"#{name}").border_title = title
         self.query_one("#compared").focus()
         self.call_after_refresh(self.draw)
@@ -127,6 +131,9 @@ class VerdictScreen(Screen[None]):
         self._draw_sweep(report.sweep)
         arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
         self._show("starts", experiment.render_start_bars(report, arms, self._width("starts")))
+        self._show("boots", experiment.render_boots(report))
+        self._show("latency", latency := experiment.render_latency(report))
+        self.query_one("#latency").display = bool(latency)
         self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
