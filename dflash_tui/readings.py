@@ -29,6 +29,8 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     they generated, `decode_seconds` how long that took from their first token on, and `finished_prompt_tokens` what
     they asked. The prefix cache is asked for `prefix_queries` tokens and has `prefix_hits` of them. `series` is a
     number that changes when an engine, whose tokens `generated` adds up, comes or goes; None in earlier recordings.
+    `running`, `waiting` and `preemptions` are None where the server does not tell them. All the same their default is
+    0: recordings leave out defaults, and those that were made before left out zeros.
     """
 
     generated: Amount
@@ -37,10 +39,10 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     proposed: Amount | None = None
     accepted: Amount | None = None
     per_position: Annotated[tuple[Amount | None, ...], msgspec.Meta(max_length=MOST_POSITIONS)] = ()
-    running: Whole = 0
-    waiting: Whole = 0
+    running: Whole | None = 0
+    waiting: Whole | None = 0
     kv_usage: Amount | None = None
-    preemptions: Amount = 0.0
+    preemptions: Amount | None = 0.0
     prefix_queries: Amount = 0.0
     prefix_hits: Amount = 0.0
     finished: Amount = 0.0

@@ -40,6 +40,7 @@ from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
+from dflash_tui.vllm_output.metrics import subtract
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 READY_TIMEOUT = 5400.0
@@ -270,7 +271,7 @@ def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:
     return replace(
         boot,
         generated=max(0.0, after.generated - before.generated),
-        preemptions=max(0.0, after.preemptions - before.preemptions),
+        preemptions=max(0.0, subtract(after.preemptions, before.preemptions) or 0.0),
         prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
         prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
     )

@@ -66,7 +66,7 @@ def side_of_run(report: RunReport) -> Side:
         number=0, arm=0, run=report.run, began=report.at, cache=report.cache, up=report.up, ready=report.ready,
         phases=report.phases, requests=report.requests, engine=report.engine, argv=report.plan.argv,
         env=report.plan.env, patches=dict.fromkeys(report.patches, ""),
-        preemptions=rates.preemptions if rates else 0.0, after=report.conditions,
+        preemptions=(rates.preemptions or 0.0) if rates else 0.0, after=report.conditions,
         prefix_queries=0.0 if hit is None else 1.0, prefix_hits=hit or 0.0,  # a share is all that is known
     )  # fmt: skip
     return Side(report.run, report.plan, (boot,))

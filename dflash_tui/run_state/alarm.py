@@ -61,5 +61,5 @@ def find_token_pause(state: RunState, now: float) -> TokenPause | None:
     if last is None or not last.counters.running:
         return None
     generated = last.counters.generated
-    since = condition_start(state.readings, lambda r: r.counters.running > 0 and r.counters.generated == generated)
+    since = condition_start(state.readings, lambda r: bool(r.counters.running) and r.counters.generated == generated)
     return TokenPause(last.counters.running, since)

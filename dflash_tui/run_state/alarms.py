@@ -208,10 +208,10 @@ def _throttle_reasons(gpu: GpuLoad) -> str:
 
 def _check_preemptions(state: RunState, now: float) -> Alarm | None:
     recent = state.window(_PREEMPTION_WINDOW, now)
-    if recent is None or recent.preemptions < 1:
+    if recent is None or not recent.preemptions or recent.preemptions < 1:
         return None
-    total = state.readings[-1].counters.preemptions
-    since = condition_start(state.readings, lambda reading: reading.counters.preemptions > total - recent.preemptions)
+    before = (state.readings[-1].counters.preemptions or 0.0) - recent.preemptions
+    since = condition_start(state.readings, lambda reading: (reading.counters.preemptions or 0.0) > before)
     evidence = (
         f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
     )

@@ -129,7 +129,7 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
         proposed=part_or_none(before.proposed, after.proposed),
         accepted=part_or_none(before.accepted, after.accepted),
         per_position=tuple(part_or_none(a, b) for a, b in zip_longest(before.per_position, after.per_position)),
-        preemptions=part(before.preemptions, after.preemptions),
+        preemptions=part_or_none(before.preemptions, after.preemptions),
         prefix_queries=part(before.prefix_queries, after.prefix_queries),
         prefix_hits=part(before.prefix_hits, after.prefix_hits),
     )

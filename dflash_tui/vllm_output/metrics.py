@@ -72,8 +72,8 @@ class Rates(msgspec.Struct, frozen=True):
     """The share of steps whose draft token at each position was accepted; None where the server did not tell it."""
     prefill_s: float = 0.0
     """Prompt tokens per second, cached ones included."""
-    preemptions: float = 0.0
-    """The number of preempted requests."""
+    preemptions: float | None = 0.0
+    """The number of preempted requests; None where the server does not tell it."""
     prefix_hit: float | None = None
     """The share of prompt tokens that the prefix cache had; None when it was not queried."""
 
@@ -104,10 +104,12 @@ class MetricsReader:
         sums = {name: value for name, value in self._sums.items() if value <= MOST}
         if "generated" not in sums:
             return None
+        running, waiting = sums.pop("running", None), sums.pop("waiting", None)
         counters = Counters(
             per_position=tuple(self._positions.get(p) for p in range(max(self._positions, default=-1) + 1)),
-            running=int(sums.pop("running", 0)),
-            waiting=int(sums.pop("waiting", 0)),
+            running=None if running is None else int(running),
+            waiting=None if waiting is None else int(waiting),
+            preemptions=sums.pop("preemptions", None),
             kv_usage=self._kv_usage,
             series=self._series,
             **{name: value for name, value in sums.items() if not name.endswith("_sum")},
@@ -180,12 +182,12 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     generated = after.generated - before.generated
     if seconds <= 0 or generated < 0 or not before.is_of_same_series(after):
         return None
-    queries = after.prefix_queries - before.prefix_queries
+    queries, preempted = after.prefix_queries - before.prefix_queries, subtract(after.preemptions, before.preemptions)
     rates = Rates(
         seconds=seconds,
         tok_s=generated / seconds,
         prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
-        preemptions=max(0.0, after.preemptions - before.preemptions),
+        preemptions=None if preempted is None else max(0.0, preempted),
         prefix_hit=_compute_share(after.prefix_hits - before.prefix_hits, queries),
     )
     if after.steps is None or before.steps is None:

@@ -30,6 +30,7 @@ from dflash_tui.events import (
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.presentation.clients.client_wiring import Endpoint
 from dflash_tui.readings import Counters
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.run_state.state import RunState
@@ -115,6 +116,16 @@ def test_a_silent_server_has_no_present_rate():
 def test_preemptions_are_unknown_before_a_second_reading():
     state = folded(Sampled(BASE, Counters(0.0, preemptions=9.0)))
     assert shown(state, BASE)["run/wait/preempt"] == "0/0/—"
+
+
+def test_a_queue_that_the_server_does_not_tell_is_unknown():
+    untold = Counters(0.0, running=None, waiting=None, preemptions=None)
+    state = folded(Sampled(BASE, untold), Sampled(BASE + 2, untold))
+    figures = WindowFigures.from_state(state, BASE + 2, 10.0)
+    assert shown(state, BASE + 2)["run/wait/preempt"] == "—/—/—"
+    assert (figures.running, figures.waiting) == (None, None)
+    assert figures.line(state).split()[-2:] == ["—", "—"]
+    assert find_alarms(state, BASE + 2) == []
 
 
 def test_memory_that_nobody_measures_any_more_is_unknown():

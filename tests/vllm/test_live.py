@@ -206,7 +206,7 @@ async def _new_reading(state: RunState) -> None:
 async def _suspend_with_a_request_running(core: psutil.Process, state: RunState) -> float:
     """Suspend the engine while its last figures tell of a running request, and return when."""
     while True:
-        await until(lambda: state.readings[-1].counters.running > 0)
+        await until(lambda: bool(state.readings[-1].counters.running))
         core.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         await _new_reading(state)

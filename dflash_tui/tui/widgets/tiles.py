@@ -128,8 +128,9 @@ def _build_queue(last: CounterReading | None, window: Rates | None) -> Tile:
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
     preempted = format_number(window.preemptions if window else None, 0)
-    counts = f"{last.counters.running}/{last.counters.waiting}/{preempted}"
-    return Tile("run/wait/preempt", counts, "", "queue", 13, good=not window or window.preemptions < 1)
+    running, waiting = (format_number(n, 0) for n in (last.counters.running, last.counters.waiting))
+    counts = f"{running}/{waiting}/{preempted}"
+    return Tile("run/wait/preempt", counts, "", "queue", 13, good=not window or (window.preemptions or 0.0) < 1)
 
 
 def _build_memory(state: RunState, now: float) -> Tile:

@@ -1,11 +1,11 @@
 """Recorded /metrics bodies through the parser, and the arithmetic over a window."""
 
-import math
-
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.events import Sampled
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import compute_rates
 from tests.support import recordings
@@ -128,7 +128,7 @@ def test_not_a_number_is_left_out():
     )
     assert counters is not None
     assert counters.kv_usage is None
-    assert math.isfinite(counters.running)
+    assert counters.running is None
 
 
 HUGE = "1.7e308"
@@ -147,7 +147,31 @@ def test_figures_that_cannot_be_are_left_out(line, other):
     """No sum of what a server tells is infinite, negative or beyond what anybody counts."""
     counters = parse_counters(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
     assert counters is not None
-    assert replace(counters, series=None) == Counters(generated=5.0)
+    assert replace(counters, series=None) == Counters(generated=5.0, running=None, waiting=None, preemptions=None)
+
+
+def test_what_a_server_does_not_tell_is_unknown_also_when_it_was_recorded():
+    """A queue that nobody told is no empty one; recordings leave out their zeros, as all did that were made earlier."""
+    untold = parse_counters("vllm:generation_tokens_total 5\n")
+    zeros = parse_counters(
+        "vllm:generation_tokens_total 5\nvllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+        "vllm:num_preemptions_total 0\n"
+    )
+    earlier = decode_recorded(b'{"event":"counters","at":5.0,"counters":{"generated":5.0}}')
+    for counters, known in ((untold, None), (zeros, 0)):
+        assert counters is not None
+        recorded = decode_recorded(encode(Sampled(5.0, counters)))
+        assert isinstance(recorded, Sampled)
+        assert recorded.counters == counters
+        assert (counters.running, counters.waiting, counters.preemptions) == (known, known, known)
+    assert isinstance(earlier, Sampled)
+    assert (earlier.counters.running, earlier.counters.waiting, earlier.counters.preemptions) == (0, 0, 0)
+    assert zeros is not None
+    assert untold is not None
+    rates = compute_rates(zeros, untold, 1.0)
+    assert rates is not None
+    assert rates.preemptions is None
+    assert b'"running"' not in encode(Sampled(5.0, zeros))
 
 
 def test_a_generation_counter_that_cannot_be_is_none():
