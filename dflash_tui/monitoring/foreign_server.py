@@ -8,8 +8,10 @@ a plan and a process that are unknown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +25,8 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.readings import Histogram
 
@@ -32,6 +35,8 @@ _Answer = TypeVar("_Answer")
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = httpx.Timeout(5.0)
+# Enough for a greeting, of which a whole server's answer is not needed.
+_FIRST_BYTES, _FIRST_BYTES_WITHIN = 200, 2.0
 # A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
 _HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]+\]|[^\[\]%:]+)(?::(?!0*$)\d+|:)?")
 
@@ -53,6 +58,7 @@ class ForeignServer:
     def __init__(self, url: str) -> None:
         self.url, self.identity = _parse_address(url), ForeignIdentity()
         self.answers = False  # whether it ever did, be it with an error
+        self.fault = ""  # in one clause, why it does not
         self._pace = bounded_http.Pace()
         self._health, self._detail, self._slower = Health.STARTING, "", 1
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
@@ -88,8 +94,11 @@ class ForeignServer:
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
         except (BadResponse, *FAILED) as error:
+            detail = bounded_http.describe_failure(error)
             self.answers = self.answers or isinstance(error, BadResponse)
-            return self._health_change(Health.UNHEALTHY, bounded_http.describe_failure(error))
+            if not self.answers and not self.fault:
+                self.fault, detail = await self._explain_silence(error, detail)
+            return self._health_change(Health.UNHEALTHY, detail)
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
         latencies = scrape.ttft, scrape.tpot
@@ -97,6 +106,19 @@ class ForeignServer:
             self._latencies = latencies
             events.append(LatenciesSampled(now, *latencies))
         return events
+
+    async def _explain_silence(self, error: Exception, detail: str) -> tuple[str, str]:
+        """Return why there is no answer, in one clause, and the evidence: something else may listen there."""
+        place = urlsplit(self.url).netloc
+        if isinstance(error, httpx.RemoteProtocolError):
+            greeting = await _read_first_bytes(self.url)
+            words = "breaks its own HTTP answers" if greeting.startswith("HTTP/") else "does not speak HTTP"
+            return f"what listens at {place} {words}", f"it sent {greeting!r}: {detail}" if greeting else detail
+        if _is_of_tls(error):
+            return f"what listens at {place} takes no encrypted connection of ours", detail
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return f"no server answers at {self.url}", detail
+        return f"what listens at {place} does not answer", detail
 
     async def _read_identity(self, client: httpx.AsyncClient) -> ForeignIdentity:
         """Return the server's model and version; what it does not report (it may require a key) stays empty."""
@@ -129,6 +151,30 @@ async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
         if error.status in {401, 403}:
             raise BadResponse(f"{error}; if the server requires an API key, set {KEY_VARIABLE}", error.status) from None
         raise
+
+
+async def _read_first_bytes(url: str) -> str:
+    """Return how what listens at an http address begins its answer; empty for nothing, and for https."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return ""
+    data = b""
+    with contextlib.suppress(OSError, TimeoutError, UnicodeError):
+        async with asyncio.timeout(_FIRST_BYTES_WITHIN):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+            try:
+                writer.write(f"GET /health HTTP/1.1\r\nHost: {parts.netloc.partition('%')[0]}\r\n\r\n".encode())
+                data = await reader.read(_FIRST_BYTES)
+            finally:
+                writer.close()
+    text = clean_text(" ".join(data.decode(errors="replace").split()))
+    return own_secrets().hide_cut(text, end=True)
+
+
+def _is_of_tls(error: BaseException | None) -> bool:
+    while error and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _parse_address(url: str) -> str:

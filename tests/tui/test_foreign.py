@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import json
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -259,6 +262,40 @@ def test_an_address_where_nobody_answers_is_not_watched(capsys):
     address = f"http://127.0.0.1:{free_port(18_900)}"
     assert main(["attach", address, "--plain"]) == 1
     assert f"no server answers at {address}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words", "evidence"),
+    [
+        (b"Invalid SSH identification string.\r\n", "does not speak HTTP", "Invalid SSH identification string."),
+        (b"-ERR wrong \x1b[31mcommand k-12345678\r\n", "does not speak HTTP", "-ERR wrong command [left out]"),
+        (b"x" * 100_000, "does not speak HTTP", "x" * 200),
+        (b"", "does not speak HTTP", "disconnected"),
+        (b"HTTP/1.1 200 OK\r\nno header\r\n\r\n", "breaks its own HTTP answers", "no header"),
+    ],
+    ids=["ssh", "redis", "flood", "nothing", "damaged"],
+)
+def test_what_listens_and_is_no_server_is_quoted(capsys, monkeypatch, greeting, words, evidence):
+    """Another port of the same machine is soon typed; that nothing answers there would be wrong."""
+    monkeypatch.setenv("SOME_API_KEY", "k-12345678")
+
+    class Greeter(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1)
+            self.request.sendall(greeting)
+            self.request.shutdown(socket.SHUT_WR)
+            while self.request.recv(1 << 16):  # or the rest of the request would reset the connection
+                pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as listener:
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{listener.server_address[1]}"
+        assert main(["attach", f"http://{place}", "--json"]) == 1
+        listener.shutdown()
+    error = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert error["what"] == f"what listens at {place} {words}"
+    assert evidence in error["evidence"]
+    assert "x" * 201 not in error["evidence"]
 
 
 async def test_a_server_that_stops_answering_is_watched_on(server, capsys):

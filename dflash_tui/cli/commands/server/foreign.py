@@ -52,7 +52,7 @@ async def _print_figures(args: argparse.Namespace, server: ForeignServer, state:
     lines = EventLines(state, as_json=args.json)
     async for event in server.events():
         if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
-            raise DflashError(f"no server answers at {server.url}", evidence=event.detail, hint=_WHERE)
+            raise DflashError(server.fault, evidence=event.detail, hint=_WHERE)
         state.apply(event)
         lines.show(event)
         if time.monotonic() < due or not state.readings:
