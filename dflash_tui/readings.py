@@ -41,7 +41,7 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     per_position: Annotated[tuple[Amount | None, ...], msgspec.Meta(max_length=MOST_POSITIONS)] = ()
     running: Whole | None = 0
     waiting: Whole | None = 0
-    kv_usage: Amount | None = None
+    kv_usage: float | None = None
     preemptions: Amount | None = 0.0
     prefix_queries: Amount = 0.0
     prefix_hits: Amount = 0.0
@@ -50,6 +50,11 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     decode_seconds: Amount = 0.0
     finished_prompt_tokens: Amount | None = None
     series: Whole | None = None
+
+    def __post_init__(self) -> None:
+        """Take a share of the KV cache that cannot be for one that was not told, as a file may hold it."""
+        if self.kv_usage is not None and not 0 <= self.kv_usage <= 1:
+            msgspec.structs.force_setattr(self, "kv_usage", None)
 
     def is_of_same_series(self, other: Counters) -> bool:
         """Whether both add up the same engines' counters, as far as both tell: otherwise no difference is a growth."""
