@@ -19,23 +19,23 @@ import os
 from collections.abc import Sequence
 
 from dflash_tui.common.sanitizer import clean_line, clean_lines
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets.redaction import redact_passwords, redact_secrets
 
 
 class DflashError(Exception):
     """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
 
-    All three may quote text from outside and are shown on terminals: control characters are stripped, and secrets are
-    redacted in the evidence.
+    All three may quote text from outside and are shown on terminals: control characters are stripped, passwords in
+    addresses left out, whichever command was given one, and secrets are redacted in the evidence.
     """
 
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
         self.what, self.evidence, self.hint = (
-            clean_lines(what),
-            redact_secrets(clean_lines(evidence)),
-            clean_lines(hint),
+            redact_passwords(clean_lines(what)),
+            redact_passwords(redact_secrets(clean_lines(evidence))),
+            redact_passwords(clean_lines(hint)),
         )
         super().__init__(self.what)
 

@@ -46,7 +46,8 @@ def _refuse_address(address: str) -> None:
         parts = urlsplit(address)
         host, user, _ = parts.hostname, parts.username, parts.port
     except ValueError as error:
-        raise UsageError("not an address", evidence=str(error)) from None
+        evidence = "" if "@" in address else str(error)  # which quotes half of a password with a slash
+        raise UsageError("not an address", evidence=evidence) from None
     if parts.scheme != "https":
         raise UsageError(
             f"{parts.scheme}:// is not supported: others could change the file in transit",

@@ -183,15 +183,15 @@ def _parse_address(url: str) -> str:
     Raises:
         UsageError: it is not a plain http(s) URL, or it holds a key, which every user of the machine could read.
     """
+    if "@" in url:  # before anything is said of the address: of a password with a slash `urlsplit` quotes a half
+        raise UsageError(
+            "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
-    if parts.username is not None or parts.password is not None:
-        raise UsageError(
-            "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
-        )
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
     plain = not (parts.query or parts.fragment) and _HOST_AND_PORT.fullmatch(parts.netloc)
     if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:

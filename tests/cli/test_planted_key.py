@@ -1,5 +1,6 @@
 """A key of the environment that logs, answers, names and files quote: no command shows it, no file has it."""
 
+import contextlib
 import json
 import zipfile
 
@@ -66,6 +67,28 @@ def test_no_word_that_is_none_of_ours_shows_it(words, monkeypatch, capsys):
     assert (ended.value.code, "[left out]" in written) == (2, words[:2] != ("up", "demo-cpu"))  # else only the option
     assert not planted.is_in(written)
     assert not {"of-another-server", "\x1b"} & {*written.split(), *written}
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:s3cr3t-pass@10.0.0.5:8000/v1", "me:s3cr3t-pass@host:80", "https://me:s3cr/3t-pass@host"]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("attach",), ("bench",), ("chat",), ("logs",), ("stop",), ("ps",), ("why",), ("replay",), ("export",),
+        ("report",), ("report", "compare", "report.json"), ("history",), ("client",), ("plan",), ("recipes", "add"),
+        ("recipes", "check"), ("engine", "adopt"), ("patch", "diff"), ("plan", "--target"), ("doctor", "--peer"),
+        ("plan", "demo-cpu", "--port"), ("--host",),
+    ],
+)  # fmt: skip
+def test_no_command_shows_the_password_of_an_address(tmp_path, monkeypatch, capsys, words, address):
+    """Also those that take no address, and where a path or a host was asked for."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SystemExit):
+        assert main.main([*words, address]) != 0
+    written = "".join(capsys.readouterr())
+    assert not {"s3cr", "3t-pass"} & {part for part in ("s3cr", "3t-pass") if part in written}, written
 
 
 def test_no_command_shows_it(home):

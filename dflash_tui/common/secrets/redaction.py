@@ -53,6 +53,13 @@ _FORMS = (
     (("sig",), r"(?i)[?&][\w-]*sig(?:nature)?=[^&\s'\"]{4,}"),
     (("authorization", "bearer"), r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
 )
+# Names and passwords of addresses as people mistype them: with one slash, as in a `Path`, with a slash in the password,
+# without a scheme. In host:port/path@version there is none.
+_PASSWORDS = (
+    r"(:/{1,3})[^/\s'\"]+(?=@)",
+    r"(:/{1,3})[^/\s:'\"]*:(?!\d{1,5}/)[^\s'\"]*(?=@)",
+    r"()(?<![\w.@:-])[\w.+-]+:[^\s:/@'\"]{3,}(?=@(?!sha\d))",
+)
 _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
 
 
@@ -69,6 +76,14 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     small = text.lower()
     for words, pattern in _SECRETS.values():
         if any(word in small for word in words):
+            text = re.sub(pattern, rf"\1{instead}", text)
+    return text
+
+
+def redact_passwords(text: str, instead: str = LEFT_OUT) -> str:
+    """Return clean `text` without what stands before the host in addresses, however they were typed."""
+    if "@" in text:
+        for pattern in _PASSWORDS:
             text = re.sub(pattern, rf"\1{instead}", text)
     return text
 

@@ -49,6 +49,18 @@ def test_a_secret_is_left_out(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
+        "no run called '10.0.0.5:8000'", "http://h:8000/x/model@main cannot be read", "image sha is a:latest@sha256:0f",
+        "file.yaml:3: key@x: expected", "mail me@host", "ssh user@host ls",
+    ],
+)  # fmt: skip
+def test_an_address_without_a_password_stays(text):
+    """Messages name hosts, ports, revisions and lines of files."""
+    assert redaction.redact_passwords(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "'hf_token': True, 'token': None, api_key: None, \"token\": null",
         "max_num_batched_tokens: 2048, tokens per step 7, mask_token_id=151643, 'tokenizer': 'mine'",
         "time per output token: 12.5, 3.1 per token: 12.5ms, prompt_token_ids: [1, 2]",
