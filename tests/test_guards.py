@@ -248,7 +248,10 @@ def test_a_closed_or_full_stream_is_no_traceback(closing):
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
-@pytest.mark.parametrize("words", ["--version", "recipes", "recipes --json", "plan nope --json", "schema ps"])
+@pytest.mark.parametrize(
+    "words",
+    ["--version", "--help", "version", "up --help", "recipes", "recipes --json", "plan nope --json", "schema ps"],
+)
 def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, buffered):
     """Whether Python writes it at once or when it ends, and also where the error is what cannot be written."""
     script = f"{sys.executable} -m dflash_tui {words} >/dev/full"

@@ -37,6 +37,13 @@ class LineParser(argparse.ArgumentParser):
         text = redact_passwords(redact_secrets(" ".join(clean_lines(message).split())))
         self.exit(2, f"dflash-tui: error: {text} (see {self.prog} --help)\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write as the base does, which says nothing of help that cannot be written, and ends as if it were."""
+        if file is sys.stdout and message:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
     def list_options(self) -> list[str]:
         """Return every option as it is typed."""
         return [name for action in self._actions for name in action.option_strings]
