@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dflash_tui.common.sanitizer import clean_json_value
+from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.readings import Whole
 
@@ -53,6 +54,7 @@ class AnswerBuffer:
         text = "".join(self._pieces)
         cut = self._room < 0
         clean = clean_json_value(text, one_line=False)
+        clean = own_secrets().hide_cut(clean, end=cut)  # one's own may be longer than the margin
         safe_text = redact_secrets(clean)
         tokens = self._tokens if len(self._tokens) == count <= MOST_TOKENS and safe_text == clean else []
         if cut:

@@ -29,6 +29,8 @@ _IN_WORDS = "".join(map(chr, (*range(9), *range(11, 32), *range(33, 160))))
 _LONGEST_WORD = 1 << 12
 # A secret may have blanks. What ends like the half of one waits for the rest, up to so many characters.
 _LONGEST_WAIT = 1 << 14
+# Fewer characters of a secret tell nothing of it, and stand at the end of many a text.
+_TELLING = 4
 
 
 class Part(StrEnum):
@@ -66,6 +68,7 @@ class AnswerStream(CompletionStream):
         self._show = show
         self._waiting = dict.fromkeys(Part, "")
         self._shown_pieces = {part: list[str]() for part in Part}
+        self._ends, self._last_end = dict.fromkeys(Part, ""), ""
         self._room = LONGEST_ANSWER
         self._calls: dict[int, list[str]] = {}
 
@@ -83,11 +86,7 @@ class AnswerStream(CompletionStream):
         for part in Part:
             self._show_rest(part, cut=cut)
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
-        calls = tuple(
-            ToolCall(*(own_secrets().hide_cut(clean_line(words), end=cut) for words in call))
-            for call in self._calls.values()
-        )
-        return Turn(text, thinking, calls, done)
+        return Turn(text, thinking, tuple(_build_call(*call, cut=cut) for call in self._calls.values()), done)
 
     def _take(self, part: Part, text: object) -> None:
         if not isinstance(text, str) or not text or self._room <= 0:
@@ -95,7 +94,8 @@ class AnswerStream(CompletionStream):
         text = text[: self._room]
         self._room -= len(text)
         if part is Part.ANSWER and self._waiting[Part.THINKING]:
-            self._show_rest(Part.THINKING)
+            # Its last word is shown, or half a secret would wait for a rest that comes as an answer.
+            self._show_rest(Part.THINKING, least=_TELLING)
         for at in range(0, len(text), _LONGEST_WAIT):
             self._waiting[part] += text[at : at + _LONGEST_WAIT]
             self._show_whole_words(part)
@@ -111,11 +111,21 @@ class AnswerStream(CompletionStream):
             self._waiting[part] = text[len(whole) :]
             self._append(part, without_half)
 
-    def _show_rest(self, part: Part, *, cut: bool = False) -> None:
-        text, self._waiting[part] = self._waiting[part], ""
-        self._append(part, own_secrets().hide_cut(clean_json_value(text, one_line=False), end=cut))
+    def _show_rest(self, part: Part, *, cut: bool = False, least: int = 0) -> None:
+        text, self._waiting[part] = clean_json_value(self._waiting[part], one_line=False), ""
+        self._append(part, text, least=1 if cut else least)
 
-    def _append(self, part: Part, clean: str) -> None:
+    def _append(self, part: Part, clean: str, *, least: int = 0) -> None:
+        """Show a clean text but for halves of secrets.
+
+        One may have begun in the same part, or in what was shown last, and one of `least` characters end the text.
+        """
+        for end in {self._ends[part], self._last_end}:
+            clean = own_secrets().hide_continued(end, clean)
+        self._ends[part] = (self._ends[part] + clean)[-_LONGEST_WORD:]
+        self._last_end = (self._last_end + clean)[-_LONGEST_WORD:]
+        if least:
+            clean = own_secrets().hide_cut(clean, end=True, least=least)
         if clean:
             self._shown_pieces[part].append(clean)
             if self._show:
@@ -184,6 +194,15 @@ class Conversation:
             or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
         ):
             del self.messages[: 2 if len(self.messages) > 2 else 1]
+
+
+def _build_call(name: str, arguments: str, *, cut: bool) -> ToolCall:
+    """Return a tool call without secrets, of which the name may have the one half and the arguments the other."""
+    clean = [own_secrets().hide_cut(clean_line(words), end=cut) for words in (name, arguments)]
+    without_half = own_secrets().hide_continued(*clean)
+    if without_half == clean[1]:
+        return ToolCall(*clean)
+    return ToolCall(own_secrets().hide_cut(clean[0], end=True), without_half)
 
 
 def _make_sendable(text: str) -> str:

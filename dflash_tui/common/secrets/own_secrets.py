@@ -70,23 +70,37 @@ class OwnSecrets:
             text = self._pattern.sub(lambda _: instead, bare)
         return text
 
-    def hide_cut(self, text: str, *, start: bool = False, end: bool = False) -> str:
-        """Return a clean text that was cut at its start or end without the values, and without half a one there."""
+    def hide_cut(self, text: str, *, start: bool = False, end: bool = False, least: int = 1) -> str:
+        """Return a clean text that was cut at its start or end without the values, and without half a one there.
+
+        A half of fewer than `least` characters stays.
+        """
         text, forms = self.hide(text), [form.lower() for form in self._stands_alone]
         bare = strip_marks(text)
-        if bare != text and self._cut_halves(bare, forms, start=start, end=end) != bare:
+        if bare != text and self._cut_halves(bare, forms, least, start=start, end=end) != bare:
             text = bare
-        return self._cut_halves(text, forms, start=start, end=end)
+        return self._cut_halves(text, forms, least, start=start, end=end)
 
     @staticmethod
-    def _cut_halves(text: str, forms: list[str], *, start: bool, end: bool) -> str:
+    def _cut_halves(text: str, forms: list[str], least: int, *, start: bool, end: bool) -> str:
         if end:
-            halves = [n for form in forms for n in range(1, len(form)) if text[-n:].lower() == form[:n]]
+            halves = [n for form in forms for n in range(least, len(form)) if text[-n:].lower() == form[:n]]
             text = text[: len(text) - max(halves, default=0)]
         if start:
-            halves = [n for form in forms for n in range(1, len(form)) if text[:n].lower() == form[-n:]]
+            halves = [n for form in forms for n in range(least, len(form)) if text[:n].lower() == form[-n:]]
             text = text[max(halves, default=0) :]
         return text
+
+    def hide_continued(self, before: str, text: str) -> str:
+        """Return a clean text without the rest of a value that began at the end of `before`, which is clean, too."""
+        if not self._needles:
+            return text
+        joined = before[-len(max(self._needles, key=len)) :] + text
+        hidden = self.hide(joined)
+        if hidden == joined:
+            return text
+        alike = next((at for at, (a, b) in enumerate(zip(hidden, joined, strict=False)) if a != b), len(hidden))
+        return hidden[min(alike, len(joined) - len(text)) :]
 
     def _has_needle(self, small: bytes) -> bool:
         # One pattern of them all, which looks at each place for each of them, takes six times as long.

@@ -123,6 +123,40 @@ async def test_no_half_of_a_secret_is_left_where_a_server_ends_an_answer_early(m
     assert (turn.text, "ended without [DONE]" in turn.request.error) == ("it is ", True)
 
 
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{"reasoning": f"so {KEY[:9]}"}, {"content": f"{KEY[9:]} it is"}],
+        [{"reasoning": f"so {KEY[:9]}"}, {"content": "well"}, {"reasoning": f"{KEY[9:]} it is"}],
+        [{"content": f"so {KEY[:9]}"}, {"reasoning": "well"}, {"content": f"{KEY[9:]} it is"}],
+        [{"reasoning": f"so {KEY[:3]}"}, {"content": KEY[3:20]}, {"reasoning": f"{KEY[20:]} it is "}],
+        [{"tool_calls": [{"index": 0, "function": {"name": KEY[:9], "arguments": f"{KEY[9:]} it is"}}]}],
+    ],
+    ids=["thoughts, answer", "thoughts in two", "answer in two", "few letters", "tool call"],
+)
+def test_a_secret_in_two_parts_of_an_answer_is_left_out(deltas, monkeypatch):
+    """Each part alone is none, and they are read one after the other."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+    shown, turn = streamed(*deltas)
+    calls = "".join(call.name + call.arguments for call in turn.tool_calls)
+    texts = ["".join(text for _, text in shown), turn.thinking + turn.text, turn.text + turn.thinking, calls]
+    for text in texts:
+        assert KEY not in text
+        assert KEY[:9] not in text
+        assert KEY[9:] not in text
+    assert "it is" in texts[0] + calls
+
+
+def test_parts_of_an_answer_that_are_no_secret_are_whole(monkeypatch):
+    """Also where they end and begin as one does."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    own_secrets.read_own_secrets()
+    shown, turn = streamed({"reasoning": f"a {KEY[:3]} "}, {"content": "key it is"}, {"reasoning": "planned "})
+    assert [text for _, text in shown] == [f"a {KEY[:3]} ", "key it ", "planned ", "is"]
+    assert (turn.thinking, turn.text) == (f"a {KEY[:3]} planned ", "key it is")
+
+
 def test_what_is_no_text_is_no_answer():
     odd: list[dict[str, object]] = [
         {"content": 5},
