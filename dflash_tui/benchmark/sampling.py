@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# What may be asked for, by options as by the file of an experiment: a boot that sends more would never end.
+MOST_ROUNDS, MOST_SCALE = 100_000, 100.0
+# vLLM takes no larger ones.
+MOST_SEED, MOST_TEMPERATURE = (1 << 31) - 1, 2.0
 _FAST = "FlashInfer"
 GREEDY = "none, greedy"
 

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+from dflash_tui.benchmark.sampling import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
 from dflash_tui.common.secrets.redaction import looks_secret
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -151,13 +152,14 @@ def _number(text: str, least: float, most: float, *, whole: bool) -> float:
         number = math.nan
     if not least <= number <= most:
         kind = "a whole number" if whole else "a number"
-        raise argparse.ArgumentTypeError(f"expected {kind} from {least:g} to {most:g}, not '{text}'")
+        low, high = (f"{bound:.0f}" if whole else f"{bound:g}" for bound in (least, most))
+        raise argparse.ArgumentTypeError(f"expected {kind} from {low} to {high}, not '{text}'")
     return number
 
 
 def parse_positive(text: str) -> int:
     """Return a whole number from 1."""
-    return int(_number(text, 1, 100_000, whole=True))
+    return int(_number(text, 1, MOST_ROUNDS, whole=True))
 
 
 def _port(text: str) -> int:
@@ -192,7 +194,7 @@ def parse_ramp(text: str) -> float:
 
 def parse_scale(text: str) -> float:
     """Return how many times their usual length answers may have."""
-    return _number(text, 0.001, 100, whole=False)
+    return _number(text, 0.001, MOST_SCALE, whole=False)
 
 
 def parse_speed(text: str) -> float:
@@ -224,12 +226,12 @@ def _parse_time(text: str, least: float) -> float:
 
 def parse_seed(text: str) -> int:
     """Return a seed that vLLM takes, too."""
-    return int(_number(text, 0, (1 << 31) - 1, whole=True))
+    return int(_number(text, 0, MOST_SEED, whole=True))
 
 
 def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
-    return _number(text, 0, 2, whole=False)
+    return _number(text, 0, MOST_TEMPERATURE, whole=False)
 
 
 def parse_top_p(text: str) -> float:

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.load import MeasuredWindow
+from dflash_tui.benchmark.sampling import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
 from dflash_tui.event_json import YEAR_2100
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.planning.plan import Plan
@@ -38,7 +39,7 @@ class Arm(msgspec.Struct, frozen=True):
 class Tuning(msgspec.Struct, frozen=True):
     """What makes an experiment a tune: its arms and boots grow by rounds, as long as the budget lasts."""
 
-    budget: float
+    budget: Amount
     """Seconds that all boots together may take."""
     axes: tuple[str, ...]
     """What is varied, one after the other, each as `KEY=VALUE,VALUE`."""
@@ -69,15 +70,15 @@ class Design(msgspec.Struct, frozen=True):
     """The suite of prompts, by name or path; empty where two runs are set side by side."""
     digest: str
     """The SHA-256 of the suite, by which a changed one is noticed."""
-    rounds: int = 1
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
     """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
-    scale: float = 1.0
+    scale: Annotated[float, Meta(gt=0, le=MOST_SCALE)] = 1.0
     """How many times their usual length the answers have."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
     """What the order of the prompts is shuffled by; sent with each request, too."""
-    temperature: float | None = 0.0
+    temperature: Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)] | None = 0.0
     """The temperature of sampling; None is the model's own."""
-    top_p: float | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     """The share of the probability that tokens are drawn from; None is the model's own."""
     concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
     """The numbers of requests that are under way at a time, one after the other."""

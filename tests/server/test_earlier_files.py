@@ -133,3 +133,19 @@ def test_an_end_without_a_boot_is_told_and_no_traceback(earlier, snapshot):
     with pytest.raises(ServerFailed, match="7, 4 did") as caught:
         experiment_lines.follow_experiment(design, as_json=True)
     assert str(caught.value) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rounds", 10**9), ("rounds", 0), ("scale", 1e300), ("scale", 0.0), ("seed", 10**18), ("seed", -1),
+        ("temperature", 1e9), ("top_p", 7.0),
+    ],
+)  # fmt: skip
+def test_an_experiment_that_asks_for_more_than_options_may_is_none(earlier, field, value):
+    """Its next boot would never end: the file may be damaged, or be somebody else's."""
+    earlier(experiments="experiments")
+    path = store.experiment_folder(EXPERIMENT) / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    assert f"$.{field}" in store.list_broken_experiments()[EXPERIMENT]
+    assert store.list_experiments() == []
