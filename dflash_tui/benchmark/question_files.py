@@ -37,6 +37,8 @@ _Kind = Annotated[str, Meta(max_length=KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, max_length=8 << 20, pattern=r"\S")]
 _Texts = Annotated[tuple[_Prose, ...], Meta(min_length=1, max_length=_MOST_TURNS)]
 _Tokens = Annotated[int, Meta(ge=1, le=65_536)]
+# What a JSON value is made of; a string without an end goes to the end of the text, so that each is looked at once.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 # What is asked so that the number can be found in the answer; the mark is the one of the set's own answers.
 _NUMBER = "\nThink step by step, and end with a line of the form: #### NUMBER"
@@ -167,6 +169,8 @@ def _read_array(path: Path, text: str, *, cut: bool) -> Iterator[tuple[int, Any]
         if text[place : place + 1] == "]":
             return
         number += 1
+        if _has_too_many_commas(text, place):
+            raise RecipeError(f"{path}: {number}. member: holds more than a question: over {_MOST_COMMAS:,} commas")
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
@@ -174,3 +178,15 @@ def _read_array(path: Path, text: str, *, cut: bool) -> Iterator[tuple[int, Any]
                 return
             raise RecipeError(f"{path}: {number}. member: {clean_line(str(error))}") from None
         yield number, value
+
+
+def _has_too_many_commas(text: str, place: int) -> bool:
+    """Whether the JSON value there holds more than a question may, by what is in it before it is read."""
+    depth = commas = 0
+    for token in _TOKEN.finditer(text, place):
+        mark = text[token.start()]
+        depth += (mark in "[{") - (mark in "]}")
+        commas += mark == ","
+        if depth <= 0 or commas > _MOST_COMMAS:
+            break
+    return commas > _MOST_COMMAS

@@ -301,7 +301,9 @@ def read_report(folder: Path) -> ExperimentReport | None:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
-    if report.rules == RULES or find_misplaced_arms(report):
+    if find_misplaced_arms(report):
+        return None
+    if report.rules == RULES:
         return report
     anew = answers.add_output_checks(
         verdict.build_report(report.design, report.boots, report.earlier), read_answers(folder)
@@ -318,7 +320,7 @@ def list_earlier_reports(design: Design) -> list[ExperimentReport]:
         if (earlier.recipe, earlier.digest) == (design.recipe, design.digest) and earlier.made_at < design.made_at
     ]
     reports = [read_report(experiment_folder(earlier.id)) for earlier in before[-_MOST_EARLIER:]]
-    return [report for report in reports if report and not find_misplaced_arms(report)]
+    return [report for report in reports if report]
 
 
 def read_report_so_far(folder: Path) -> ExperimentReport:

@@ -26,7 +26,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.event_json import YEAR_2100, decode_recorded
+from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping
 from dflash_tui.planning.earlier_plans import upgrade_record
 from dflash_tui.runs import registry, server_process
@@ -197,8 +197,8 @@ def read_recording(path: Path) -> Recording:
         raise UsageError(what, evidence=clean_line(str(error)), hint=do) from None
     if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
-    if not (0 < recording.started_at < YEAR_2100 and abs(recording.utc_offset) <= 86_400):
-        raise UsageError(what, evidence=f"it started at {recording.started_at:g}")
+    if not (recording.started_at and recording.has_possible_times):
+        raise UsageError(what, evidence="it was launched, or prepared, at a time that no clock has")
     return recording
 
 

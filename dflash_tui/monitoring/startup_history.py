@@ -22,6 +22,8 @@ _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a server that is not up by this much log never came up.
 _MAX_LOG_BYTES = 64 << 20
 _MAX_SAMPLES_BYTES = 4 << 20
+# One that took longer was not watched, or its record is damaged: it would be what the next start is told to take.
+_LONGEST_START = 86_400.0
 _starts_by_run: dict[str, RecordedStart | None] = {}
 
 
@@ -104,10 +106,11 @@ def _read_start(run: Run) -> RecordedStart | None:
         state.apply(sample)
         if state.ready_at is not None:
             break
-    if state.startup.clock_set:
-        return None
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
+    took = (state.up_at if ready_at is None else ready_at) - run.started_at
+    if startup.clock_set or took > _LONGEST_START:
+        return None
     return RecordedStart(
         run=run.id,
         at=run.started_at,

@@ -11,19 +11,25 @@ END = r"$(?!\n)"
 # No control characters, and none that reorder or hide what stands beside them.
 _UNSEEN = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _PLAIN = rf"[^\x00-\x1f{_UNSEEN}]"
+# Who shares a file decides how long its texts are; a path has 4096 bytes at most.
+LONGEST_TITLE, _LONGEST_TEXT, _LONGEST_NAME = 300, 4096, 200
 
 Name = Annotated[str, Meta(pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{END}")]
 FileName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}{END}")]
-FlagName = Annotated[str, Meta(pattern=rf"^[a-z][a-z0-9-]*(?:\.[A-Za-z0-9._+-]+)?{END}")]
-EnvName = Annotated[str, Meta(pattern=rf"^[A-Za-z_][A-Za-z0-9_]*{END}")]
+FlagName = Annotated[str, Meta(pattern=rf"^[a-z][a-z0-9-]*(?:\.[A-Za-z0-9._+-]+)?{END}", max_length=_LONGEST_NAME)]
+EnvName = Annotated[str, Meta(pattern=rf"^[A-Za-z_][A-Za-z0-9_]*{END}", max_length=_LONGEST_NAME)]
 PLAIN_TEXT = rf"^{_PLAIN}+{END}"
-Text = Annotated[str, Meta(min_length=1, pattern=PLAIN_TEXT)]
-MaybeText = Annotated[str, Meta(pattern=rf"^{_PLAIN}*{END}")]
+Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST_TEXT, pattern=PLAIN_TEXT)]
+MaybeText = Annotated[str, Meta(max_length=_LONGEST_TEXT, pattern=rf"^{_PLAIN}*{END}")]
+# What stands in a line of a list.
+Title = Annotated[str, Meta(min_length=1, max_length=LONGEST_TITLE, pattern=PLAIN_TEXT)]
+MaybeTitle = Annotated[str, Meta(max_length=LONGEST_TITLE, pattern=rf"^{_PLAIN}*{END}")]
 # Text that becomes a word of a command beside others, where a dash at its start would make it an option.
-Word = Annotated[str, Meta(min_length=1, pattern=rf"^(?!-){_PLAIN}*{END}")]
+PLAIN_WORD = rf"^(?!-){_PLAIN}*{END}"
+Word = Annotated[str, Meta(min_length=1, max_length=_LONGEST_TEXT, pattern=PLAIN_WORD)]
 # Text that may be folded over lines, as `>` does.
-Prose = Annotated[str, Meta(min_length=1, pattern=rf"^[^\x00-\x09\x0b-\x1f{_UNSEEN}]*$")]
-Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{END}")]
+Prose = Annotated[str, Meta(min_length=1, max_length=1 << 14, pattern=rf"^[^\x00-\x09\x0b-\x1f{_UNSEEN}]*$")]
+Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{END}", max_length=_LONGEST_TEXT)]
 Hosts = Annotated[int, Meta(ge=1, le=64)]
 Tokens = Annotated[int, Meta(ge=0, le=64)]
 HIGHEST_PORT = 65535

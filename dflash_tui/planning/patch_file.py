@@ -15,7 +15,7 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.field_types import EnvName, Link, Name, Prose, Text
+from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
 from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
@@ -23,7 +23,7 @@ DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_]
 # Each edit of a patch is looked for several times in a file of hundreds of kilobytes.
 _MOST_EDITS = 200
 # Python reads no number of more than 4,300 digits, and would try to where a release is held against it.
-_Specifier = Annotated[Text, Meta(max_length=200)]
+_Specifier = Annotated[str, Meta(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
 
 
@@ -86,7 +86,7 @@ class ByKey(_Strict, frozen=True):
 class Patch(_Strict, frozen=True):
     """One change of vLLM's source."""
 
-    title: Text
+    title: Title
     """What it changes, for readers."""
     why: Prose
     """Why it is needed."""

@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +15,9 @@ from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
 from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.planning.request import LaunchRequest
+
+# What is shown in a line; longer than any that is planned, as a record may be anybody's.
+_Line = Annotated[str, msgspec.Meta(max_length=5000)]
 
 
 class PlannedModel(msgspec.Struct, frozen=True):
@@ -28,21 +32,21 @@ class PlannedModel(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """What a launch will do: the exact command, environment, patches and models. Paths are absolute."""
 
-    recipe: str
+    recipe: _Line
     """The recipe's name."""
-    title: str
+    title: _Line
     """The recipe's title."""
-    synthetic: str
+    synthetic: _Line
     """Why figures say nothing about a real model, such as random weights; empty where they do."""
     mode: Mode
     """Eager, graphs or compile."""
-    target: str
+    target: _Line
     """The model that is served: a repository of the hub, or a folder."""
-    drafter: str
+    drafter: _Line
     """The model that drafts; empty without one."""
     num_speculative_tokens: int
     """Tokens that the drafter proposes per step; 0 is without speculation."""
-    served_name: str
+    served_name: _Line
     """The model's name for clients."""
     port: int
     """The port that the server listens on."""
@@ -64,9 +68,9 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether it runs on the CPU."""
     warnings: tuple[str, ...] = ()
     """What somebody should know before the launch, a sentence each."""
-    profile: str = ""
+    profile: _Line = ""
     """The recipe's profile."""
-    variant: str = ""
+    variant: _Line = ""
     """The recipe's variant; empty without one."""
     vllm: str = ""
     """The release of vLLM."""

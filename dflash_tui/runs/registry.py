@@ -11,7 +11,6 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.event_json import YEAR_2100
 from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
 from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.runs import server_process
@@ -19,7 +18,6 @@ from dflash_tui.runs.run import VERSION, Run
 
 RUN_FILE = "run.json"
 _MAX_RUN_FILE = 1 << 20
-_DAY = 86_400
 
 _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
@@ -85,7 +83,7 @@ def _is_possible(run: Run) -> bool:
     except ValueError:
         return False
     is_process = 1 < run.pid < 1 << 31 and 0 < run.plan.port <= HIGHEST_PORT
-    return is_process and 0 <= run.started_at < YEAR_2100 and abs(run.utc_offset) <= _DAY
+    return is_process and run.has_possible_times
 
 
 def find_listening_run(name: str | None = None) -> Run:

@@ -3,11 +3,13 @@
 import os
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_host_and_port
+from dflash_tui.event_json import YEAR_2100
 from dflash_tui.events import Launched, Preparing
 from dflash_tui.planning.cluster import ranks
 from dflash_tui.planning.plan import Plan
@@ -23,6 +25,9 @@ LOG_NAME = "server.log"
 EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
 # Who rotates logs may compress them, and what is in those nobody reads.
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
+
+_DAY = 86_400.0
+_Line = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class FarRank(msgspec.Struct, frozen=True):
@@ -56,7 +61,7 @@ class Run(msgspec.Struct, frozen=True):
     """The time of the launch, in seconds since the epoch."""
     utc_offset: float
     """How many seconds local time was ahead of UTC at the launch; the log is stamped in local time."""
-    engine: str
+    engine: _Line
     """The vLLM package and version."""
     patches: tuple[str, ...] = ()
     """The patches that were applied to the engine."""
@@ -64,7 +69,7 @@ class Run(msgspec.Struct, frozen=True):
     """The first and the last events of the steps before the launch."""
     forced: str = ""
     """Why failed checks were overruled; empty when none was."""
-    restarted_from: str = ""
+    restarted_from: _Line = ""
     """The id of the failed run that this one replaced; empty for any other."""
     booted_at: float | None = None
     """When the machine was booted by its clock at the launch, which tells later that the clock was set; see `clock`."""
@@ -74,6 +79,12 @@ class Run(msgspec.Struct, frozen=True):
     """Which weights its target and its drafter have: a commit, or a digest of files."""
     version: int = VERSION
     """The version of the format of `run.json`."""
+
+    @property
+    def has_possible_times(self) -> bool:
+        """Whether its launch and the steps before it were at times that a clock has; a record may be anybody's."""
+        times = (self.started_at, *(event.at for event in self.prepared))
+        return all(0 <= at < YEAR_2100 for at in times) and abs(self.utc_offset) <= _DAY
 
     @property
     def folder(self) -> Path:

@@ -149,3 +149,15 @@ def test_an_experiment_that_asks_for_more_than_options_may_is_none(earlier, fiel
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     assert f"$.{field}" in store.list_broken_experiments()[EXPERIMENT]
     assert store.list_experiments() == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("a", 10**9), ("b", -1)])
+def test_a_report_of_arms_that_are_not_there_is_none(earlier, field, value):
+    """What was measured is shown without a verdict, as where the report is gone."""
+    earlier(experiments="experiments")
+    path = store.experiment_folder(EXPERIMENT) / "report.json"
+    report = json.loads(path.read_text())
+    report["comparisons"][0][field] = value
+    path.write_text(json.dumps(report))
+    assert store.read_report(path.parent) is None
+    assert json.loads(dflash("report", EXPERIMENT, "--json"))["complete"] is False

@@ -8,10 +8,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.planning.field_types import END, Gigabytes, MaybeText, Megabytes, Size, Text, VllmVersion, Word
+from dflash_tui.planning.field_types import (
+    END,
+    PLAIN_WORD,
+    Gigabytes,
+    MaybeText,
+    Megabytes,
+    Size,
+    Text,
+    VllmVersion,
+    Word,
+)
 
 # A version in it could have a number of more than 4,300 digits, which Python does not read.
-_Requirement = Annotated[Word, Meta(max_length=2000)]
+_Requirement = Annotated[str, Meta(min_length=1, max_length=2000, pattern=PLAIN_WORD)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -23,6 +23,7 @@ from dflash_tui.planning.field_types import (
     Hosts,
     Link,
     MaybeText,
+    MaybeTitle,
     Name,
     Port,
     Prose,
@@ -31,6 +32,7 @@ from dflash_tui.planning.field_types import (
     Shares,
     Size,
     Text,
+    Title,
     Tokens,
     VllmVersion,
 )
@@ -197,7 +199,7 @@ class Layer(_Strict, frozen=True):
 class RecipePart(Layer, frozen=True):
     """A profile or a variant: a way to run the pair, and what it changes."""
 
-    title: MaybeText = ""
+    title: MaybeTitle = ""
     """What it is, for readers."""
     standing: Trust | None = None
     """How far it can be trusted."""
@@ -210,7 +212,7 @@ class RecipePart(Layer, frozen=True):
 class MethodLayer(Layer, frozen=True):
     """Another method for the same target: its drafter, if it takes one, its number of tokens, and what it changes."""
 
-    title: MaybeText = ""
+    title: MaybeTitle = ""
     """What it is, for readers."""
     standing: Trust | None = None
     """How far it can be trusted."""
@@ -244,7 +246,7 @@ class ModelBuild(_Strict, frozen=True):
 class Recipe(Layer, frozen=True, kw_only=True):
     """One target/drafter pair with everything that is needed to serve it."""
 
-    title: Text
+    title: Title
     """What it is, for readers."""
     status: Status
     """How far it can be trusted."""
@@ -265,7 +267,7 @@ class Recipe(Layer, frozen=True, kw_only=True):
     """Why the status is what it is."""
     link: Link = ""
     """Where the pair is published."""
-    synthetic: MaybeText = ""
+    synthetic: MaybeTitle = ""
     """Why figures of this recipe say nothing about a real model; empty for a real one."""
     build: ModelBuild | None = None
     """How its models are made where they are not downloaded."""

@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
-from dflash_tui.planning.field_types import MaybeText
+from dflash_tui.planning.field_types import MaybeTitle
 from dflash_tui.planning.recipes.artifacts import Drafter, Target
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, RestartPolicy, iterate_layers
 from dflash_tui.planning.recipes.recipe_rules import (
@@ -55,7 +55,7 @@ def build_settings_layer(settings: Mapping[str, Any], recipe: Recipe, below: Lay
             target=_replace_model(below.target or recipe.target, parts["target"], recipe) if parts["target"] else None,
             drafter=_replace_drafter(below.drafter, parts["drafter"], recipe) if parts["drafter"] else None,
         )
-        return layer, msgspec.convert(parts[""].get("synthetic", ""), MaybeText)
+        return layer, msgspec.convert(parts[""].get("synthetic", ""), MaybeTitle)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}", hint="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
 

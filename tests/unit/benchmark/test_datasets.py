@@ -97,6 +97,26 @@ def test_a_hostile_file_is_one_sentence(tmp_path, name, data, error):
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "member",
+    ['{"prompt": "x", "more": [%s1]}', "[%s1]", '"\\"%s', '{"prompt": "x"} %s'],
+    ids=["question", "list", "string without an end", "commas between"],
+)
+def test_a_member_of_millions_of_values_is_refused_before_it_is_read(tmp_path, member):
+    """Each takes many times the bytes that it has in the file."""
+    path = tmp_path / "a.json"
+    path.write_text("[" + member.replace("%s", "[]," * 3_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DflashError) as caught:
+            suites.load_suite(str(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value).startswith(f"{path}:")
+    assert peak < 100 << 20
+
+
 def test_a_known_set_is_read_where_it_was_fetched_or_put():
     """The user's own file wins; 80 prompts are taken evenly, or as many as are asked for; two names are two suites."""
     assert datasets.name_missing_dataset("gsm8k:5") == datasets.name_missing_dataset("repeat:gsm8k") == "gsm8k"

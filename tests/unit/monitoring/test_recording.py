@@ -209,10 +209,24 @@ def test_what_is_no_archive_is_refused(tmp_path, data):
 
 @pytest.mark.parametrize(
     "change",
-    [{"id": "../x"}, {"id": ""}, {"id": ".hidden"}, {"started_at": 1e300}, {"utc_offset": 1e9}, {"plan": 3}],
-)
+    [
+        {"id": "../x"}, {"id": ""}, {"id": ".hidden"}, {"started_at": 1e300}, {"utc_offset": 1e9}, {"plan": 3},
+        {"prepared": [{"event": "preparing", "at": 1e18, "step": "engine", "text": "x"}]},  # played without an end
+        {"engine": "A" * 200_000}, {"restarted_from": "A" * 200_000},
+    ],
+)  # fmt: skip
 def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
     told = json.loads(parts[RUN_PART]) | change
+    path = packed(tmp_path / "a.zip", parts | {RUN_PART: json.dumps(told).encode()})
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find_recording(str(path))
+
+
+@pytest.mark.parametrize("field", ["recipe", "title", "synthetic", "served_name", "target", "profile"])
+def test_a_plan_whose_texts_fill_screens_is_refused(tmp_path, parts, field):
+    """Commands show them in a line, and no recipe has such ones."""
+    told = json.loads(parts[RUN_PART])
+    told["plan"][field] = "A" * 200_000
     path = packed(tmp_path / "a.zip", parts | {RUN_PART: json.dumps(told).encode()})
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))

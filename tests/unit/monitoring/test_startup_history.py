@@ -61,6 +61,16 @@ def test_the_median_of_the_last_five_like_it(folders):
     assert startup_history.estimate_ready(a_plan(num_speculative_tokens=0)) is None
 
 
+def test_a_run_whose_record_says_that_it_took_years_tells_nothing(folders):
+    """By a damaged line, or a forged one: it would be what the next start takes."""
+    plan = a_plan()
+    leave(plan, "honest", recordings.raw(COLD))
+    leave(plan, "damaged", recordings.raw(COLD), BEGAN + 1, first=1e9)
+    ready = startup_history.estimate_ready(plan)
+    assert ready is not None
+    assert (ready.runs, ready.seconds) == (1, 88 + FIRST)
+
+
 def test_a_run_that_never_got_ready_tells_nothing(folders):
     plan = a_plan()
     leave(plan, "failed", recordings.raw("cpu-vllm-0.32.0/fail_flag"))

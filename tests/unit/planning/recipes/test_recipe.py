@@ -119,6 +119,21 @@ def test_the_whole_recipe_is_right(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "most"),
+    [
+        ("title: ", "title", 300), ("    title: newest", "profiles.stock.title", 300),
+        ("    title: another", "variants.other.title", 300), ("  served_name: ", "target.served_name", 4096),
+        ("    cause: ", "failures[0].cause", 16_384), ("  model: owner/target", "target.model", 4096),
+    ],
+)  # fmt: skip
+def test_a_text_without_an_end_is_refused(tmp_path, line, key, most):
+    """It would fill every list that it is in."""
+    content = FULL.replace(line, f"{line.partition(':')[0]}: {'A' * 200_000} #", 1)
+    named, _, reason = refused(written(tmp_path, content))
+    assert (named, reason.rpartition(" ")[2]) == (key, str(most))
+
+
 TOP = "A pair with every part of a recipe"
 ITSELF = "set by dflash-tui itself"
 MISTAKES = [
