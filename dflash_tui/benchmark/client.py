@@ -288,6 +288,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
     """
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
+            bounded_http.refuse_packed(response, "the answer")
             async with contextlib.aclosing(_read_lines(response)) as lines:
                 async for line in lines:
                     stream.take(line)

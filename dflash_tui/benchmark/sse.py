@@ -165,7 +165,7 @@ class CompletionStream:
 
     def take(self, line: str) -> None:
         """Take one line of the response."""
-        field, _, data = line.partition(":")
+        field, _, data = line.removeprefix("\ufeff").partition(":")  # a mark of UTF-8 may begin a stream
         data = data.strip()
         if field != "data":
             if field not in _FIELDS:

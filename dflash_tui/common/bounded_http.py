@@ -34,6 +34,7 @@ WORK = 0.5
 SHARE, _SLOWEST = 0.1, 8
 # Nothing packed: a small answer could unpack to a large one.
 PLAIN = {"Accept-Encoding": "identity"}
+_LONGEST_NAME = 40
 # What a request without an answer raises. httpx lets the error of a TLS record that is broken after the handshake
 # through, and whoever does not know it takes it for one of a file: it is an OSError.
 FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError)
@@ -129,6 +130,7 @@ async def _feed(client: httpx.AsyncClient, url: str, take: Callable[[bytes], obj
     async with asyncio.timeout(WHOLE), client.stream("GET", url, headers=PLAIN) as answer:
         if answer.status_code != 200:
             raise BadResponse(f"{name}: HTTP {answer.status_code}", answer.status_code)
+        refuse_packed(answer, name)
         async for piece in answer.aiter_raw():
             size, pieces = size + len(piece), pieces + 1
             if size > BODY_LIMIT:
@@ -137,6 +139,13 @@ async def _feed(client: httpx.AsyncClient, url: str, take: Callable[[bytes], obj
                 raise BadResponse(f"{name}: in more than {PIECES_LIMIT} pieces")
             take(piece)
             await asyncio.sleep(0)  # several pieces may be here already, which would be read without a pause
+
+
+def refuse_packed(answer: httpx.Response, name: str) -> None:
+    """Raise BadResponse for an answer that is packed, though none was to be: its bytes would be read as text."""
+    packing = clean_line(answer.headers.get("Content-Encoding", ""))[:_LONGEST_NAME]
+    if packing.lower() not in {"", "identity"}:
+        raise BadResponse(f"{name} is packed ({packing}), and nothing packed was asked for")
 
 
 async def limit_work(work: Coroutine[Any, Any, T], seconds: float, name: str) -> T:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import random
 import re
@@ -299,6 +300,38 @@ async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
         done = await client.send_first_request(url, "x")
         listening.close()
     assert bool(done.error) is refused
+
+
+@pytest.mark.parametrize(
+    ("header", "packed", "error"),
+    [
+        (b"", lambda body: b"\xef\xbb\xbf" + body, ""),
+        (b"", lambda body: body.replace(b"\n", b"\r\n"), ""),
+        (b"", lambda body: body.replace(b"\n", b"\r"), "not JSON"),
+        (b"Content-Encoding: gzip\r\n", gzip.compress, "gzip"),
+        (b"Content-Encoding: gzip\r\n", lambda _: gzip.compress(bytes(100 << 20), 1), "gzip"),
+        (b"Content-Encoding: identity\r\n", lambda body: body, ""),
+    ],
+    ids=["mark of UTF-8", "CR LF", "CR", "packed", "bomb", "identity"],
+)
+async def test_a_stream_in_another_form_is_whole_or_an_error(header, packed, error):
+    """Never an answer without its beginning, which would be measured later than it was."""
+    body = PIECE + b'\n\ndata: {"usage": {"completion_tokens": 1}}\n\ndata: [DONE]\n\n'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + header + b"\r\n" + packed(body))
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await client.send_first_request(url, "x")
+        listening.close()
+    assert error in done.error
+    assert bool(done.error) is bool(error)
+    assert (done.ttft is None) is bool(error)
 
 
 async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch):
