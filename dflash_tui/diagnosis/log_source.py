@@ -88,8 +88,9 @@ class LogSource:
         return self._read_pipe(is_terminal=os.isatty(self._fd))
 
     def _read_file(self, size: int) -> Iterator[bytes]:
+        left = size  # a server may write as fast as it is read
         if size > _LARGEST_FILE:
-            tail = _LARGEST_FILE - _HEAD
+            left = tail = _LARGEST_FILE - _HEAD
             self.notes.append(
                 f"{self.name} has {size >> 20:,} MB: its first {_HEAD >> 20} and last {tail >> 20} were read"
             )
@@ -97,7 +98,8 @@ class LogSource:
                 yield os.pread(self._fd, _PIECE, place)
             yield b"\n"
             os.lseek(self._fd, size - tail, os.SEEK_SET)
-        while piece := os.read(self._fd, _PIECE):
+        while left > 0 and (piece := os.read(self._fd, min(_PIECE, left))):
+            left -= len(piece)
             yield piece
 
     def _read_pipe(self, *, is_terminal: bool) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ import io
 import os
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -130,7 +131,10 @@ class Recording(Run, frozen=True):
         except (FileNotFoundError, KeyError):
             return
         with file:
-            while chunk := file.read(_CHUNK):
+            # As it is now: a server that still runs may write as fast as it is read.
+            left = os.fstat(file.fileno()).st_size if self.folder.is_dir() else sys.maxsize
+            while chunk := file.read(min(_CHUNK, left)):
+                left -= len(chunk)
                 yield chunk
 
     def _read_tail(self, part: str) -> bytes:

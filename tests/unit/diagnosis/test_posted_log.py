@@ -409,3 +409,20 @@ def test_no_line_keeps_a_core_busy(explain, line):
     """Each took minutes, or for ever, where a pattern looked back and forth in it."""
     assert explain(_OWN + line + "\n" + _OWN).kind == NO_FAILURE
     assert explain((_HEAD + _OWN) * 40 + line + "\n" + _HEAD + _OWN).kind == NO_FAILURE
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_file_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, monkeypatch, large):
+    """The log of a server that still runs; what is there when it is read is explained."""
+    monkeypatch.setattr(log_source, "_PIECE", 1 << 10)
+    if large:
+        monkeypatch.setattr(log_source, "_HEAD", 1 << 11)
+        monkeypatch.setattr(log_source, "_LARGEST_FILE", 1 << 12)
+    file, line = tmp_path / "server.log", b"INFO 11-22 10:00:00 [core.py:1] nothing is wrong\n"
+    file.write_bytes(line * 2000)
+    size = file.stat().st_size
+    with file.open("ab") as growing:
+        for piece in LogSource(str(file)).read_pieces():
+            growing.write(2 * piece)
+            growing.flush()
+            assert growing.tell() < 10 * size

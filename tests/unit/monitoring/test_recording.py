@@ -84,6 +84,18 @@ def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
     assert list(recording.find_recording(str(packed(tmp_path / "a.zip", parts))).events()) == events
 
 
+@pytest.mark.parametrize("part", [LOG_PART, SAMPLES_PART])
+def test_a_recording_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, parts, part):
+    """A server that still runs may write without a pause; what is there when it is opened is played."""
+    for name, data in parts.items():
+        (tmp_path / name).write_bytes(data[: len(data) // 20] if name != RUN_PART else data)
+    with (tmp_path / part).open("ab") as growing:
+        for number, _ in enumerate(recording.read_recording(tmp_path).events()):
+            growing.write(b"\n".join(parts[part].splitlines()[-4:]) + b"\n")
+            growing.flush()
+            assert number < 10_000
+
+
 def test_nothing_in_a_recording_is_taken_for_a_process():
     found = recording.find_recording("sample")
     assert not server_process.is_alive(found)
