@@ -27,7 +27,7 @@ EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0
-_Line = Annotated[str, msgspec.Meta(max_length=300)]
+_Line = Annotated[str, msgspec.Meta(max_length=5000)]
 
 
 class FarRank(msgspec.Struct, frozen=True):
