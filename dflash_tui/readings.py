@@ -29,12 +29,12 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     they generated, `decode_seconds` how long that took from their first token on, and `finished_prompt_tokens` what
     they asked. The prefix cache is asked for `prefix_queries` tokens and has `prefix_hits` of them. `series` is a
     number that changes when an engine, whose tokens `generated` adds up, comes or goes; None in earlier recordings.
-    `running`, `waiting` and `preemptions` are None where the server does not tell them. All the same their default is
-    0: recordings leave out defaults, and those that were made before left out zeros.
+    `prompt`, `running`, `waiting` and `preemptions` are None where the server does not tell them. All the same their
+    default is 0: recordings leave out defaults, and those that were made before left out zeros.
     """
 
     generated: Amount
-    prompt: Amount = 0.0
+    prompt: Amount | None = 0.0
     steps: Amount | None = None
     proposed: Amount | None = None
     accepted: Amount | None = None

@@ -124,7 +124,7 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
     return replace(
         before,
         generated=part(before.generated, after.generated),
-        prompt=part(before.prompt, after.prompt),
+        prompt=part_or_none(before.prompt, after.prompt),
         steps=part_or_none(before.steps, after.steps),
         proposed=part_or_none(before.proposed, after.proposed),
         accepted=part_or_none(before.accepted, after.accepted),

@@ -70,7 +70,7 @@ class Rates(msgspec.Struct, frozen=True):
     """1 + accepted / steps (the bonus token counts); None without a step."""
     per_position: tuple[float | None, ...] = ()
     """The share of steps whose draft token at each position was accepted; None where the server did not tell it."""
-    prefill_s: float = 0.0
+    prefill_s: float | None = None
     """Prompt tokens per second, cached ones included."""
     preemptions: float | None = 0.0
     """The number of preempted requests; None where the server does not tell it."""
@@ -110,6 +110,7 @@ class MetricsReader:
             running=None if running is None else int(running),
             waiting=None if waiting is None else int(waiting),
             preemptions=sums.pop("preemptions", None),
+            prompt=sums.pop("prompt", None),
             kv_usage=self._kv_usage,
             series=self._series,
             **{name: value for name, value in sums.items() if not name.endswith("_sum")},
@@ -182,11 +183,12 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     generated = after.generated - before.generated
     if seconds <= 0 or generated < 0 or not before.is_of_same_series(after):
         return None
-    queries, preempted = after.prefix_queries - before.prefix_queries, subtract(after.preemptions, before.preemptions)
+    read, preempted = subtract(after.prompt, before.prompt), subtract(after.preemptions, before.preemptions)
+    queries = after.prefix_queries - before.prefix_queries
     rates = Rates(
         seconds=seconds,
         tok_s=generated / seconds,
-        prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
+        prefill_s=None if read is None else max(0.0, read) / seconds,
         preemptions=None if preempted is None else max(0.0, preempted),
         prefix_hit=_compute_share(after.prefix_hits - before.prefix_hits, queries),
     )

@@ -41,7 +41,7 @@ def by_server(url: str) -> dict[str, float]:
 
 def by_state(read: Counters) -> dict[str, float]:
     return {
-        "requests": read.finished, "generated": read.generated, "prompt": read.prompt,
+        "requests": read.finished, "generated": read.generated, "prompt": read.prompt or 0,
         "accepted": read.accepted or 0, "proposed": read.proposed or 0, "steps": read.steps or 0,
     }  # fmt: skip
 

@@ -147,7 +147,9 @@ def test_figures_that_cannot_be_are_left_out(line, other):
     """No sum of what a server tells is infinite, negative or beyond what anybody counts."""
     counters = parse_counters(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
     assert counters is not None
-    assert replace(counters, series=None) == Counters(generated=5.0, running=None, waiting=None, preemptions=None)
+    assert replace(counters, series=None) == Counters(
+        generated=5.0, running=None, waiting=None, preemptions=None, prompt=None
+    )
 
 
 def test_what_a_server_does_not_tell_is_unknown_also_when_it_was_recorded():
@@ -155,7 +157,7 @@ def test_what_a_server_does_not_tell_is_unknown_also_when_it_was_recorded():
     untold = parse_counters("vllm:generation_tokens_total 5\n")
     zeros = parse_counters(
         "vllm:generation_tokens_total 5\nvllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
-        "vllm:num_preemptions_total 0\n"
+        "vllm:num_preemptions_total 0\nvllm:prompt_tokens_total 0\n"
     )
     earlier = decode_recorded(b'{"event":"counters","at":5.0,"counters":{"generated":5.0}}')
     for counters, known in ((untold, None), (zeros, 0)):
@@ -163,14 +165,15 @@ def test_what_a_server_does_not_tell_is_unknown_also_when_it_was_recorded():
         recorded = decode_recorded(encode(Sampled(5.0, counters)))
         assert isinstance(recorded, Sampled)
         assert recorded.counters == counters
-        assert (counters.running, counters.waiting, counters.preemptions) == (known, known, known)
+        figures = (counters.running, counters.waiting, counters.preemptions, counters.prompt)
+        assert figures == (known, known, known, known)
     assert isinstance(earlier, Sampled)
     assert (earlier.counters.running, earlier.counters.waiting, earlier.counters.preemptions) == (0, 0, 0)
     assert zeros is not None
     assert untold is not None
     rates = compute_rates(zeros, untold, 1.0)
     assert rates is not None
-    assert rates.preemptions is None
+    assert (rates.preemptions, rates.prefill_s) == (None, None)
     assert b'"running"' not in encode(Sampled(5.0, zeros))
 
 
