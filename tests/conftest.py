@@ -66,7 +66,7 @@ _FIRST = ("engine", "engine: hosts", "engine: arms", "simulation", "resolve", "r
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files without a long test out of a search for those alone: each worker would import all of them."""
-    searched = config.option.markexpr == "long" and collection_path.match("test_*.py")
+    searched = config.option.markexpr.startswith("long") and collection_path.match("test_*.py")
     return True if searched and not _may_be_long(collection_path) else None
 
 
