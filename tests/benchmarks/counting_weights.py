@@ -20,6 +20,8 @@ For Gemma 4 (text) with a DFlash drafter; the folders hold a config.json each. A
 
     ENGINE/bin/python tests/benchmarks/counting_weights.py TARGET DRAFTER OUT
 
+`counting_suite.yaml` beside this file walks through contexts of 2k to 30k words.
+
 A suite for it stays small, as `{n}` is the number of a sentence. The next word is a sentence further on, so that these
 192 walk through the last two thirds of 2,044 words, and 89 from w10010 on through most of what is before. A sentence of
 w100{n} to w202{n} makes 30,076 words.
