@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dflash_tui.common.control_characters import strip_control_characters
 from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.readings import Whole
 
@@ -15,8 +15,8 @@ MOST_CHARACTERS = 1 << 14
 MOST_TOKENS = 1 << 14
 # Of an answer's arrivals: as many as are kept of a longer one, less one.
 MOST_MARKS = 1 << 12
-# Read beyond what is kept, so that no secret is kept by half: none that is known by its form is longer.
-_MARGIN = 1 << 10
+# What is read of its text, as much as is cleaned: a secret may begin in what is kept, or be in its tokens alone.
+_MOST_READ = 1 << 16
 _MOST_TOKEN = 1 << 31
 ArrivalMark = tuple[Whole, Whole]
 """Milliseconds since an answer was asked for, and how many of its tokens had arrived by then."""
@@ -39,7 +39,7 @@ class AnswerBuffer:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._tokens: list[int] = []
-        self._room = MOST_CHARACTERS + _MARGIN
+        self._room = _MOST_READ
 
     def add(self, text: str, tokens: object) -> None:
         """Add a piece of the answer, and what the server says are its tokens, whatever that is."""
@@ -53,12 +53,12 @@ class AnswerBuffer:
         """Return the answer, of which the server counted so many tokens; where it named others, none is kept."""
         text = "".join(self._pieces)
         cut = self._room < 0
-        clean = clean_json_value(text, one_line=False)
-        clean = own_secrets().hide_cut(clean, end=cut)  # one's own may be longer than the margin
-        safe_text = redact_secrets(clean)
-        tokens = self._tokens if len(self._tokens) == count <= MOST_TOKENS and safe_text == clean else []
-        if cut:
-            safe_text = safe_text[:-_MARGIN]
+        safe_text = redact_secrets(clean_json_value(text, one_line=False))
+        holds_secret = safe_text != "\n".join(map(strip_control_characters, text.split("\n")))
+        names_all = len(self._tokens) == count <= MOST_TOKENS
+        tokens = self._tokens if names_all and not holds_secret and not cut else []
+        if cut:  # at its end there may be half a secret
+            safe_text = safe_text[:-MOST_CHARACTERS]
         return Answer(safe_text[:MOST_CHARACTERS], tuple(tokens), cut or len(safe_text) > MOST_CHARACTERS)
 
 

@@ -270,7 +270,7 @@ async def _send(
         broken = isinstance(error, ssl.SSLError)
         words = bounded_http.describe_failure(error) if broken else f"{type(error).__name__}: {error}"
         stream.error = quote_server_text(words)
-    if stream.tokens > _compute_most_pieces(longest):
+    if stream.tokens > (longest if "max_tokens" in body else _compute_most_pieces(longest)):
         stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were asked for"
     return stream.result()
 

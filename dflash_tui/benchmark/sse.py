@@ -226,6 +226,8 @@ class CompletionStream:
         if not self.error and not tokens:
             quote = quote_server_text(self._other)
             self.error = f"the answer holds no token: {quote}" if quote else "the answer holds no token"
+        if not self.error and arrivals.counts and arrivals.counts[-1] > tokens:
+            self.error = f"the server counts {arrivals.counts[-1]} tokens on the way and {tokens} in the end"
         return RequestDone(
             at=time.time() - (now - ended),
             kind=self.kind,

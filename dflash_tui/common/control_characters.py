@@ -6,9 +6,11 @@ import re
 from functools import cache
 
 _STRING = r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+# Control characters in a sequence are obeyed, and the sequence goes on.
+_CSI = r"[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f0-?]*+[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f -/]*+[@-~]"
 _ESCAPES = (
-    rf"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_]{_STRING}|[ -/]+[0-~]|[0-~])"
-    rf"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f]{_STRING}"
+    rf"\x1b(?:\[{_CSI}|[\]PX^_]{_STRING}|[ -/]+[0-~]|[0-~])"
+    rf"|\x9b{_CSI}|[\x90\x98\x9d-\x9f]{_STRING}"
 )
 # Unicode's format characters (Cf) and line ends, which reorder or hide text, letters that nobody sees, and the two
 # that are no characters, which no XML may hold, so no picture either.

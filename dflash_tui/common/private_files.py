@@ -22,6 +22,9 @@ _KINDS = {
 }
 
 
+_MOST_STEPS = 500  # of a path, links included: a circle of links has an end
+
+
 def make_private_folder(folder: Path) -> None:
     """Make a folder that must not be there yet, and those above it that are missing, each for its owner alone.
 
@@ -161,6 +164,30 @@ def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = 
         if problem := _describe_writers(place, shareable=shareable, named=named):
             return problem if place == path else f"is in {place}, which {problem}"
     return ""
+
+
+def replacement_problem(path: Path) -> str:
+    """Return why a file or folder is not trusted: everybody can replace it, or a link on the way to it."""
+    for place in _trace_links(path):
+        if problem := _describe_writers(place, shareable=True, named=True):
+            return problem if place == path else f"is reached over {place}, which {problem}"
+    return ""
+
+
+def _trace_links(path: Path) -> list[Path]:
+    """Return every folder, link and file that is passed on the way to what a path names."""
+    place, passed = Path("/"), []
+    parts = [*reversed(path.absolute().parts[1:])]
+    for _ in range(_MOST_STEPS):
+        if not parts:
+            break
+        place = place.parent if (part := parts.pop()) == ".." else place / part
+        passed.append(place)
+        if place.is_symlink():
+            target = place.readlink()
+            parts += reversed(target.parts[target.is_absolute() :])
+            place = Path("/") if target.is_absolute() else place.parent
+    return passed
 
 
 def _list_places(path: Path, top: Path | None) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,13 +56,17 @@ def refuse_untrusted_file(path: Path) -> None:
     Raises:
         RecipeError: others may have written it.
     """
-    place = path.absolute()
-    if place.is_relative_to(paths.PACKAGE_ROOT.parent):  # what is shipped is as it was installed
+    place = Path(os.path.normpath(path.absolute()))
+    if place == path.resolve() and place.is_relative_to(paths.PACKAGE_ROOT.parent):  # shipped: as it was installed
         return
     ours = place.is_relative_to(paths.config_folder())
     top = paths.config_folder() if ours else place.parent
     if why := private_files.ownership_problem(place, top, shareable=True, named=not ours):
         raise RecipeError(f"ignoring {path}: it {why}", hint=private_files.suggest_ownership_fix(place, top))
+    if why := private_files.replacement_problem(path):
+        raise RecipeError(
+            f"ignoring {path}: it {why}", hint="copy it into a folder of yours, and look at what is in it"
+        )
 
 
 def parse_yaml_value(text: str) -> Any:

@@ -161,7 +161,8 @@ def _explain_untrusted_engine(folder: Path, top: Path, *, named: bool) -> str:
 
     Of its many folders those are asked in which a file would be run; none when nobody else can enter the engine's.
     """
-    if why := private_files.ownership_problem(folder, top, shareable=True, named=named):
+    why = private_files.ownership_problem(folder, top, shareable=True, named=named)
+    if why := why or private_files.replacement_problem(folder):
         return why
     if not folder.is_dir() or not folder.stat().st_mode & 0o077:
         return ""

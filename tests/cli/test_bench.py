@@ -87,8 +87,8 @@ async def test_levels_are_measured_one_after_the_other(serving_slowly, capfd, sn
     await bench.run_bench(bench.Bench(serving_slowly, SUITE, FREE, levels=(1, 3)))
     shown = capfd.readouterr().out
     assert "\n1 at a time\n" in shown
-    assert "2 requests, 80 tokens in " in shown
-    assert "6 requests, 240 tokens in " in shown
+    assert "2 requests, 60 tokens in " in shown
+    assert "6 requests, 180 tokens in " in shown
     assert "median of" in shown
     levels = shown.splitlines()[-3:]
     assert [line.split()[:2] for line in levels[:2]] == [["1", "2"], ["3", "6"]]

@@ -148,7 +148,8 @@ class Handler(BaseHTTPRequestHandler):
         elif "silent" not in WORDS:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
             told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
-            usage = {"completion_tokens": sum(map(len, pieces)) if named else 40, "prompt_tokens": 9}
+            tokens = sum(map(len, pieces)) if named else min(40, body.get("max_tokens", 40))
+            usage = {"completion_tokens": tokens, "prompt_tokens": 9}
             self.event({"choices": [], "usage": usage} | ({"metrics": told} if "telling" in WORDS else {}))
         self.wfile.write(b"data: [DONE]\n\n")
 

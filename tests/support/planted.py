@@ -9,6 +9,7 @@ _A, _B = KEY[:9], KEY[9:]
 FORMS = {
     "plain": KEY,
     "colour": f"{_A}\x1b[31m{_B}",
+    "colour with a control in it": f"{_A}\x1b[3\0001\x7fm{_B}",
     "cursor": f"{_A}\x9b2C{_B}",
     "title": f"{_A}\x1b]0;x\x07{_B}",
     "zero width": f"{_A}\u200b{_B}",

@@ -1,13 +1,15 @@
 """Hide the user's own secrets, by their values: those of the environment and the hub's token, in whatever form.
 
 A server is given them or finds them, and may write them into its log and its answers. What is looked for are values
-as they are, in capitals or small letters, in base64, and as JSON, HTML, Python or an address quotes them. What is
-hidden has been cleaned before, or an escape sequence in the middle of a value would keep it from being known.
+as they are, in capitals or small letters, in base64, and as JSON, HTML, Python or an address quotes them, once or a few
+times over. What is hidden has been cleaned before, or an escape sequence in the middle of a value would keep it from
+being known.
 """
 
 from __future__ import annotations
 
 import binascii
+import html
 import json
 import os
 import re
@@ -37,7 +39,10 @@ _QUOTED = (
     r"(?i)(?<!\\)\\++(?:(?:u00|x)1b(?:\[[0-?]*[ -/]*[@-~]|\][^\\]{0,99}\\++(?:u00|x)07)|(?:u00|x)9b[0-?]*[ -/]*[@-~]"
     r"|(?-i:U)[0-9a-f]{8}|(?-i:u)[0-9a-f]{4}|x[0-9a-f]{2})"
 )
-_QUOTED_BYTES = _QUOTED.encode()  # compiled by `re` when a backslash is seen first: most commands see none
+# One character as JSON, JavaScript or Python quote it, and what may be quoted by them, by HTML or by an address.
+_ESCAPE = r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U000([0-9a-fA-F]{5})|([\"'/\\`]))"
+_QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
+_TIMES_QUOTED = 3
 _LINES = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -53,21 +58,23 @@ class OwnSecrets:
         """Whether one of the values may stand in `data`; quick, for logs are long."""
         if not self._needles:
             return False
-        small = data.lower()
-        return self._has_needle(small) or (
-            b"\\" in small and self._has_needle(re.sub(_QUOTED_BYTES, b"", data).lower())
+        if self._has_needle(data):
+            return True
+        # Compiled by `re` when a text is looked through first: most commands look through none.
+        return bool(re.search(_QUOTES, data)) and any(
+            map(self._occurs_plainly, _list_unquoted(data.decode(errors="replace")))
         )
 
     def hide(self, text: str, instead: str = LEFT_OUT) -> str:
         """Return clean `text` with `instead` in the place of each of the values."""
         if not self._needles:
             return text
-        if not self._is_free(text):
+        if self._occurs_plainly(text):
             text = self._pattern.sub(lambda _: instead, text)
-        # With marks on its letters, or with quoted characters between them, one can still read it.
-        bare = strip_marks(re.sub(_QUOTED, "", text) if "\\" in text else text)
-        if bare != text and not self._is_free(bare):
-            text = self._pattern.sub(lambda _: instead, bare)
+        # With marks on its letters, with quoted characters between them, or quoted as a whole, one can still read it.
+        for plain in _list_unquoted(text):
+            if self._occurs_plainly(plain):
+                text = self._pattern.sub(lambda _: instead, plain)
         return text
 
     def hide_cut(self, text: str, *, start: bool = False, end: bool = False, least: int = 1) -> str:
@@ -102,21 +109,51 @@ class OwnSecrets:
         alike = next((at for at, (a, b) in enumerate(zip(hidden, joined, strict=False)) if a != b), len(hidden))
         return hidden[min(alike, len(joined) - len(text)) :]
 
-    def _has_needle(self, small: bytes) -> bool:
+    def _occurs_plainly(self, text: str) -> bool:
+        return self._has_needle(text.encode(errors="surrogatepass"))
+
+    def _has_needle(self, data: bytes) -> bool:
+        small = data.lower()
         # One pattern of them all, which looks at each place for each of them, takes six times as long.
         for needle in self._needles:  # noqa: SIM110 - a generator would take as long as the search in a line
             if needle in small:
                 return True
         return False
 
-    def _is_free(self, text: str) -> bool:
-        return not self.occurs_in(text.encode(errors="surrogatepass"))
-
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         """The longest form first, so that nothing of it is left when another is a part of it."""
         forms = sorted(self._stands_alone.items(), key=lambda item: len(item[0]), reverse=True)
         return re.compile("|".join(_word(form) if alone else re.escape(form) for form, alone in forms), re.IGNORECASE)
+
+
+def _list_unquoted(text: str) -> Iterator[str]:
+    """Yield what a clean text says where quoted characters are left out of it, then with one quoting less each time.
+
+    All of it is clean and without marks on its letters. What is as the text before is left out.
+    """
+    before = text
+    bare = re.sub(_QUOTED, "", text) if "\\" in text else text
+    for _ in range(_TIMES_QUOTED + 1):
+        plain = strip_marks(bare)
+        if plain != before:
+            yield plain
+        before, text = plain, _unquote(text)
+        bare = "\n".join(map(strip_control_characters, text.split("\n")))
+
+
+def _unquote(text: str) -> str:
+    """Return a text whose quoted characters stand for themselves."""
+    if "\\" in text:
+        text = re.sub(_ESCAPE, _read_escape, text)
+    if "&" in text:
+        text = html.unescape(text)
+    return unquote(text) if "%" in text else text
+
+
+def _read_escape(escape: re.Match[str]) -> str:
+    digits = escape[1] or escape[2] or escape[3]
+    return chr(int(digits, 16)) if digits else escape[4]
 
 
 def _word(form: str) -> str:

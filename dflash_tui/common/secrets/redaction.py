@@ -29,7 +29,7 @@ _SECRETS = {
          r"SG\.[\w-]{16,}\.[\w-]{16,}|(?:lsv2|figd|tgp_v1)_\w{24,}|tvly-[\w-]{20,}|dop_v1_[a-f0-9]{32,}|"
          r"sq0[a-z]{3}-[\w-]{20,}|ATATT3[\w=-]{20,}|glrt-[\w-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|"
          r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
-         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*)"),
         ("private key", "private key-----",
          r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
         ("header", "authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),

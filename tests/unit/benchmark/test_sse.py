@@ -11,6 +11,7 @@ import pytest
 from dflash_tui.benchmark import sse
 from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS, MOST_TOKENS, AnswerBuffer
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
+from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.event_json import decode_recorded, encode
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
@@ -292,6 +293,26 @@ def test_a_kept_answer_is_bounded_and_holds_no_secret():
         assert long.cut
         assert "hf_x" not in long.text
         assert len(long.text) <= MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("before", [10, MOST_CHARACTERS - 1000, MOST_CHARACTERS + 5000, 1 << 17])
+@pytest.mark.parametrize(
+    "secret", ["hf_" + "x1" * 17, f"eyJ{'ab1_' * 400}.eyJ{'cd2-' * 400}.{'ef3' * 99}", "s3cret-0f-mine"]
+)
+def test_a_secret_in_an_answer_is_not_kept_as_tokens(before, secret, monkeypatch):
+    """One's own, one of a known form, or a long one; also where only what is beyond the kept text names it."""
+    monkeypatch.setenv("VLLM_API_KEY", "s3cret-0f-mine")
+    read_own_secrets()
+    answer = taken(piece("a " * (before // 2) + secret + " b", [1, 2]), ended(2)).build_answer()
+    assert answer.tokens == ()
+    assert secret[:12] not in answer.text
+    assert answer.cut == (before > MOST_CHARACTERS)
+
+
+def test_a_server_that_counts_down_has_no_speed():
+    """It would be shown as millions of tokens per second."""
+    done = taken(counted("a", 10_000_000), counted("b", 20_000_000), ended(40)).result()
+    assert ("20000000" in done.error, "40" in done.error) == (True, True)
 
 
 def test_when_tokens_came_is_kept(monkeypatch):

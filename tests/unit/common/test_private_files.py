@@ -4,6 +4,7 @@ import os
 import resource
 import stat
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -126,6 +127,41 @@ def test_a_recipe_by_its_path_that_all_may_write_is_named_and_not_used(tmp_path,
         output = capsys.readouterr()
         assert (f"ignoring {file}: it " in output.out + output.err) is refused
         assert (f"go-w {changed}" in output.out + output.err) is refused
+
+
+@pytest.mark.parametrize("way", ["own/deep/mine.yaml", "own/link.yaml", "own/chain.yaml", "own/folder/mine.yaml"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_recipe_that_everybody_can_replace_is_not_used(tmp_path, capsys, way, mode):
+    """In whatever folder above it, and over whatever links: one of them names another file tomorrow."""
+    recipe = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text()
+    (tmp_path / "own" / "deep").mkdir(parents=True)
+    (tmp_path / "open" / "deep").mkdir(parents=True)
+    for place in ("own/deep", "open/deep"):
+        (tmp_path / place / "mine.yaml").write_text(recipe)
+    (tmp_path / "open" / "link.yaml").symlink_to(tmp_path / "own" / "deep" / "mine.yaml")
+    (tmp_path / "own" / "link.yaml").symlink_to("../open/deep/mine.yaml")
+    (tmp_path / "own" / "chain.yaml").symlink_to(tmp_path / "open" / "link.yaml")
+    (tmp_path / "own" / "folder").symlink_to("../open/deep")
+    (tmp_path / ("own" if "deep" in way else "open")).chmod(mode)
+    assert main.main(["plan", str(tmp_path / way)]) == (2 if mode == 0o777 else 0)
+    assert ("ignoring" in capsys.readouterr().err) is (mode == 0o777)
+
+
+def test_an_own_recipe_that_links_to_what_everybody_can_replace_is_not_used(tmp_path, capsys):
+    """Also where the path to it begins in this program's own folder."""
+    shared = tmp_path / "open"
+    shared.mkdir()
+    (shared / "mine.yaml").write_text((paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text())
+    folder = paths.user_recipes_folder()
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").symlink_to(shared / "mine.yaml")
+    assert main.main(["recipes", "check", "mine"]) == 0
+    shared.chmod(0o777)
+    up = Path(os.path.relpath(shared / "mine.yaml", paths.PACKAGE_ROOT))
+    for words in (["recipes", "check", "mine"], ["plan", f"{paths.PACKAGE_ROOT}/{up}"]):
+        assert main.main(words) == 2
+        output = capsys.readouterr()
+        assert "everybody" in output.out + output.err
 
 
 def test_nobody_is_told_to_change_the_mode_of_a_device(capsys):

@@ -194,7 +194,10 @@ def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
     [
         r"p\u0026ss\u003cw0rd/+ \"é'\\end", r"p&ss<w0rd\/+ \"é'\\end", r"p&ss<w0rd/+ \"\u00e9'\\end",
         "p&amp;ss&lt;w0rd/+ &quot;é&#x27;\\end", r"""p&ss<w0rd/+ "é\'\\end""", "p%26ss%3Cw0rd%2F%2B+%22%C3%A9%27%5Cend",
-        "p%26ss%3cw0rd/%2b%20%22%c3%a9%27%5cend",
+        "p%26ss%3cw0rd/%2b%20%22%c3%a9%27%5cend", "p&amp;ss&lt;w0rd/+ &#34;é&#39;\\end", 'p&amp;ss&lt;w0rd/+ "é\'\\end',
+        "p&ss%3Cw0rd/+%20%22%C3%A9'%5Cend", "p%26ss%3Cw0rd%2F%2B%20%22%C3%A9'%5Cend",
+        r"p\u0026ss\u003Cw0rd/\u002B \u0022\u00E9\u0027\\end", r"p\u0026ss\u003cw0rd/+ \"é\u0027\\end",
+        r"p&ss<w0rd/+ \\\"\\u00e9'\\\\end",
     ],
 )  # fmt: skip
 def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):
