@@ -109,13 +109,13 @@ def _silence_asyncio() -> None:
 
 
 def _make_streams_safe() -> None:
-    """Never fail over a character that the terminal's encoding lacks, nor over a stream that the caller closed."""
+    """Never fail over what a stream's encoding lacks, in or out, nor over a stream that the caller closed."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-        elif isinstance(stream, io.TextIOWrapper) and name != "stdin":
-            stream.reconfigure(errors="replace")
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "replace")
 
 
 def _report_error(error: DflashError, *, as_json: bool) -> int:

@@ -129,10 +129,11 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
     for line in _read_lines(run.samples):
         try:
             event = msgspec.json.decode(line)
+            redacted = msgspec.json.encode(_redact_value(event))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # half-written
+            continue  # half-written, or none of ours
         exited = exited or (isinstance(event, dict) and event.get("event") == "exited")
-        yield msgspec.json.encode(_redact_value(event)) + b"\n"
+        yield redacted + b"\n"
     if not exited and not server_process.is_alive(run):  # only this machine can tell, and no observer recorded it
         yield encode(Exited(recording.open_recording(run).last_event_time(), None)) + b"\n"
 

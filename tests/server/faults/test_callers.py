@@ -49,6 +49,16 @@ def test_who_lists_while_servers_come_and_go_sees_whole_lines(launch):
     assert registry.list_broken_runs() == {}
 
 
+def test_an_answer_that_is_no_text_is_no():
+    """Where the locale's encoding is UTF-8, Python itself raises over such bytes."""
+    ask = "from dflash_tui.cli import console, main; main._make_streams_safe(); print(console.ask_yes('sure?'))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask], input=b"y\xff\n", env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"False\n")
+
+
 def test_a_suspended_server_is_stopped(launch):
     """It cannot obey SIGTERM; SIGKILL ends it."""
     server = launch("deaf")
