@@ -63,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     tighten_umask()
     read_own_secrets()
     words = order_words(sys.argv[1:] if argv is None else argv, COMMANDS)
-    parser = build_parser(words[0] if words else "")
-    args = parser.parse_args(words)
+    as_json = "--json" in words
     try:
+        args = build_parser(words[0] if words else "").parse_args(words)
+        as_json = args.json
         return _dispatch(args)
     except DflashError as error:
-        return _report_error(error, as_json=args.json)
+        return _report_error(error, as_json=as_json)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -76,12 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RuntimeError, ExceptionGroup, MemoryError, OSError) as error:
         if limit := explain_resource_limit(error):
             _silence_asyncio()
-            return _report_error(limit, as_json=args.json)
+            return _report_error(limit, as_json=as_json)
         if not isinstance(error, OSError):
             raise
         # A full disk, a folder that is not ours or may only be read.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=args.json)
+        return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=as_json)
 
 
 @contextmanager

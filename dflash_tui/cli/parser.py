@@ -315,7 +315,6 @@ def _add_patch(patch: argparse.ArgumentParser) -> None:
         action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
         if name in {"apply", "revert"}:
             add_option(action, "--dry-run", action="store_true", help="say what it would do, and change nothing")
-        if name == "apply":
             add_trust_option(action)
         add_plan_options(action)
         add_json_option(action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.common.errors import UsageError
@@ -31,13 +31,15 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
         recipe_trust.trust_shown(untrusted)
 
 
-def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
-    """Return when patches may be brought into an engine: they are ours, or the user says yes to them.
+def confirm_patch_trust(
+    patches: Iterable[Patch], engine: Engine, args: argparse.Namespace, reverted: Collection[str] = ()
+) -> None:
+    """Return when patches may be brought into an engine, or stay as others are `reverted`: the user says yes to them.
 
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
-    if untrusted := recipe_trust.list_untrusted_patches(patches, engine):
+    if untrusted := recipe_trust.list_untrusted_patches(patches, engine, reverted):
         if not args.trust:
             lines = list_power_lines(list_patch_powers(untrusted))
             error = recipe_trust.build_untrusted_patch_error(untrusted)

@@ -85,13 +85,17 @@ def trust_shown(untrusted: Untrusted) -> None:
     _add_hashes(untrusted.names)
 
 
-def list_untrusted_patches(patches: Iterable[Patch], engine: Engine) -> tuple[Patch, ...]:
+def list_untrusted_patches(
+    patches: Iterable[Patch], engine: Engine, reverted: Collection[str] = ()
+) -> tuple[Patch, ...]:
     """Return those of `patches` that the user has to be asked about before they are brought into `engine`.
 
-    So are those that are in it in another edition: a neighbour in the same file brings in the newer one.
+    So are those that are in it in another edition and stay: a neighbour in the same file brings in the newer one, also
+    where it is itself one of the `reverted`.
     """
     patches_by_name = {patch.name: patch for patch in patch_file.load_all_patches()[0]}
-    applied = (patches_by_name[name] for name in status.list_applied_patches(engine) if name in patches_by_name)
+    staying = [name for name in status.list_applied_patches(engine) if name not in reverted]
+    applied = (patches_by_name[name] for name in staying if name in patches_by_name)
     candidates = {patch.name: patch for patch in (*patches, *applied)}
     return tuple(_keep_untrusted(candidates.values()))
 

@@ -237,7 +237,8 @@ def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
     assert "# first" in patched.read_text()
     assert run(capsys, "engine", "install", "fake")[0] == 0
     write_patch(MINE, "second")
-    for words in (by_name, ("patch", "apply", "fake"), ("engine", "install", "fake")):
+    beside = ("patch", "revert", "--engine", str(patched.parents[5]), "--only", "dflash-aux-layers")
+    for words in (by_name, ("patch", "apply", "fake"), ("engine", "install", "fake"), beside):
         assert run(capsys, *words)[0] == 2
     assert "# first" in patched.read_text()
     assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0

@@ -205,11 +205,14 @@ class PatchScreen(Dialog[None]):
         ask_patch_trust(self.app, patches.add, engine, lambda: self.act(work))
 
     def action_revert(self) -> None:
+        if self.view is None or (engine := self.view.engine) is None:
+            return
         ours = self._ours
 
         def revert(sure: bool | None) -> None:
             if sure:
-                self.act(lambda engine: patcher.revert_patches(engine, ours))
+                work = partial(patcher.revert_patches, names=ours)
+                ask_patch_trust(self.app, (), engine, lambda: self.act(work), reverted=ours)
 
         detail = "The files are restored byte for byte. A launch applies the patches that it needs again."
         self.app.push_screen(Confirm(f"Revert {', '.join(ours)}?", detail, "revert"), revert)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -66,9 +66,15 @@ def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callab
     _ask(app, question, untrusted.powers, lambda: recipe_trust.trust_shown(untrusted), then)
 
 
-def ask_patch_trust(app: App[Any], patches: Sequence[Patch], engine: Engine, then: Callable[[], object]) -> None:
-    """Go on with `then` when patches may be brought into an engine, after asking where that is not known."""
-    untrusted = recipe_trust.list_untrusted_patches(patches, engine)
+def ask_patch_trust(
+    app: App[Any],
+    patches: Sequence[Patch],
+    engine: Engine,
+    then: Callable[[], object],
+    reverted: Collection[str] = (),
+) -> None:
+    """Go on with `then` when patches may be in an engine that are brought in, or stay as others are `reverted`."""
+    untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
     question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
     _ask(app, question, list_patch_powers(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
 

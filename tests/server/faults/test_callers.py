@@ -49,6 +49,12 @@ def test_who_lists_while_servers_come_and_go_sees_whole_lines(launch):
     assert registry.list_broken_runs() == {}
 
 
+def test_a_mistake_in_a_home_that_is_no_text_is_an_error():
+    """What is near a misspelt command is looked for among recipes, whose folder cannot be named."""
+    done = run("lauch", HOME=os.fsdecode(b"/tmp/\xff\xfe"))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
 def test_an_answer_that_is_no_text_is_no():
     """Where the locale's encoding is UTF-8, Python itself raises over such bytes."""
     ask = "from dflash_tui.cli import console, main; main._make_streams_safe(); print(console.ask_yes('sure?'))"

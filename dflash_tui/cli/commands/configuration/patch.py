@@ -194,6 +194,8 @@ def revert(args: argparse.Namespace) -> int:
     """Revert the patches that we applied: those of the recipe, of --only, or all."""
     scope = _scope(args)
     names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
+    if names is not None and not args.dry_run:
+        confirm_patch_trust((), scope.engine, args, reverted=names)
     outcome = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
     _print_outcome(outcome, args, "would be reverted" if args.dry_run else "reverted", "nothing to revert")
     return 0
