@@ -185,7 +185,7 @@ def _judge_speculation(key: str, value: Any) -> Iterator[Power]:
 
 
 def _judge_variable(name: str, value: str | None) -> Iterator[Power]:
-    if value is None or name in harmless.VARIABLES or (name in harmless.CACHE_FOLDERS and _is_in_cache(value)):
+    if value is None or harmless.is_harmless_variable(name, value):
         return
     source = _describe_source(name, value)
     if _is_open(name, value):
@@ -197,10 +197,6 @@ def _judge_variable(name: str, value: str | None) -> Iterator[Power]:
 
 def _build_power(source: str, meaning: tuple[PowerKind, str]) -> Power:
     return Power(meaning[0], source, meaning[1])
-
-
-def _is_in_cache(value: str) -> bool:
-    return value.startswith("{cache}/") and ".." not in value.split("/")
 
 
 def _judge_engine(spec: EngineSpec) -> Iterator[Power]:

@@ -241,6 +241,11 @@ def test_an_endpoint_of_this_machine_is_said_and_not_open(endpoint):
         ("VLLM_CACHE_ROOT", "{cache}/../../x", STEERS), ("VLLM_CACHE_ROOT", "{cache}x", STEERS),
         ("HF_HOME", "/tmp", STEERS), ("VLLM_SERVER_DEV_MODE", "1", STEERS), ("SOMETHING", "1", UNKNOWN),
         ("VLLM_SOMETHING", "1", UNKNOWN), ("hf_hub_offline", "1", STEERS),
+        ("FLASHINFER_CUDA_ARCH_LIST", "9.0a,code=sm_90a;id>/tmp/PWNED;true", CODE),
+        ("TORCH_CUDA_ARCH_LIST", "9.0 -ccbin", CODE), ("FLASHINFER_WORKSPACE_BASE", "{cache}/$(id)", STEERS),
+        ("VLLM_NO_USAGE_STATS", "0", SENDS), ("VLLM_DO_NOT_TRACK", "", SENDS), ("DO_NOT_TRACK", "0", SENDS),
+        ("HF_HUB_DISABLE_TELEMETRY", "no", SENDS), ("HF_HUB_OFFLINE", "0", SENDS), ("TRANSFORMERS_OFFLINE", "", SENDS),
+        ("VLLM_TRACE_FUNCTION", "1", UNKNOWN),
     ],
 )  # fmt: skip
 def test_variables(name, value, kind):
@@ -250,6 +255,26 @@ def test_variables(name, value, kind):
 def test_variables_that_people_copy_from_older_setups_do_no_harm():
     env = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_FLASH_ATTN_VERSION": "2"}
     assert powers_of(env=env | {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == ()
+
+
+@pytest.mark.parametrize("sign", [*";&|$`<>()\"'\\=/{}*?!#~%@^[]\t\n", " -x"])
+def test_a_variable_does_no_harm_only_with_a_plain_value(sign):
+    """What a library makes of it may be a compiler's command, which a shell reads."""
+    for name in harmless_options.VARIABLES:
+        assert powers_of(env={name: f"9.0a{sign}"}) != ()
+        assert powers_of(env={name: f"9.0a{sign}1"}) != ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_CUDA_ARCH_LIST", "9.0 12.1+PTX"), ("FLASHINFER_CUDA_ARCH_LIST", "9.0a 12.0f"), ("MAX_JOBS", "8"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:64"), ("CUDA_VISIBLE_DEVICES", "-1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "0-7,9"), ("VLLM_LOGGING_PREFIX", ""), ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
+    ],
+)  # fmt: skip
+def test_plain_values_of_variables(name, value):
+    assert powers_of(env={name: value}) == ()
 
 
 def test_variables_that_do_no_harm():
