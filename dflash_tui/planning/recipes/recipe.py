@@ -121,7 +121,7 @@ class RecipeFailure(_Strict, frozen=True):
     """A failure that is known to happen with this pair."""
 
     sign: Text
-    """What the log says then, as text or as a regular expression."""
+    """What a line of the log says then, as text; `.*` in it stands for anything."""
     cause: Prose
     """Why it happens."""
     fix: Prose

@@ -256,7 +256,7 @@ def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
 
 
 def test_what_the_recipe_knows_comes_first():
-    """A recipe's own cause and fix stand before the table's; a sign that is no pattern is taken as text."""
+    """A recipe's own cause and fix stand before the table's."""
     known = RecipeFailure(
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"
     )
@@ -269,6 +269,24 @@ def test_what_the_recipe_knows_comes_first():
     found = diagnose_run(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
     assert found is not None
     assert (found.kind, found.cause) == ("recipe", "the compile cache")
+
+
+@pytest.mark.parametrize(
+    ("sign", "shows"),
+    [
+        ("(broken", True), ("FLASH.*of memory", True), ("of memory.*FLASH", False), (".*FLASH.*", True),
+        ("FLASH.*other", False), ("other.*FLASH", False), ("a{99999999999}", False), ("(" * 2000 + ")" * 2000, False),
+        ("(.+\\s?)+$x", False), ("^([\\w:]+\\s?)*$", False), (".*a" * 1000 + "z", False), ("FLASH.{2}|memory", False),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_a_sign_of_a_recipe_is_text_with_gaps(sign, shows):
+    """Whoever shares a recipe cannot make a diagnosis end in an error or last for ever; a gap stays in its line."""
+    text = "ValueError: FLASH (broken is out of memory " + "a" * 4000 + "\nthe other line"
+    failure = RecipeFailure(sign=sign, cause="the recipe knows", fix="no")
+    diagnosis = diagnose_run(written(text), (failure,))
+    assert diagnosis is not None
+    assert (diagnosis.cause == "the recipe knows") == shows
 
 
 def test_a_server_that_answers_badly_is_explained_while_it_runs(snapshot):
