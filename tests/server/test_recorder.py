@@ -357,7 +357,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
     run = launch()
     wait_until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
-    command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]
+    command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     check_lines("bench", done.stdout.splitlines())
     events = [json.loads(line) for line in done.stdout.splitlines()]

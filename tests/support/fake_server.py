@@ -16,6 +16,7 @@ by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends ea
 asked for, one per character.
 """
 
+import itertools
 import json
 import math
 import os
@@ -24,7 +25,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -132,7 +133,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
         self.think_and_call(body.get("tools") if "calls" in WORDS else None)
-        pieces, named = (WHOLE,) if SAYS else PIECES, json.loads(asked).get("return_token_ids")
+        named = body.get("return_token_ids")
+        pieces = cut_pieces((WHOLE,) if SAYS else PIECES, body.get("max_tokens", 40) if named else math.inf)
         stays = number <= STAYS
         for piece in pieces:
             time.sleep(600 if stays and piece is pieces[-1] else PACE)
@@ -166,6 +168,13 @@ class Handler(BaseHTTPRequestHandler):
     def event(self, body: object) -> None:
         self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
         self.wfile.flush()
+
+
+def cut_pieces(pieces: Sequence[str], length: float) -> list[str]:
+    """Return the pieces of an answer of so many characters at most."""
+    ends = itertools.accumulate(map(len, pieces))
+    left = ((piece, min(len(piece), length - end + len(piece))) for piece, end in zip(pieces, ends, strict=True))
+    return [piece[: int(room)] for piece, room in left if room > 0]
 
 
 def endless(handler: Handler) -> None:
