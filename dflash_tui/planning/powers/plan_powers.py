@@ -34,6 +34,9 @@ _UNKNOWN = (PowerKind.UNKNOWN, "is not on the list of what is known to be harmle
 _EVENTS = "kv-events-config"
 _EVENTS_DEFAULT = "tcp://*:5557"
 _ADDRESS_KEY = re.compile(r"(?:ip|host|addr|address|endpoint)s?$", re.IGNORECASE)
+# An endpoint of which all who read it make the same; libzmq takes the last colon for the port's, and % for a zone.
+_PLAIN_ENDPOINT = re.compile(r"[A-Za-z0-9+.-]+://(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::(?:[0-9]+|\*))?")
+_NO_SOCKETS = frozenset({"http", "https", "ipc", "inproc", "file"})
 _LONGEST = 120
 
 
@@ -279,8 +282,12 @@ def _starts_json(value: Any) -> bool:
 def _is_open(key: str, value: Any) -> bool:
     """Whether a value is an address by which a server listens on all of a machine's."""
     text = str(value).strip()
-    if "://" not in text and not _ADDRESS_KEY.search(key):
+    scheme, separator, _ = text.lower().partition("://")
+    if not separator and not _ADDRESS_KEY.search(key):
         return False
+    is_socket = scheme == "tcp" or (scheme not in _NO_SOCKETS and _ADDRESS_KEY.search(key))
+    if separator and is_socket and not _PLAIN_ENDPOINT.fullmatch(text):
+        return True
     host = _parse_host(text)
     if key == "replay_endpoint":  # vLLM binds it always, the others only when they are of all addresses
         return not _is_local(text)
@@ -315,7 +322,7 @@ def _is_local(endpoint: str) -> bool:
 
 def _parse_host(endpoint: str) -> str:
     """Return the host of `tcp://HOST:PORT`, of `HOST:PORT` or of a host alone, without brackets."""
-    host = endpoint.rpartition("://")[2].partition("/")[0]
+    host = (endpoint.partition("://")[2] or endpoint).partition("/")[0].rpartition("@")[2]
     if bracketed := re.match(r"\[([^\]]*)\]", host):
         return bracketed[1]
     try:

@@ -122,6 +122,8 @@ def test_no_beginning_of_a_name_and_no_key_hides_a_power():
         ("hf-config-path", "gs://bucket/x", SENDS),
         ("lora-modules", ['{"name": "a", "path": "s3://bucket/x"}'], SENDS),
         ("hf-overrides", {"text_config": {"x": "https://elsewhere"}}, SENDS),
+        ("tokenizer", "https://elsewhere/://localhost", SENDS),
+        ("tokenizer", "https://localhost:1@elsewhere/x", SENDS),
         ("allowed-local-media-path", "/", STEERS),
         ("chat-template", "/tmp/x.jinja", STEERS),
         ("generation-config", "/tmp/x", UNKNOWN),
@@ -182,7 +184,9 @@ def test_a_flag_is_judged_by_the_release():
     [
         "tcp://*:45557", "tcp://0.0.0.0:1", "tcp://0:1", "tcp://0x0:1", "tcp://0.0:1", "tcp://[::]:1", "tcp://:::1",
         "tcp://[::ffff:0.0.0.0]:1", "tcp://[fe80::1]:1", "tcp://eth0;*:1",
-        "tcp://eth0:*", "tcp://eth0:1/*", "tcp://192.0.2.1:*",
+        "tcp://eth0:*", "tcp://eth0:1/*", "tcp://192.0.2.1:*", "tcp://*%1://localhost/:45557", "tcp://localhost%1:5",
+        "tcp://0.0.0.0://127.0.0.1:5", "tcp://[::%1]:5", "tcp://127.0.0.1:5:6", "tcp://localhost:5/x", "tcp://::1:5",
+        "epgm://0;239.192.1.1:5555", "tcp://a@localhost:5", "tcp://localhost :5",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["mapping", "text", "dotted", "short"])
