@@ -38,8 +38,9 @@ from dflash_tui.planning.server_command import (
 from dflash_tui.planning.start_measures import ChosenMeasures, StartConditions
 
 _OPEN = (
-    "it listens on {}: other machines can send requests with the key in VLLM_API_KEY, and read /metrics without; "
-    "nothing is encrypted"
+    "it listens on {}: other machines can send requests, also without the key in VLLM_API_KEY: vLLM asks for it under "
+    "/v1 and few other paths, not for answers of /invocations, nor for /tokenize or /metrics; nothing is encrypted; "
+    "safer is 127.0.0.1 behind an ssh tunnel, or behind a reverse proxy that passes on /v1 alone"
 )
 _JOINED = (
     "{} hosts join on ports that ask for no key, and what is sent there can run code: let nobody else reach the link"

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import requests
 from msgspec.structs import replace
 
 from dflash_tui.planning.plan_builder import build_plan
@@ -16,6 +17,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 from tests.cli.test_recipe_commands import SHIPPED
+from tests.support import wheels
 
 CODE, PORT, SENDS, STEERS, UNKNOWN = PowerKind
 
@@ -375,6 +377,26 @@ def test_other_releases_than_the_recipes_own_count_too():
     powers = list_recipe_powers(recipe, ["main"])
     assert {power.source.partition("=")[0] for power in powers if power.kind is CODE} == {"--reasoning-parser"}
     assert {power.kind for power in powers} == {UNKNOWN, CODE}
+
+
+def test_the_warning_of_an_open_server_says_what_needs_no_key():
+    plan = build_plan(resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"host": "0.0.0.0"}))
+    warning = next(text for text in plan.warnings if "it listens on 0.0.0.0" in text)
+    assert "without the key in VLLM_API_KEY" in warning
+    assert all(word in warning for word in ("/v1", "/invocations", "/tokenize", "/metrics", "ssh tunnel"))
+
+
+@pytest.mark.index
+def test_vllm_asks_for_a_key_under_few_paths_alone():
+    """Else the warning and SECURITY.md say too little or too much."""
+    path = "entrypoints/serve/middleware/authenticate.py"
+    try:
+        text = wheels.read("vllm", "0.33.0", {path})[path]
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    assert text is not None
+    assert 'GUARDED_PREFIX = ("/v1", "/v2", "/inference", "/cohere")' in text
+    assert "url_path.startswith(GUARDED_PREFIX) and not self.verify_token(headers)" in text
 
 
 def test_what_others_reach_makes_a_plan_open():
