@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dflash_tui.common.control_characters import strip_control_characters
+from dflash_tui.common.control_characters import strip_lines
 from dflash_tui.common.sanitizer import clean_json_value
 from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.readings import Whole
@@ -54,7 +54,7 @@ class AnswerBuffer:
         text = "".join(self._pieces)
         cut = self._room < 0
         safe_text = redact_secrets(clean_json_value(text, one_line=False))
-        holds_secret = safe_text != "\n".join(map(strip_control_characters, text.split("\n")))
+        holds_secret = safe_text != strip_lines(text)
         names_all = len(self._tokens) == count <= MOST_TOKENS
         tokens = self._tokens if names_all and not holds_secret and not cut else []
         if cut:  # at its end there may be half a secret

@@ -38,6 +38,11 @@ def strip_control_characters(text: str) -> str:
     return _compile(_FLOOD).sub(r"\1", plain.expandtabs(4))
 
 
+def strip_lines(text: str) -> str:
+    """Return `text` with each of its lines as `strip_control_characters` has it."""
+    return "\n".join(map(strip_control_characters, text.split("\n")))
+
+
 def strip_marks(text: str) -> str:
     """Return `text` without accents and other marks that are put on the letter before them."""
     return text if text.isascii() else _compile(_MARK).sub("", text)

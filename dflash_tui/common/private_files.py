@@ -20,8 +20,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-
-
 _MOST_STEPS = 500  # of a path, links included: a circle of links has an end
 
 

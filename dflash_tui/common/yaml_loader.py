@@ -57,7 +57,7 @@ def refuse_untrusted_file(path: Path) -> None:
         RecipeError: others may have written it.
     """
     place = Path(os.path.normpath(path.absolute()))
-    if place == path.resolve() and place.is_relative_to(paths.PACKAGE_ROOT.parent):  # shipped: as it was installed
+    if place.is_relative_to(paths.PACKAGE_ROOT.parent) and place == path.resolve():  # shipped: as it was installed
         return
     ours = place.is_relative_to(paths.config_folder())
     top = paths.config_folder() if ours else place.parent

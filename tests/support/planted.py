@@ -2,7 +2,7 @@
 
 import base64
 
-from dflash_tui.common.control_characters import strip_control_characters, strip_marks
+from dflash_tui.common.control_characters import strip_lines, strip_marks
 
 KEY = "Pl4nted-Pl4nted-k3y/zQ"
 _A, _B = KEY[:9], KEY[9:]
@@ -35,6 +35,6 @@ ALL = " | ".join(FORMS.values())
 
 def is_in(text: str) -> bool:
     """Whether somebody could read the key in a text, in any form."""
-    plain = strip_marks("\n".join(map(strip_control_characters, text.split("\n")))).lower()
+    plain = strip_marks(strip_lines(text)).lower()
     coded = [base64.b64encode(b"\0" * at + KEY.encode()).decode()[(0, 2, 3)[at] : -4].lower() for at in range(3)]
     return any(form in plain for form in (KEY.lower(), KEY.lower().replace("/", "%2f"), *coded))

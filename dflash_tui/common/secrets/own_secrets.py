@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from urllib.parse import quote, quote_plus, unquote
 
-from dflash_tui.common.control_characters import strip_control_characters, strip_marks
+from dflash_tui.common.control_characters import strip_control_characters, strip_lines, strip_marks
 from dflash_tui.common.secrets import hub_token
 from dflash_tui.common.secrets.secret_names import is_secret
 
@@ -138,8 +138,9 @@ def _list_unquoted(text: str) -> Iterator[str]:
         plain = strip_marks(bare)
         if plain != before:
             yield plain
-        before, text = plain, _unquote(text)
-        bare = "\n".join(map(strip_control_characters, text.split("\n")))
+        if (unquoted := _unquote(text)) == text:
+            return
+        before, text, bare = plain, unquoted, strip_lines(unquoted)
 
 
 def _unquote(text: str) -> str:
