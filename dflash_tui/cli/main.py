@@ -110,7 +110,7 @@ def _silence_asyncio() -> None:
 
 
 def _make_streams_safe() -> None:
-    """Never fail over what a stream's encoding lacks, in or out, nor over a stream that the caller closed."""
+    """Never fail over a character that a stream's encoding lacks, nor over a stream that the caller closed."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -34,7 +34,7 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
 def confirm_patch_trust(
     patches: Iterable[Patch], engine: Engine, args: argparse.Namespace, reverted: Collection[str] = ()
 ) -> None:
-    """Return when patches may be brought into an engine, or stay as others are `reverted`: the user says yes to them.
+    """Return when patches may be in an engine: those to bring in, and those that stay where others are `reverted`.
 
     Raises:
         UsageError: the user said no, or cannot be asked.

@@ -168,7 +168,7 @@ def replacement_problem(path: Path) -> str:
     """Return why a file or folder is not trusted: everybody can replace it, or a link on the way to it."""
     for place in _trace_links(path):
         if problem := _describe_writers(place, shareable=True, named=True):
-            return problem if place == path else f"is reached over {place}, which {problem}"
+            return problem if place == path else f"is reached through {place}, which {problem}"
     return ""
 
 

@@ -73,7 +73,7 @@ def ask_patch_trust(
     then: Callable[[], object],
     reverted: Collection[str] = (),
 ) -> None:
-    """Go on with `then` when patches may be in an engine that are brought in, or stay as others are `reverted`."""
+    """Go on with `then` when patches may be in an engine, after asking: those to bring in, and those that stay."""
     untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
     question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
     _ask(app, question, list_patch_powers(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
