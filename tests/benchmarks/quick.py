@@ -82,6 +82,7 @@ def _child(asked: Mapping[str, Any]) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, path in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
         os.dup2(os.open(str(path), flags if number else os.O_RDONLY, 0o600), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the parent has read from the one before
     os.environ.update(asked["env"])
     from dflash_tui.cli.main import main
 

@@ -45,7 +45,7 @@ PIECES = (
     " speculative.",
     *([GIVEN["adds"]] if "adds" in GIVEN else []),
 )
-steps = chats = 0
+steps, answers, chats = 0.0, 0, 0
 
 
 def counted(done: float, accepted: float) -> dict[str, float]:
@@ -107,17 +107,17 @@ class Handler(BaseHTTPRequestHandler):
         """Return why a chat is refused although its key is right; empty when it is not."""
         if SAYS:
             os.write(1, f"{SAYS}\n".encode(errors="surrogateescape"))
-        if SAYS and steps:
+        if SAYS and answers:
             return json.dumps({"error": {"message": WHOLE}}, ensure_ascii=False).encode()
         return b'{"error":{"message":"no \x1b[31mthanks"}}' if "refuse" in WORDS else b""
 
     def do_POST(self) -> None:
-        global steps, chats  # noqa: PLW0603 - the numbers that the server has
+        global chats  # noqa: PLW0603 - the number that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if "log" in WORDS:
             print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
         number = chats = chats + 1
-        time.sleep(600 if (steps and "sleepy" in WORDS) or str(number) == GIVEN.get("holds") else SLOW)
+        time.sleep(600 if (answers and "sleepy" in WORDS) or str(number) == GIVEN.get("holds") else SLOW)
         if refusal := self.unauthorized():
             self.answer(refusal, 401)
             return
@@ -125,16 +125,16 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(refusal, 400)
             return
         body = json.loads(asked)
-        # The greedy request before the first one counts for nothing: what misbehaves does so from the first one on.
-        steps += 0 if not steps and body.get("temperature") == 0 and body.get("max_tokens") == 8 else 10
-        if steps >= 10 * DIES:
+        length = body.get("max_tokens", 40)
+        count_answer(length, greedy=body.get("temperature") == 0)
+        if answers >= DIES:
             os._exit(1)
         self.send_response(200)
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
         self.think_and_call(body.get("tools") if "calls" in WORDS else None)
         named = body.get("return_token_ids")
-        pieces = cut_pieces((WHOLE,) if SAYS else PIECES, body.get("max_tokens", 40) if named else math.inf)
+        pieces = cut_pieces((WHOLE,) if SAYS else PIECES, length if named else math.inf)
         stays = number <= STAYS
         for piece in pieces:
             time.sleep(600 if stays and piece is pieces[-1] else PACE)
@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         elif "silent" not in WORDS:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
             told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
-            tokens = sum(map(len, pieces)) if named else min(40, body.get("max_tokens", 40))
+            tokens = sum(map(len, pieces)) if named else min(40, length)
             usage = {"completion_tokens": tokens, "prompt_tokens": 9}
             self.event({"choices": [], "usage": usage} | ({"metrics": told} if "telling" in WORDS else {}))
         self.wfile.write(b"data: [DONE]\n\n")
@@ -168,6 +168,14 @@ class Handler(BaseHTTPRequestHandler):
     def event(self, body: object) -> None:
         self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
         self.wfile.flush()
+
+
+def count_answer(length: int, *, greedy: bool) -> None:
+    """Count an answer of so many tokens, 40 at most: four in each step."""
+    global steps, answers
+    # The greedy request before the first one counts for nothing: what misbehaves does so from the first one on.
+    if answers or not greedy or length != 8:
+        steps, answers = steps + min(10, length / 4), answers + 1
 
 
 def cut_pieces(pieces: Sequence[str], length: float) -> list[str]:
