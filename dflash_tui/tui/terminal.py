@@ -22,11 +22,12 @@ from rich.text import Text
 from textual.app import App, ScreenError
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
-from textual.events import Event, InputEvent, Key, Ready
+from textual.events import Event, InputEvent, Key, Paste, Ready
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.signal import Signal
+from textual.widgets import Input
 
 from dflash_tui.common.errors import explain_resource_limit
 from dflash_tui.common.sanitizer import ACTS, clean_line, clean_lines, escape_control_characters
@@ -81,7 +82,8 @@ class CachedStylesheet(Stylesheet):
 class TerminalApp(App[str]):
     """A Textual app that writes no control characters, reports a crash without secrets and survives fast resizing.
 
-    It drops what is typed before the first frame, and says in one line what other apps say in toasts.
+    It drops what is typed before the first frame, takes what is typed into a field in its order, and says in one line
+    what other apps say in toasts.
     """
 
     def __init__(self) -> None:
@@ -107,7 +109,24 @@ class TerminalApp(App[str]):
                 return
             if isinstance(event, Key):
                 self._set_status(None)
+        if isinstance(event, Key | Paste) and not event.is_forwarded and isinstance(field := self.focused, Input):
+            if await self._write(field, event):
+                return
         await super().on_event(event)
+
+    async def _write(self, field: Input, event: Key | Paste) -> bool:
+        """Do at once what is typed into a field or pasted; return whether it did anything.
+
+        Textual itself queues letters for the field, but does what keys with priority do before they are taken from
+        there, and what other keys do after later letters, too: of keys that come together, some would be lost.
+        """
+        if isinstance(event, Key):
+            if await self._check_bindings(event.key, priority=True):
+                return True
+            if not event.is_printable:
+                return await self._check_bindings(event.key)
+        await field.on_event(event)
+        return True
 
     def notify(
         self,

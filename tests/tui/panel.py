@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -47,6 +48,12 @@ async def wait_for(pilot: Pilot[str], true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, text(panel) if isinstance(panel, DflashApp) else "it did not happen"
         await pilot.pause(0.05)
+
+
+def press_at_once(panel: DflashApp, *keys: str | Paste) -> None:
+    """Press keys and paste without letting the panel work in between, as where all of it comes in one packet."""
+    for key in keys:
+        panel.post_message(Key(key, key if len(key) == 1 else None) if isinstance(key, str) else key)
 
 
 async def shows(pilot: Pilot[str], *parts: str) -> None:

@@ -159,7 +159,7 @@ class OptionsDialog(Dialog[None]):
         entry.border_title = Content(row.name)
         entry.display = True
         self.add_class("-typing")
-        entry.focus()
+        self.set_focus(entry)  # at once, for what is typed right behind
         self.refresh_bindings()
 
     def action_leave(self) -> None:
@@ -204,7 +204,7 @@ class OptionsDialog(Dialog[None]):
         self.editing = ""
         self.remove_class("-typing")
         self.query_one(Input).display = False
-        self.query_one(OptionList).focus()
+        self.set_focus(self.query_one(OptionList))
         self.draw()
         self.refresh_bindings()
 

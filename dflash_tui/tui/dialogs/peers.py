@@ -44,6 +44,7 @@ class PeerDialog(Dialog[Hosts | None]):
     def __init__(self, chosen: Hosts, used: Sequence[Hosts]) -> None:
         super().__init__()
         self.chosen = chosen
+        self.refused: str | None = None
         self.offered: list[Hosts] = list(dict.fromkeys([(), *((chosen,) if chosen else ()), *used]))
 
     def compose(self) -> ComposeResult:
@@ -73,13 +74,15 @@ class PeerDialog(Dialog[Hosts | None]):
             self.dismiss(self.offered[place])
         else:
             self.query_one(Input).display = True
-            self.query_one(Input).focus()
+            self.set_focus(self.query_one(Input))  # at once, for what is typed right behind
 
     def _take_typed(self) -> None:
-        hosts = tuple(self.query_one(Input).value.split())
+        typed = self.query_one(Input).value
+        hosts = tuple(typed.split())
         try:
             transport.check_hosts(hosts)
         except UsageError as error:
+            self.refused = typed
             self.query_one("#change", Static).update(render_error(error.what, error.evidence, error.hint))
             return
         self.dismiss(hosts)
@@ -95,4 +98,6 @@ class PeerDialog(Dialog[Hosts | None]):
     @on(Input.Changed, "#option")
     def _on_typed(self, message: Input.Changed) -> None:
         message.stop()
-        self.query_one("#change", Static).update(Content(""))
+        if message.value != self.refused:  # whose letters may be told of later than its enter
+            self.refused = None
+            self.query_one("#change", Static).update(Content(""))

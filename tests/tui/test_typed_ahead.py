@@ -1,0 +1,104 @@
+"""Text, keys that edit it and enter that come at once, as over a slow ssh or on a busy machine: each has its turn."""
+
+import os
+import signal
+
+import pytest
+from textual.events import Paste
+from textual.widgets import Input, OptionList
+
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.drafters import DrafterDialog
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.dialogs.options import OptionsDialog
+from dflash_tui.tui.dialogs.peers import PeerDialog
+from tests.tui.conftest import a_recipe
+from tests.tui.panel import app, press_at_once, shows, text, wait_for
+
+RECIPE = recipe_loader.find_recipe("gemma-4-31b")
+
+
+def typing(panel: DflashApp) -> bool:
+    """Return whether a field takes what is typed."""
+    return isinstance(panel.focused, Input) and panel.focused.is_mounted
+
+
+@pytest.mark.parametrize("key", ["a", "f"])
+async def test_what_varies_is_what_was_typed_before_enter(key):
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press(key)
+        await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
+        dialog = panel.screen
+        assert isinstance(dialog, NewExperiment)
+        await wait_for(pilot, lambda: dialog.planned is not None)
+        await pilot.press("v")
+        await wait_for(pilot, lambda: typing(panel))
+        press_at_once(panel, *"old", "ctrl+u", *"mode=eager,compilx", "backspace", "e", "enter")
+        await wait_for(pilot, lambda: not dialog.typing and dialog.planned is not None)
+        assert dialog.vary == "mode=eager,compile"
+
+
+async def test_an_option_is_what_was_typed_before_enter_also_right_behind_the_enter_that_opens_its_field():
+    panel = app({RECIPE.name: RECIPE})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("o")
+        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        settings = lambda: panel.launch_screen.choice.request(RECIPE).settings  # noqa: E731
+        press_at_once(panel, "enter", "ctrl+u", *"4096", "enter")
+        await wait_for(pilot, lambda: settings() == {"max-model-len": "4096"})
+        await wait_for(pilot, lambda: isinstance(panel.focused, OptionList))
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: typing(panel))
+        press_at_once(panel, *"x", "ctrl+u", Paste("2048"), "enter")
+        await wait_for(pilot, lambda: settings() == {"max-model-len": "2048"})
+
+
+async def test_a_model_is_looked_up_as_it_was_typed_before_enter(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(DrafterDialog, "look_up", lambda _, model: asked.append(model))
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("n")
+        await wait_for(pilot, lambda: isinstance(panel.screen, DrafterDialog) and typing(panel))
+        press_at_once(panel, "ctrl+u", *"owner/big", "enter")
+        await wait_for(pilot, lambda: bool(asked))
+    assert asked == ["owner/big"]
+
+
+async def test_hosts_that_cannot_be_are_refused_as_they_were_typed_and_the_reason_stays():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        panel.push_screen(PeerDialog((), []))
+        await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog) and typing(panel))
+        press_at_once(panel, *"-bad", "enter")
+        await shows(pilot, "✗")
+        await pilot.pause()
+        assert "✗" in text(panel)
+        await pilot.press("ctrl+u")
+        await wait_for(pilot, lambda: "✗" not in text(panel))
+
+
+async def test_recipes_are_filtered_by_what_was_typed_before_enter():
+    panel = app({"toy": a_recipe(), RECIPE.name: RECIPE})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "2 of 2")
+        press_at_once(panel, "slash", *"tox", "backspace", "y", "enter")
+        await wait_for(pilot, lambda: isinstance(panel.focused, OptionList))
+        assert panel.screen.query_one("#filter", Input).value == "toy"
+
+
+def test_what_waits_in_the_terminal_of_a_stopped_panel_is_taken_in_its_order(terminal):
+    panel = terminal()
+    panel.until(b"demo-cpu")
+    panel.until(b"Quit")
+    panel.type("a")
+    panel.until(b"of each arm")
+    panel.type("v")
+    panel.until(b"also variant")
+    os.kill(panel.pid, signal.SIGSTOP)
+    os.waitpid(panel.pid, os.WUNTRACED)
+    panel.type("\x15spec=off,on\r")
+    os.kill(panel.pid, signal.SIGCONT)
+    panel.until(b"off 2")
