@@ -6,6 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.experiments import controller, store
+from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -146,9 +147,13 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         await pilot.press("plus", "plus")
         await wait_for(pilot, lambda: "3 boots of each arm" in text(panel))
         await pilot.press("v", "ctrl+u", *"port", "enter")
-        await wait_for(pilot, lambda: "✗" in text(panel))
+        await shows(pilot, "✗", "⏎ take it")
         await pilot.press("enter")
-        assert isinstance(panel.screen, NewExperiment)
+        dialog = panel.screen
+        assert isinstance(dialog, NewExperiment)
+        assert (dialog.typing, dialog.vary) == (True, "port")
+        await pilot.press("escape")
+        assert (dialog.typing, dialog.vary) == (False, varying.DEFAULT)
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()

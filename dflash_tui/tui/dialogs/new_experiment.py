@@ -89,6 +89,7 @@ class NewExperiment(Dialog[str | None]):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
+        self.last_vary = ""  # what varied before the field was opened
         self.planned: PlannedExperiment | None = None
         self.beginning = False
 
@@ -117,7 +118,7 @@ class NewExperiment(Dialog[str | None]):
         """Close the field."""
         self.remove_class("-typing")
         self.query_one("#because").display = False
-        self.query_one("#checks").focus()
+        self.set_focus(self.query_one("#checks"))
         self.refresh_bindings()
 
     def draw_rows(self) -> None:
@@ -160,13 +161,15 @@ class NewExperiment(Dialog[str | None]):
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
-        """Plan the experiment in another thread, and show the plan."""
+        """Plan the experiment in another thread, and show the plan; what cannot be planned stays in its field."""
         words = self.query_one("#ab-words", Static)
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
             words.update(_render_error(error))
             return
+        if self.typing:
+            self.end_typing()
         self.draw_rows()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -186,21 +189,22 @@ class NewExperiment(Dialog[str | None]):
     def action_vary(self) -> None:
         """Let it be typed, beside examples."""
         entry = self.query_one("#because", Input)
-        entry.display, entry.value = True, self.vary
-        entry.focus()
+        self.last_vary = entry.value = self.vary
+        entry.display = True
+        self.set_focus(entry)
         self.add_class("-typing")
         self.refresh_bindings()
         self.draw_rows()
 
     def action_take(self) -> None:
-        """Vary what was typed."""
+        """Vary what was typed, if it can be planned."""
         self.read_variation(self.query_one("#because", Input).value.strip())
-        self.end_typing()
         self.draw()
 
     def action_leave(self) -> None:
         """Leave the field as it was, or close."""
         if self.typing:
+            self.vary = self.last_vary
             self.end_typing()
             self.draw()
         else:

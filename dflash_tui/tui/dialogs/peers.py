@@ -98,6 +98,6 @@ class PeerDialog(Dialog[Hosts | None]):
     @on(Input.Changed, "#option")
     def _on_typed(self, message: Input.Changed) -> None:
         message.stop()
-        if message.value != self.refused:  # whose letters may be told of later than its enter
+        if self.query_one(Input).value != self.refused:  # it may be told of letters after their enter
             self.refused = None
             self.query_one("#change", Static).update(Content(""))
