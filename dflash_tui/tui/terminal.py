@@ -109,17 +109,17 @@ class TerminalApp(App[str]):
                 return
             if isinstance(event, Key):
                 self._set_status(None)
-        if isinstance(event, Key | Paste) and not event.is_forwarded and isinstance(field := self.focused, Input):
-            if await self._write(field, event):
-                return
-        await super().on_event(event)
+        if not (isinstance(event, Key | Paste) and not event.is_forwarded and await self._write(event)):
+            await super().on_event(event)
 
-    async def _write(self, field: Input, event: Key | Paste) -> bool:
+    async def _write(self, event: Key | Paste) -> bool:
         """Do at once what is typed into a field or pasted; return whether it did anything.
 
         Textual itself queues letters for the field, but does what keys with priority do before they are taken from
         there, and what other keys do after later letters, too: of keys that come together, some would be lost.
         """
+        if not isinstance(field := self.focused, Input):
+            return False
         if isinstance(event, Key):
             if await self._check_bindings(event.key, priority=True):
                 return True

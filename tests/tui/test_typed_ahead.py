@@ -47,7 +47,10 @@ async def test_an_option_is_what_was_typed_before_enter_also_right_behind_the_en
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.press("o")
         await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
-        settings = lambda: panel.launch_screen.choice.request(RECIPE).settings  # noqa: E731
+
+        def settings() -> dict[str, str]:
+            return panel.launch_screen.choice.request(RECIPE).settings
+
         press_at_once(panel, "enter", "ctrl+u", *"4096", "enter")
         await wait_for(pilot, lambda: settings() == {"max-model-len": "4096"})
         await wait_for(pilot, lambda: isinstance(panel.focused, OptionList))
