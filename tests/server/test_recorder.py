@@ -70,7 +70,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(3)
         run_files.record_event(run, await client.send_first_request(run.url, "x"))
-        await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
+        await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 4)  # 8 tokens each
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
     assert [change.health for change in recorded(run, HealthChanged)] == [Health.HEALTHY, Health.WARM]
@@ -246,7 +246,7 @@ async def test_a_suspended_recorder_loses_its_place(launch):
         other.send_signal(signal.SIGSTOP)
         async with watching(run) as state:
             await client.send_first_request(run.url, "x")
-            await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 20)
+            await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 4)  # 8 tokens each
         other.kill()
 
 
@@ -364,7 +364,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert [event["event"] for event in events] == ["request"] * 5 + ["measured"]
     assert recorded(run, RequestDone)[0].kind == "warm-up"
     assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
-    assert recorded(run, Sampled)[-1].counters.steps == 60
+    assert recorded(run, Sampled)[-1].counters.steps == 52
     state = run_reader.replay_run(run)
     # 40 tokens of which the first is the prompt's, in ten steps: the last one's cut is none of them.
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [

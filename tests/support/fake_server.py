@@ -126,14 +126,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = json.loads(asked)
         length = body.get("max_tokens", 40)
-        count_answer(length, greedy=body.get("temperature") == 0)
+        named = body.get("return_token_ids")
+        count_answer(length, first=body.get("temperature") == 0 and length == 8)
         if answers >= DIES:
             os._exit(1)
         self.send_response(200)
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
         self.think_and_call(body.get("tools") if "calls" in WORDS else None)
-        named = body.get("return_token_ids")
         pieces = cut_pieces((WHOLE,) if SAYS else PIECES, length if named else math.inf)
         stays = number <= STAYS
         for piece in pieces:
@@ -170,11 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def count_answer(length: int, *, greedy: bool) -> None:
+def count_answer(length: int, *, first: bool) -> None:
     """Count an answer of so many tokens, 40 at most: four in each step."""
     global steps, answers
     # The greedy request before the first one counts for nothing: what misbehaves does so from the first one on.
-    if answers or not greedy or length != 8:
+    if answers or not first:
         steps, answers = steps + min(10, length / 4), answers + 1
 
 
