@@ -6,10 +6,10 @@ import re
 from functools import cache
 
 _STRING = r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
-# Control characters in a sequence are obeyed, and the sequence goes on.
-_CSI = r"[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f0-?]*+[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f -/]*+[@-~]"
+# Control characters in a sequence are obeyed, and the sequence goes on. One that a text was cut in ends with it.
+_CSI = r"[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f0-?]*+[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f -/]*+(?:[@-~]|\Z)"
 _ESCAPES = (
-    rf"\x1b(?:\[{_CSI}|[\]PX^_]{_STRING}|[ -/]+[0-~]|[0-~])"
+    rf"\x1b(?:\[{_CSI}|[\]PX^_]{_STRING}|[ -/]+(?:[0-~]|\Z)|[0-~])"
     rf"|\x9b{_CSI}|[\x90\x98\x9d-\x9f]{_STRING}"
 )
 # Unicode's format characters (Cf) and line ends, which reorder or hide text, letters that nobody sees, and the two

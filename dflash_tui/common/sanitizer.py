@@ -42,7 +42,7 @@ def escape_control_characters(text: str) -> str:
 
     In JSON that is the same text.
     """
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
     return ACTS.sub(_escaped, text)
 

@@ -96,8 +96,10 @@ def _redact_value(value: Any) -> Any:
 def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
     for line in _read_log_lines(run.log):
         body = line.rstrip(b"\r\n")
-        text = clean_text(body.decode("utf-8", "surrogateescape"), _CHUNK)
-        if len(body) > _CHUNK:
+        text = body.decode("utf-8", "surrogateescape")
+        overlong = len(body) > _CHUNK
+        text = clean_text(text, len(text) - overlong)
+        if overlong:
             text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
         if not with_prompts:
             text = redact_prompts(text)

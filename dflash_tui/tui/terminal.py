@@ -18,6 +18,7 @@ from typing import NamedTuple, TextIO
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual.app import App, ScreenError
 from textual.color import Color
@@ -43,15 +44,16 @@ _SECONDS: dict[SeverityLevel, float] = {"information": 4.0, "warning": 8.0, "err
 
 
 class ControlCharacterFilter(LineFilter):
-    """Replaces control characters in each drawn line by spaces, as the last line of defence; the width stays."""
+    """Replaces control characters in each drawn line by spaces, as the last line of defence; the width stays.
+
+    It gives each part of a line a style: what Textual draws in one to three columns may have none, and its own filter
+    for NO_COLOR fails over that.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's interface
-        if all(segment.text.isprintable() for segment in segments):
+        if not any(style is None or ACTS.search(text) for text, style, _ in segments):
             return segments
-        return [
-            segment if segment.text.isprintable() else Segment(_blank(segment.text), segment.style, segment.control)
-            for segment in segments
-        ]
+        return [Segment(_blank(text), style or Style.null(), control) for text, style, control in segments]
 
 
 def _blank(text: str) -> str:
@@ -153,7 +155,7 @@ class TerminalApp(App[str]):
             self.status_changed.publish(status)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), _FILTER]
+        return [_FILTER, *super().get_line_filters()]
 
     def _fatal_error(self) -> None:
         """Exit over a bug, or because no thread may be started.

@@ -60,7 +60,14 @@ _PASSWORDS = (
     r"(:/{1,3})[^/\s:'\"]*:(?!\d{1,5}/)[^\s'\"]*(?=@)",
     r"()(?<![\w.@:-])[\w.+-]+:[^\s:/@'\"]{3,}(?=@(?!sha\d))",
 )
-_QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
+# How lines about a request begin, up to where they may quote it. What else a debug line of the modules that read
+# prompts and answers says is left out, too: tool parsers alone write them in twenty forms.
+_QUOTES = re.compile(
+    r"(?P<named>Received request |Generated response |Request )|"
+    r"(?:Received [\w ]{1,40} request|Convert to OpenAI request|response_body=)"
+)
+_DEBUG = re.compile(r"\bDEBUG [^\[\]]{1,60}\[(?P<place>[\w./]{1,200}):\d+\] ")
+_READS_REQUESTS = re.compile(r"serving|logger|chat_utils|renderer|harmony|context|pars(?:er|ing)|reasoning|protocol")
 
 
 def looks_secret(value: object) -> bool:
@@ -103,12 +110,19 @@ def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]
 
 
 def redact_prompts(text: str) -> str:
-    """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests."""
-    return "\n".join(map(_without_quote, text.split("\n"))) if "prompt" in text or "output" in text else text
+    """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests or at DEBUG."""
+    return "\n".join(map(_without_quote, text.split("\n")))
 
 
 def _without_quote(line: str) -> str:
-    head = _QUOTED.search(line)
-    start = line.find(": ", head.end()) if head else -1
-    quotes = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
-    return f"{line[:start]}: {LEFT_OUT}" if quotes else line
+    debug = _DEBUG.search(line)
+    if debug and _READS_REQUESTS.search(debug["place"]):
+        return f"{line[: debug.end()]}{LEFT_OUT}"
+    if not (head := _QUOTES.search(line)):
+        return line
+    if not head["named"]:
+        return f"{line[: head.end()]} {LEFT_OUT}"
+    start = max(line.find(": ", head.end()), head.end() - 2)
+    words = ("prompt", "output") if head["named"] != "Request " else (" details: ", " JSON body: ")
+    quotes = any(word in line[head.end() :] for word in words)
+    return f"{line[: start + 2]}{LEFT_OUT}" if quotes else line

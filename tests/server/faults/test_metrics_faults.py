@@ -77,7 +77,7 @@ async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypat
     word.write_text("")
     run = launch(f"metrics={word}")
     async with watching(run) as state:
-        await until(lambda: bool(state.readings) and state.readings[-1].counters.generated == 40)
+        await until(lambda: bool(state.readings) and state.readings[-1].counters.generated == 8)
         word.write_text("fewer")
         await until(lambda: state.readings[-1].counters.generated == 1)
         assert not state.readings[-1].joined

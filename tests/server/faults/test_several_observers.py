@@ -19,7 +19,7 @@ from tests.support.pty_terminal import Terminal
 from tests.support.selection import leave_to_long
 from tests.support.waiting import until
 
-STEPS = 10  # per request of the stand-in
+STEPS = 2  # of a request for 8 tokens
 
 
 def read_holder(run: Run) -> int:

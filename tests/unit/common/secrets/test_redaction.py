@@ -86,6 +86,36 @@ def test_prompts_and_answers_are_left_out(head):
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "[entrypoints/serve/utils/request_logger.py:74] Request chatcmpl-1 JSON body: ",
+        f"[request_logger.py:55] Request {'x' * 900} details: prompt: ",
+        "[entrypoints/anthropic/serving.py:804] Received messages request ",
+        "[renderers/chat_utils.py:1607] Input prompt: ",
+        "[tool_parsers/phi4mini_tool_parser.py:58] Model output: ",
+    ],
+)
+def test_what_debug_lines_quote_of_requests_is_left_out(said):
+    """A body, a messages request, what a tool parser reads: whichever module it is that reads them."""
+    place, _, _ = said.partition(" ")
+    start = f"(APIServer pid=7) DEBUG 11-27 08:30:00 {place} "
+    quoted = f"{start}{said.removeprefix(place)[1:]}PRIVATE"
+    assert redaction.redact_prompts(quoted) == f"{start}{LEFT_OUT}"
+
+
+@pytest.mark.parametrize("said", ["response_body=", "Received Cohere v2 chat request", "Request 1 JSON body:"])
+def test_bodies_are_left_out_at_any_level(said):
+    """Releases differ in the level of what they log; what says nothing of a body stays."""
+    start = "INFO 11-27 08:30:00 [some_place.py:1] "
+    assert redaction.redact_prompts(f"{start}{said} PRIVATE") == f"{start}{said} {LEFT_OUT}"
+    for stays in (
+        f"{start}Request cmpl-1 aborted.",
+        "DEBUG 11-27 08:30:00 [v1/engine/core.py:1382] Received init message: x",
+    ):
+        assert redaction.redact_prompts(stays) == stays
+
+
+@pytest.mark.parametrize(
     ("name", "secret"),
     [("HF_TOKEN", True), ("api-key", True), ("Authorization", True), ("--ssl-keyfile-password", True),
      ("S3_SECRET", True), ("hf_token", True), ("OPENAI_API_KEY", True), ("DB_PASSWORD", True), ("tokenizer", False),
@@ -183,7 +213,20 @@ def test_a_private_key_is_left_out_to_its_end():
 
 
 @pytest.mark.parametrize(
-    "part", ["x-", "token ", "http://", "Received request ", "--a", "KEY_", "Request ", "?a&", "eyJ-"]
+    "part",
+    [
+        "x-",
+        "token ",
+        "http://",
+        "Received request ",
+        "--a",
+        "KEY_",
+        "Request ",
+        "?a&",
+        "eyJ-",
+        "DEBUG ",
+        "DEBUG [serving",
+    ],
 )
 @pytest.mark.timeout(20)
 def test_a_hostile_line_takes_no_longer_than_another(part):
