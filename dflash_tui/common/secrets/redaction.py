@@ -16,6 +16,8 @@ _IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
 _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
 # A list, a quoted text or a word.
 _VALUE = r"(?:\[[^\]]*\]?|\\?'[^'\\]*|\\?\"[^\"\\]*|[^\s'\",;&\]})\\]+)"
+KEY_BEGINS = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PRIVATE_KEY = rf"({KEY_BEGINS})(?:[^-]|-(?!----))*(?:-----END [A-Z ]{{0,60}}-----)?"
 # Each with what a text must hold, in small letters, for the pattern to be tried: logs are long. No pattern may look
 # back and forth in a line of a megabyte. They are compiled by `re` when they are tried first: most commands never do.
 _SECRETS = {
@@ -24,14 +26,15 @@ _SECRETS = {
         # Forms that tokens have wherever they stand.
         ("token", "hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia "
          "aiza eyj gsk_ r8_ xai- pplx- pypi- ya29. hvs. dckr_ sg. lsv2_ tvly- dop_v1_ sq0 shpat_ atatt3 glrt- rpa_ "
-         "whsec_ ntn_ figd_ lin_api_ tgp_v1_ age-secret",
-         r"()\b(?:(?:hf(?:_oauth)?|api_org|npm|dckr_pat|shpat|rpa|whsec|ntn|lin_api)_[A-Za-z0-9]{16,}|hf_jwt_[\w.-]{16,}|"
-         r"SG\.[\w-]{16,}\.[\w-]{16,}|(?:lsv2|figd|tgp_v1)_\w{24,}|tvly-[\w-]{20,}|dop_v1_[a-f0-9]{32,}|"
+         "whsec_ ntn_ figd_ lin_api_ tgp_v1_ age-secret "
+         "gocspx- dapi tskey- glsa_ doo_v1_ dor_v1_ shpss_ shpca_ shppa_ hvb. wandb_v1_",
+         r"()\b(?:(?:hf(?:_oauth)?|api_org|npm|dckr_pat|shp(?:at|ss|ca|pa)|rpa|whsec|ntn|lin_api)_[A-Za-z0-9]{16,}|"
+         r"hf_jwt_[\w.-]{16,}|GOCSPX-[\w-]{16,}|dapi[a-f0-9]{32}|tskey-[a-z]{2,20}-[\w-]{12,}|(?:glsa|wandb_v1)_\w{24,}|"
+         r"SG\.[\w-]{16,}\.[\w-]{16,}|(?:lsv2|figd|tgp_v1)_\w{24,}|tvly-[\w-]{20,}|do[opr]_v1_[a-f0-9]{32,}|"
          r"sq0[a-z]{3}-[\w-]{20,}|ATATT3[\w=-]{20,}|glrt-[\w-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|"
          r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
-         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*)"),
-        ("private key", "private key-----",
-         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
+         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hv[bs])\.[\w-]{20,}|eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*)"),
+        ("private key", "-----begin", _PRIVATE_KEY),
         ("header", "authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
         # Who knows such an address may write there.
         ("webhook", "webhook hooks.slack",
@@ -47,18 +50,19 @@ _SECRETS = {
          r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
 }  # fmt: skip
-# What is a secret by itself: tokens, private keys, addresses with a password or a signature, and headers.
-_FORMS = (
-    *(_SECRETS[name] for name in ("token", "private key", "address", "webhook")),
-    (("sig",), r"(?i)[?&][\w-]*sig(?:nature)?=[^&\s'\"]{4,}"),
-    (("authorization", "bearer"), r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
-)
 # Names and passwords of addresses as people mistype them: with one slash, as in a `Path`, with a slash in the password,
 # without a scheme. In host:port/path@version there is none.
 _PASSWORDS = (
     r"(:/{1,3})[^/\s'\"]+(?=@)",
-    r"(:/{1,3})[^/\s:'\"]*:(?!\d{1,5}/)[^\s'\"]*(?=@)",
-    r"()(?<![\w.@:-])[\w.+-]+:[^\s:/@'\"]{3,}(?=@(?!sha\d))",
+    r"(:/{1,3})[^/\s:'\"]*:(?!\d{1,5}/)[^\s'\"]{0,500}(?=@)",
+    r"()(?<![\w.@:+-])[\w.+-]+:[^\s/@'\"]{2,}(?=@(?!sha\d))",
+)
+# What is a secret by itself: tokens, private keys, addresses with a password or a signature, and headers.
+_FORMS = (
+    *(_SECRETS[name] for name in ("token", "private key", "address", "webhook")),
+    (("sig",), r"(?i)[?&][\w-]*sig(?:nature)?=[^&\s'\"]{4,}"),
+    *((("@",), pattern) for pattern in _PASSWORDS),
+    (("authorization", "bearer"), r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
 )
 # How lines about a request begin, up to where they may quote it. What else a debug line of the modules that read
 # prompts and answers says is left out, too: tool parsers alone write them in twenty forms.

@@ -12,8 +12,11 @@ from dflash_tui.common.secrets.redaction import looks_secret, redact_secrets
 from dflash_tui.common.secrets.secret_names import holds_secret, is_secret
 
 _STRUCTURED = re.compile(r"\s*[\[{]")
-# As in an address, or in a list of headers.
-_PAIR = re.compile(r"(?:^|[?&;,\s])([\w.-]{1,64})=([^&;,\s'\"]{8,})")
+# As in an address or a list, and as in a header; what a header of authorization holds is known by its form.
+_PAIRS = (
+    re.compile(r"(?:^|[?&;,\s])([\w.-]{1,64})=([^&;,\s'\"]{8,})"),
+    re.compile(r"(?:^|[;,'\"\n])\s{0,9}(?!(?i:authorization:))([\w.-]{1,64}): {1,9}([^$;,\s'\"][^;,\s'\"]{3,})"),
+)
 
 
 def find_secret(name: str, value: object) -> str | None:
@@ -32,7 +35,7 @@ def find_secret(name: str, value: object) -> str | None:
             looks_secret(value)
             or hide_own_secrets(str(value)) != str(value)
             or any(holds_secret(part, value) for part in place.rstrip("+").split("."))
-            or any(holds_secret(key, item) for key, item in _PAIR.findall(str(value)))
+            or any(holds_secret(key, item) for pair in _PAIRS for key, item in pair.findall(str(value)))
         ):
             return place
         elif isinstance(value, str) and _STRUCTURED.match(value):

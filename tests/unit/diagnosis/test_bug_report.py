@@ -78,3 +78,12 @@ def test_a_log_cannot_end_its_block(folders):
     """Backticks in a line are longer than no fence."""
     told = report(written("ValueError: ````", "```", "# not a heading"))
     assert "`````text\nValueError: ````\n`````" in told
+
+
+@pytest.mark.parametrize("begins", ["token=[", "'api_key': '", "-----BEGIN PRIVATE KEY-----", '{"secret": "'])
+def test_what_looks_like_the_start_of_a_secret_ends_with_its_block(folders, begins):
+    """Else it would take the end of the block along, and what follows would be Markdown of the log's."""
+    told = report(written(f"ValueError: {begins}", "# not a heading", "INFO 11-21 01:00:00 [x.py:1] the end"))
+    fences = [line for line in told.splitlines() if line.startswith("```")]
+    assert [fence.endswith("text") for fence in fences] == [True, False] * 3
+    assert told.rstrip().endswith("```")

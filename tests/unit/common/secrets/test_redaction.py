@@ -184,6 +184,10 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "AGE-SECRET-KEY-1" + "Q9" * 29, "https://hooks.slack.com/services/T0/B0/" + "a1" * 12,
             "https://discord.com/api/webhooks/12345/" + "a1" * 30, "https://x.blob.core.windows.net/c?sv=1&sig=ab%3D",
             "x-api-key=abcdef12", "a=1,my-secret=abcdef12", "https://host/v1?access_token=abcdef12",
+            "http://me:s3cr/3t@host", "me:pw@db:5432", "x-api-key: abcdef12", "A: b, password: hunter22",
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx", "GOCSPX-" + "a1" * 14, "dapi" + "a1" * 16, "glsa_" + "a1" * 20,
+            "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
+            "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000",
         )),
     ],
 )  # fmt: skip
@@ -198,7 +202,8 @@ def test_a_secret_is_found_in_a_setting(name, value, place):
      ("a", '{"max_tokens": 7, "b": "[(0,), (0, 1)]"}'), ("a", "[1, 2"), ("a", "task-scheduler-with-a-long-name"),
      ("a", '["Authorization", "Content-Type"]'), ("a", ["Authorization", "X-Key"]), ("a", "a=1,sort_key=timestamps"),
      ("a", "https://host/?max_tokens=12345678&token=12345678"), ("a", "org/xai-some-thing-with-a-long-name"),
-     ("a", "bearer of news"), ("a", "Authorization: Bearer $VLLM_API_KEY")],
+     ("a", "bearer of news"), ("a", "Authorization: Bearer $VLLM_API_KEY"),
+     ("a", "X-Key: $VLLM_API_KEY"), ("a", "image:latest@sha256:0f"), ("a", "http://h:8000/x/model@main")],
 )  # fmt: skip
 def test_a_setting_without_a_secret_passes(name, value):
     """A switch, a number of tokens, nothing at all."""
@@ -210,6 +215,10 @@ def test_a_private_key_is_left_out_to_its_end():
     text = "a -----BEGIN RSA PRIVATE KEY-----\\nMIIEv\\n-----END RSA PRIVATE KEY----- b"
     assert redaction.redact_secrets(text) == "a -----BEGIN RSA PRIVATE KEY-----[left out] b"
     assert "MIIEv" not in redaction.redact_secrets("-----BEGIN PRIVATE KEY-----\nMIIEv")
+    encrypted = (
+        "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-256-CBC,0\n\nMIIEv\n-----END RSA PRIVATE KEY-----\nafter"
+    )
+    assert redaction.redact_secrets(encrypted) == "-----BEGIN RSA PRIVATE KEY-----[left out]\nafter"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +235,9 @@ def test_a_private_key_is_left_out_to_its_end():
         "eyJ-",
         "DEBUG ",
         "DEBUG [serving",
+        "+",
+        "a:",
+        "-----BEGIN PRIVATE KEY-----",
     ],
 )
 @pytest.mark.timeout(20)
@@ -233,6 +245,8 @@ def test_a_hostile_line_takes_no_longer_than_another(part):
     """Nothing is searched again and again in a line of a megabyte; hours would pass."""
     line = part * (1_000_000 // len(part)) + " prompt"
     redaction.redact_secrets(redaction.redact_prompts(line))
+    redaction.redact_passwords(f"{line}@")
+    settings_secrets.find_secret("x", f"{line}@")
 
 
 def test_a_command_and_an_environment_lose_their_secrets():
