@@ -52,7 +52,7 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
-    _write(sys.stderr, fold_status(name_commands(line), terminal_width(sys.stderr)))
+    _write(sys.stderr, fold_status(hide_own_secrets(name_commands(line)), terminal_width(sys.stderr)))
 
 
 def fold_status(text: str, width: int) -> str:

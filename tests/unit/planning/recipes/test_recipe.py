@@ -9,6 +9,7 @@ import pytest
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.secrets import own_secrets
 from dflash_tui.planning.recipes import recipe_loader, recipe_rules
 from dflash_tui.planning.recipes.recipe import iterate_layers
 
@@ -277,6 +278,17 @@ def test_a_mistake_is_named_with_file_line_and_key(tmp_path, old, new, key, expe
     last = key.rpartition(".")[2] or '""'
     found = path.read_text().splitlines()[line - 1]
     assert last.partition("[")[0] in found or ("[" in last and found.lstrip().startswith("- ")), found
+
+
+@pytest.mark.parametrize("quoted", [" three words secret", ' "thr\\u0065e words secret"', " three\u3164 words secret"])
+def test_a_secret_of_ours_is_not_in_what_a_recipe_says(tmp_path, monkeypatch, quoted):
+    """Every screen shows it, and folded over two lines it would not be known."""
+    monkeypatch.setenv("HF_TOKEN", "three words secret")
+    own_secrets.read_own_secrets()
+    content = FULL.replace("    title: newest", f"    title:{quoted}")
+    recipe = recipe_loader.load_recipe(written(tmp_path, content))
+    assert recipe.profiles["stock"].title == own_secrets.LEFT_OUT
+    assert recipe.title == "A pair with every part of a recipe"
 
 
 def test_a_recipe_without_any_engine_is_refused(tmp_path, snapshot):
