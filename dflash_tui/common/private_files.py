@@ -172,6 +172,27 @@ def replacement_problem(path: Path) -> str:
     return ""
 
 
+def find_open_path(folder: Path) -> Path | None:
+    """Return what everybody can write in a folder, at whatever depth; None where there is nothing, or nobody enters.
+
+    Locks, which nobody reads, are none: uv makes them so.
+    """
+    if not folder.stat().st_mode & stat.S_IXOTH:
+        return None
+    left = [folder]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISLNK(mode) or entry.name == ".lock":
+                    continue
+                if mode & stat.S_IWOTH:
+                    return Path(entry.path)
+                if stat.S_ISDIR(mode):
+                    left.append(Path(entry.path))
+    return None
+
+
 def _trace_links(path: Path) -> list[Path]:
     """Return every folder, link and file that is passed on the way to what a path names."""
     place, passed = Path("/"), []

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import cli_flags, environments, inventory
@@ -39,6 +39,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
+        *(_check_engine_files(situation) if thorough else ()),
         *_check_flags(situation, thorough=thorough),
         *requirements.check_requirements(situation),
     ]
@@ -96,6 +97,17 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
+
+
+def _check_engine_files(situation: Situation) -> Iterator[Check]:
+    """Check that not everybody can write what the engine runs: some 0.2 s where others can enter its folder."""
+    try:
+        path = private_files.find_open_path(Path(situation.engine.folder)) if situation.engine else None
+    except OSError:  # an engine that is gone, or not ours to read, is told of by the other checks
+        return
+    if path:
+        fix = f"if you know what is in it: chmod -R o-w {situation.plan.engine_folder}"
+        yield fail_check("engine", f"{path} can be written by everybody", fix)
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
