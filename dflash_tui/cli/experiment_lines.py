@@ -63,16 +63,11 @@ def _watch_events(folder: Path) -> Iterator[Happened]:
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None
-        try:
-            with private_files.open_file(folder / store.EVENTS) as file:
-                file.seek(position)
-                data = file.read()
-        except OSError:
-            data = b""
-        position += len(data)
-        for line in buffer.feed(data):
-            if event := store.decode_event(line):
-                yield event
+        for piece in store.read_event_pieces(folder, position):
+            position += len(piece)
+            for line in buffer.feed(piece):
+                if event := store.decode_event(line):
+                    yield event
         if not driven:
             return
         time.sleep(_INTERVAL)

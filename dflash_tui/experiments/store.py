@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -243,19 +244,23 @@ def append_event(folder: Path, event: Event) -> None:
 
 
 def read_events(folder: Path) -> list[Happened]:
-    """Return what has happened; lines that are none, as a half-written last one, are left out.
-
-    So is what comes after `_LARGEST_FILE` bytes, which no experiment writes.
-    """
+    """Return what has happened; lines that are none, as a half-written last one, are left out."""
     lines, events = LineBuffer(LONGEST_EVENT), list[Happened]()
-    try:
-        with private_files.open_file(folder / EVENTS) as file:
-            while file.tell() < _LARGEST_FILE and (piece := file.read(_PIECE)):
-                events += [event for line in lines.feed(piece) if line and (event := decode_event(line))]
-    except OSError:
-        return []
+    for piece in read_event_pieces(folder, 0):
+        events += [event for line in lines.feed(piece) if line and (event := decode_event(line))]
     last = decode_event(lines.unfinished_line)
     return [*events, last] if last else events
+
+
+def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
+    """Yield what the file of events holds from a place on, but nothing after 256 MiB, which no experiment writes."""
+    try:
+        with private_files.open_file(folder / EVENTS) as file:
+            file.seek(begin)
+            while file.tell() < _LARGEST_FILE and (piece := file.read(_PIECE)):
+                yield piece
+    except OSError:
+        return
 
 
 def decode_event(line: bytes) -> Happened | None:

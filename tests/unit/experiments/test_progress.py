@@ -200,5 +200,8 @@ def test_events_are_read_as_far_as_any_experiment_has_them(tmp_path, monkeypatch
     monkeypatch.setattr(store, "_PIECE", 64)
     (tmp_path / store.EVENTS).write_bytes(b"\n" * 1000 + event + b"\n" + b"x" * 500 + b"\n" + event)
     assert len(store.read_events(tmp_path)) == 2
+    pieces = [*store.read_event_pieces(tmp_path, 1000)]
+    assert max(map(len, pieces)) == 64
+    assert b"".join(pieces).endswith(event)
     monkeypatch.setattr(store, "_LARGEST_FILE", 1000)
     assert store.read_events(tmp_path) == []
