@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import ssh_host
+from dflash_tui.machine import network
 from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
-from dflash_tui.runs import lifecycle, rank_records
+from dflash_tui.runs import lifecycle, rank_records, registry
 from dflash_tui.runs.rank_records import KeptRanks, RankStatus
 from dflash_tui.tui.farewell import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
@@ -54,6 +55,24 @@ def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, mo
     farewell = build_farewell()
     assert tunnel in farewell
     assert f"dflash-tui --host ann@spark-b stop {serving.id}" in farewell
+
+
+def test_a_server_on_all_addresses_is_reached_by_those_of_the_interfaces(launch, capfd, monkeypatch):
+    """Not by the loopback that our own programs use, nor by a bridge of containers."""
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    interfaces = (
+        network.Interface("enp1s0", ("192.0.2.7/24",), 1500, 0),
+        network.Interface("docker0", ("172.17.0.1/16",), 1500, 0),
+    )
+    monkeypatch.setattr(network, "read_network", lambda: network.Network(interfaces))
+    run = launch()
+    open_to_all = replace(run, plan=replace(run.plan, host="0.0.0.0"))
+    monkeypatch.setattr(registry, "find_run", lambda _: open_to_all)
+    assert main(["client"]) == 0
+    told = capfd.readouterr()
+    assert f"http://192.0.2.7:{run.plan.port}/v1" in told.err
+    assert "172.17" not in told.err
+    assert run.url in told.out
 
 
 def test_a_tunnel_leads_to_an_address_of_ipv6_as_well():

@@ -12,8 +12,10 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support import hub_server
@@ -49,7 +51,7 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
         rows = panel.screen.query_one(RecipeList)
         await wait_for(pilot, lambda: rows.place.budget is not None)
         recipes = recipe_loader.list_recipe_files()
-        assert rows.visible_names[: len(recipes)] == list(recipes)
+        assert {*rows.visible_names[: len(recipes)]} == {*recipes}
         assert len(rows.visible_names) == len(recipes) + len(PAIRS)
         rows.choose("qwen3.8-27b/dflash2")
         await shows(pilot, "z-lab/Qwen3.8-27B-DFlash2", "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0", "59.8 GiB")
@@ -63,6 +65,27 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
             pilot, lambda: fitting < set(rows.visible_names) and all("/mtp" in name for name in rows.visible_names)
         )
         assert "glm-5.3-flash/mtp" not in rows.visible_names
+
+
+async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
+    """Verified before reported, then what may run, then the demo of a CPU, and what does not fit last."""
+    panel = panel_with_catalogue(GpuProbe((CARD,)))
+    async with panel.run_test(size=(120, 36)) as pilot:
+        rows = panel.screen.query_one(RecipeList)
+        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None and bool(rows.border_subtitle))
+        listed = [entry for entry in rows.entries.values() if isinstance(entry, Recipe)]
+        assert [*rows.entries][: len(listed)] == [recipe.name for recipe in listed]
+        marks = [rows.choice.suited(recipe).suits for recipe in listed if not recipe.for_cpu]
+        assert marks == sorted(marks, key=list(Suitability).index)
+        assert len({*marks}) == 3
+        statuses = [rows.choice.plan(recipe).resolved.standing.status for recipe in listed[: marks.count(marks[0])]]
+        assert statuses == sorted(statuses, key=list(Status).index)
+        assert [recipe.name for recipe in listed].index("demo-cpu") == len(marks) - marks.count(Suitability.NO)
+        assert rows.chosen is listed[0]
+        await pilot.press("down")
+        panel.launch_screen.probe_and_list()
+        await pilot.pause()
+        assert rows.chosen is listed[1]
 
 
 async def test_recipes_that_fit_are_found_by_that_word(hub):

@@ -163,7 +163,7 @@ class LaunchScreen(OwnRecipesScreen):
             self.draw()
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
-            recipes.choose_for_gpu()
+            recipes.sort_for_machine()
         self._uncover()
         self.draw()
         await self._load_earlier_starts()

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.presentation.recipe.catalogue_text import Place, choose_place
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
@@ -26,6 +26,7 @@ from dflash_tui.tui.render.recipe_rows import RecipeRow, build_recipe_row, rende
 from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
 
 _EDGES = 2
+_SUITS, _TRIED = list(Suitability), list(Status)
 
 Entry = Recipe | DflashError | CataloguePair
 Entries = dict[str, Entry]
@@ -51,7 +52,7 @@ class RecipeList(Vertical):
         super().__init__(id="list")
         self.entries, self.choice = entries, choice
         self.visible_names = list(entries)
-        self._moved = False
+        self._moved = self._is_sorted = False
         self._pairs: tuple[object, list[RecipeRow]] = (None, [])
         self._drawn: object = None
 
@@ -120,7 +121,7 @@ class RecipeList(Vertical):
 
     def reload(self, entries: Entries) -> None:
         """Show other entries in place of those of before."""
-        self.entries = entries
+        self.entries = self._sort(entries) if self._is_sorted else entries
         self.close_filter(keep=False)
         self._fill("")
         self.draw()
@@ -132,17 +133,33 @@ class RecipeList(Vertical):
             self.close_filter(keep=False)
             self.query_one(OptionList).highlighted = list(self.entries).index(name)
 
-    def choose_for_gpu(self) -> None:
-        """Highlight the recipe that suits the GPU best, unless somebody has chosen already."""
-        recipes = [entry for entry in self.entries.values() if isinstance(entry, Recipe) and not entry.for_cpu]
-        if self._moved or not self.choice.cards:
+    def sort_for_machine(self) -> None:
+        """List what suits the machine best first and highlight it, unless somebody has chosen already."""
+        if self._moved or self.filtered:
             return
-        self._moved = True
-        for wanted in (Suitability.YES, Suitability.MAYBE):
-            for recipe in recipes:
-                if self.choice.suited(recipe).suits is wanted and recipe.name in self.visible_names:
-                    self.query_one(OptionList).highlighted = self.visible_names.index(recipe.name)
-                    return
+        self._moved = self._is_sorted = True
+        self.entries = self._sort(self.entries)
+        self._fill("")
+
+    def _sort(self, entries: Entries) -> Entries:
+        return dict(sorted(entries.items(), key=lambda item: self._rank(*item)))
+
+    def _rank(self, name: str, entry: Entry) -> tuple[int, int, int, str]:
+        """Return where an entry stands: by how it suits, then by how far it was tried.
+
+        Where there is a GPU, what is for a CPU comes behind all that may run on it. Pairs of the catalogue follow in
+        their own order, since sorting keeps it.
+        """
+        if isinstance(entry, CataloguePair):
+            return len(_SUITS) + 1, 0, 0, ""
+        if isinstance(entry, DflashError):
+            return len(_SUITS), 0, 0, name
+        suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
+        try:
+            tried = _TRIED.index(self.choice.plan(entry).resolved.standing.status)
+        except DflashError:
+            tried = len(_TRIED)
+        return _SUITS.index(suits), entry.for_cpu, tried, name
 
     def open_filter(self) -> None:
         """Show the filter and type into it."""
