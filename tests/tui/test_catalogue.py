@@ -77,7 +77,7 @@ async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
         assert [*rows.entries][: len(listed)] == [recipe.name for recipe in listed]
         marks = [rows.choice.suited(recipe).suits for recipe in listed if not recipe.for_cpu]
         assert marks == sorted(marks, key=list(Suitability).index)
-        assert len({*marks}) == 3
+        assert len({*marks}) > 1
         statuses = [rows.choice.plan(recipe).resolved.standing.status for recipe in listed[: marks.count(marks[0])]]
         assert statuses == sorted(statuses, key=list(Status).index)
         assert [recipe.name for recipe in listed].index("demo-cpu") == len(marks) - marks.count(Suitability.NO)

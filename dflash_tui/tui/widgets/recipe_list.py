@@ -151,9 +151,9 @@ class RecipeList(Vertical):
         their own order, since sorting keeps it.
         """
         if isinstance(entry, CataloguePair):
-            return len(_SUITS) + 1, 0, 0, ""
-        if isinstance(entry, DflashError):
-            return len(_SUITS), 0, 0, name
+            return len(_SUITS), 0, 0, ""
+        if isinstance(entry, DflashError):  # one of the user's own, to be seen
+            return _SUITS.index(Suitability.MAYBE), True, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
         try:
             tried = _TRIED.index(self.choice.plan(entry).resolved.standing.status)

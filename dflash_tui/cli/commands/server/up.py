@@ -213,7 +213,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if args.detach or until is Until.READY:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
-            if until is Until.MEASURED and not args.foreground:
+            if not args.foreground:
                 print_status(f"watching {run.id}; Ctrl-C ends that, and the server keeps running")
         await _wait_for_first(beat, alarm, following, aside=telling)
         return _finish(run, state, until, as_json=args.json)
