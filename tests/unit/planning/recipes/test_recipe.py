@@ -288,7 +288,7 @@ def test_a_secret_of_ours_is_not_in_what_a_recipe_says(tmp_path, monkeypatch, qu
     content = FULL.replace("    title: newest", f"    title:{quoted}")
     recipe = recipe_loader.load_recipe(written(tmp_path, content))
     assert recipe.profiles["stock"].title == own_secrets.LEFT_OUT
-    assert recipe.title == "A pair with every part of a recipe"
+    assert recipe.title in FULL
 
 
 def test_a_recipe_without_any_engine_is_refused(tmp_path, snapshot):
