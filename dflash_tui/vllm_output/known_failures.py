@@ -22,7 +22,7 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.version_number import parse_version
 from dflash_tui.events import Phase, Problem
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.vllm_output.failure_signs import Sign
+from dflash_tui.vllm_output.failure_signs import Sign, list_plain_texts
 
 _FILE = Path(__file__).with_name("known_failures.yaml")
 _SHORT = 200
@@ -149,10 +149,21 @@ def list_symptoms() -> frozenset[str]:
     return frozenset(row.kind for row in load_known_failures() if row.role is Role.SYMPTOM)
 
 
+@cache
+def _number_plain_texts() -> tuple[tuple[str, int], ...]:
+    """Return each text of which a message that shows a failure has one, with the failure's number."""
+    return tuple(
+        (text, number)
+        for number, failure in enumerate(load_known_failures())
+        for text in sorted({text for sign in failure.signs for text in list_plain_texts(sign.sign)})
+    )
+
+
 def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
     """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
-    for failure in load_known_failures():
-        for sign in failure.signs:
+    shown = {number for text, number in _number_plain_texts() if text in message}
+    for number, failure in enumerate(load_known_failures()):
+        for sign in failure.signs if number in shown else ():
             if match := sign.search(message, frames):
                 yield failure, match
                 break
