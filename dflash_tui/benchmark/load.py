@@ -167,10 +167,10 @@ class LoadRecord:
 
     @property
     def gaps(self) -> dict[str, list[float]]:
-        """The seconds between arrivals of requests that count, by prompt."""
+        """The seconds between arrivals of requests that count and did not fail, by prompt."""
         gaps: dict[str, list[float]] = {}
         for flight in self._flights:
-            if flight.counts:
+            if flight.counts and not flight.failed:
                 gaps.setdefault(flight.stream.kind, []).extend(flight.stream.arrivals.gaps)
         return gaps
 

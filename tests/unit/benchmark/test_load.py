@@ -237,3 +237,15 @@ def test_draws_are_those_of_python():
     draw = random.Random(5)
     at = draw.expovariate(2.0)
     assert next(Load(0, rate=2.0).list_starts(5)) == at
+
+
+def test_the_gaps_are_those_of_requests_that_did_not_fail():
+    """As all other latencies are: what came before an error says little of what comes between tokens."""
+    record = LoadRecord(Load(1))
+    for kind, failed in (("Math", False), ("Code", True)):
+        stream = CompletionStream(kind)
+        flight = record.begin_flight(stream, counts=True)
+        for count in (1, 2, 3):
+            stream.arrivals.take(count, carries=True)
+        record.end_flight(flight, failed=failed)
+    assert {kind: len(gaps) for kind, gaps in record.gaps.items()} == {"Math": 2}
