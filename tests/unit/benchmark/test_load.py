@@ -245,7 +245,7 @@ def test_the_gaps_are_those_of_requests_that_did_not_fail():
     for kind, failed in (("Math", False), ("Code", True)):
         stream = CompletionStream(kind)
         flight = record.begin_flight(stream, counts=True)
-        for count in (1, 2, 3):
-            stream.arrivals.take(count, carries=True)
+        for tokens in (1, 2, 3):
+            stream.arrivals.take(tokens, carries=True)
         record.end_flight(flight, failed=failed)
     assert {kind: len(gaps) for kind, gaps in record.gaps.items()} == {"Math": 2}
