@@ -18,7 +18,7 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import TuneOutcome
-from dflash_tui.experiments.design import CONFIRM, PUBLISHED, RoundBegan
+from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import tune_text
 from dflash_tui.presentation.tune_text import CandidateRow
@@ -151,9 +151,9 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
     return render_budget(progress, parts, now, width)
 
 
-def render_outcome(progress: Progress, outcome: TuneOutcome, width: int) -> Content:
+def render_outcome(design: Design, boots: Sequence[Boot], outcome: TuneOutcome, width: int) -> Content:
     """Return what a tune has found, wrapped: the best first, then what is behind it."""
-    first, *details = tune_text.list_outcome_lines(progress.design, progress.boots, outcome)
+    first, *details = tune_text.list_outcome_lines(design, boots, outcome)
     lines = [Content.assemble(("★ ", "bold $accent"), (_wrap(first, width), "bold"))]
     lines += [Content.assemble("  ", (_wrap(line, width), MUTED)) for line in details]
     return Content("\n").join(lines)

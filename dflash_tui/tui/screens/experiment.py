@@ -211,7 +211,7 @@ class ExperimentScreen(Screen[None]):
             self.query_one(Requests).display = False
             start = self.query_one("#start", Display)
             start.display = True
-            start.show(tune.render_outcome(progress, outcome, width))
+            start.show(tune.render_outcome(progress.design, progress.boots, outcome, width))
         else:
             self._draw_boot(view, now)
 

@@ -29,6 +29,7 @@ from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
+from dflash_tui.tui.render.tune import render_outcome
 from dflash_tui.tui.screens.playback import build_playback, show_playback
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
@@ -144,7 +145,10 @@ class VerdictScreen(Screen[None]):
     def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
         self.query_one("#ranges").display = comparison is not None
         if comparison is None:
-            self._show("verdict", Content("no two arms can be compared: a boot of each is needed"))
+            found = Content("no two arms can be compared: a boot of each is needed")
+            if report.tune:
+                found = render_outcome(report.design, report.boots, report.tune, self._width("verdict"))
+            self._show("verdict", found)
             return
         self._show("verdict", experiment.render_verdict(report, comparison, self._width("verdict")))
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")

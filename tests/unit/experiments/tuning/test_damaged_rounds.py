@@ -57,7 +57,7 @@ def test_a_damaged_round_hides_nothing_else_and_no_drawing_fails(seed):
         tune.render_tune_progress(progress, 1.0, 80),
         tune.render_rounds(progress, 80, 6),
         tune.render_field(progress, 80, 6),
-        tune.render_outcome(progress, found, 80),
+        tune.render_outcome(progress.design, progress.boots, found, 80),
         tune.render_tune_remaining(progress, found, 1.0, 80),
     ]
     assert not any("\x1b" in text for text in (*lines, *(each.plain for each in drawn)))
