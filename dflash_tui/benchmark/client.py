@@ -24,6 +24,8 @@ from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.sanitizer import clean_lines
+from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import GREEDY_WARM_UP, PROBE, WARM_UP, RequestDone
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import subtract
@@ -301,7 +303,10 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
             stream.end()
         else:
             stream.status = response.status_code
-            text = (await _read_beginning(response)).decode(errors="replace")
+            beginning = await _read_beginning(response)
+            text = clean_lines(beginning.decode(errors="replace"))
+            if len(beginning) == _BEGINNING:
+                text = own_secrets().hide_cut(text, end=True)
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 

@@ -10,7 +10,7 @@ import ssl
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import CookieJar
 from typing import Any, TypeVar
 
 import httpx
@@ -75,17 +75,23 @@ def open_client(
         timeout: seconds for each part of a request.
         headers: are sent with each request.
     """
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     plain = PLAIN | dict(headers or {})
     return httpx.AsyncClient(
         base_url=base_url,
         timeout=timeout,
         trust_env=False,
         headers=plain,
-        cookies=no_cookies,
+        cookies=_NoCookies(),
         verify=_load_certificates(),
         event_hooks={"response": [_forget_redirect]},
     )
+
+
+class _NoCookies(CookieJar):
+    """Reads no cookie: the library's parser prints a traceback where one cannot be read."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        pass
 
 
 async def _forget_redirect(response: httpx.Response) -> None:

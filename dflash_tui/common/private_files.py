@@ -184,9 +184,7 @@ def find_open_path(folder: Path) -> Path | None:
         with os.scandir(left.pop()) as entries:
             for entry in entries:
                 mode = entry.stat(follow_symlinks=False).st_mode
-                if stat.S_ISLNK(mode) or entry.name == ".lock":
-                    continue
-                if mode & stat.S_IWOTH:
+                if mode & stat.S_IWOTH and not stat.S_ISLNK(mode) and (stat.S_ISDIR(mode) or entry.name != ".lock"):
                     return Path(entry.path)
                 if stat.S_ISDIR(mode):
                     left.append(Path(entry.path))

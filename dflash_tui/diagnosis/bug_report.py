@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.secrets.redaction import redact_prompts, redact_secrets
+from dflash_tui.common.secrets.redaction import redact_private_keys, redact_prompts, redact_secrets
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import nvml
 from dflash_tui.planning.server_command import format_command
@@ -29,7 +29,7 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     versions = (f"- {name}: {text}" for name, text in _list_versions(run))
     # Each part is scrubbed by itself: what looks like the start of a secret goes on to the end of its part only.
     parts = [
-        f"# {scrub_text(title[:120], run)}",
+        f"# {scrub_text(title, run)[:120]}",
         scrub_text(f"`vllm serve`{method}: {diagnosis.what}.", run),
         "## Versions\n\n" + "\n".join(scrub_text(line, run) for line in versions),
         f"## Command\n\n{_code_block([format_command(run.plan)], run)}",
@@ -96,6 +96,7 @@ def _package_versions(engine: Path) -> Iterable[str]:
 
 def _log_around(state: RunState) -> Iterable[str]:
     lines, problem = list(state.lines), find_logged_cause(state)
+    texts = [*redact_private_keys(line.text for line in lines)]
     place = find_problem_line(problem, lines) if problem else None
     middle = len(lines) - 1 if place is None else place
-    return [line.text for line in lines[max(0, middle - _LINES_BEFORE) : middle + _LINES_AFTER + 1]]
+    return texts[max(0, middle - _LINES_BEFORE) : middle + _LINES_AFTER + 1]

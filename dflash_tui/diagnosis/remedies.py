@@ -122,14 +122,15 @@ def _flag(plan: Plan, name: str) -> str | None:
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(text or "")
+        number = float(text or "")
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _memory_taken(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     free, total = (_number(diagnosis.log_values.get(name)) for name in ("free", "total"))
-    if free and total and (share := math.floor(free / total * _MARGIN * 100) / 100) >= _LEAST_SHARE:
+    if free and total and free <= total and (share := math.floor(free / total * _MARGIN * 100) / 100) >= _LEAST_SHARE:
         words = f"gpu-memory-utilization {share:g}, from the {free:g} of {total:g} GiB that vLLM found free"
         yield Remedy(words, _setting("gpu-memory-utilization", f"{share:g}"))
     elif (cache := _number(plan.env.get("VLLM_CPU_KVCACHE_SPACE"))) and cache > 1:
@@ -146,7 +147,7 @@ def _kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
 
 def _max_len(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
     made_for = [float(number) for number in re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))]
-    if made_for and (length := int(min(made_for))) > 0:
+    if made_for and math.isfinite(least := min(made_for)) and (length := int(least)) > 0:
         yield Remedy(f"max-model-len {length}, what the model was made for", _setting("max-model-len", str(length)))
 
 

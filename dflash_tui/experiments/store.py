@@ -306,7 +306,7 @@ def read_report(folder: Path) -> ExperimentReport | None:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
-    if find_misplaced_arms(report):
+    if report.design.id != folder.name or find_misplaced_arms(report):  # it is written to where its id says
         return None
     if report.rules == RULES:
         return report

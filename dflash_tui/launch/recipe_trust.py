@@ -136,8 +136,11 @@ def _list_own_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power, ...]
 
 
 def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
-    names = dict.fromkeys(name for plan in plans for name in plan.patches)
-    return _keep_untrusted(patch_file.load_patch(name) for name in names)
+    """Return the patches that need trust: those that are applied, and others that set variables or keys instead."""
+    names = dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches))
+    applied = {name for plan in plans for name in plan.patches}
+    patches = [patch_file.load_patch(name) for name in names]
+    return _keep_untrusted(patch for patch in patches if patch.name in applied or patch.without_patch or patch.by_key)
 
 
 def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:

@@ -6,6 +6,7 @@ to (`--enable-log-requests`, `--enable-log-outputs`).
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 import zipfile
@@ -18,10 +19,10 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets.own_secrets import LEFT_OUT, hide_own_secrets
 from dflash_tui.common.secrets.redaction import (
-    KEY_BEGINS,
     redact_argv,
+    redact_private_keys,
     redact_prompts,
     redact_secrets,
     redact_variables,
@@ -34,8 +35,6 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 _CHUNK = 1 << 20
-# Lines of an RSA key of 16,384 bits, with its header.
-_LONGEST_KEY = 220
 _LINE_ENDS = re.compile(rb"(?<=[\r\n])")
 
 
@@ -102,22 +101,22 @@ def _redact_value(value: Any) -> Any:
 
 
 def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
-    of_key = 0  # how many lines may still be of a private key that began above
-    for line in _read_log_lines(run.log):
-        body = line.rstrip(b"\r\n")
-        text = body.decode("utf-8", "surrogateescape")
-        overlong = len(body) > _CHUNK
-        text = clean_text(text, len(text) - overlong)
-        if overlong:
-            text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
-        if not with_prompts:
-            text = redact_prompts(text)
-        begins = "PRIVATE KEY" in text and [*re.finditer(KEY_BEGINS, text)]
-        ends = "-----END " in text[begins[-1].end() if begins else 0 :]
-        if of_key and not begins:
-            text = LEFT_OUT
-        of_key = 0 if ends else _LONGEST_KEY if begins else max(of_key - 1, 0)
-        yield _redact_text(text).encode("utf-8", "surrogateescape") + line[len(body) :]
+    lines, ends = itertools.tee(_read_log_lines(run.log))
+    texts = redact_private_keys(map(_clean_line, lines))
+    for text, line in zip(texts, ends, strict=True):
+        said = text if with_prompts else redact_prompts(text)
+        yield _redact_text(said).encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
+
+
+def _clean_line(line: bytes) -> str:
+    """Return a line without its end, clean; of one that was cut nothing that may be half a word."""
+    body = line.rstrip(b"\r\n")
+    text, overlong = body.decode("utf-8", "surrogateescape"), len(body) > _CHUNK
+    replaced = body.decode(errors="replace")  # as a value that is no UTF-8 is known
+    if replaced != text and hide_own_secrets(replaced) != replaced:
+        text = replaced
+    text = clean_text(text, len(text) - overlong)
+    return f"{text.rpartition(' ')[0]} {LEFT_OUT}" if overlong else text
 
 
 def _read_log_lines(path: Path) -> Iterator[bytes]:

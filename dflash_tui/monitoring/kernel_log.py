@@ -53,7 +53,7 @@ def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
         with private_files.open_file(run.log) as log:
-            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
+            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES)) if len(pid) <= 10}
     except OSError:
         pids = set()
     return pids | {run.pid}

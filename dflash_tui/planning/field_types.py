@@ -42,7 +42,9 @@ Shares = Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_leng
 Releases = Annotated[
     str, Meta(pattern=rf"^(?:(?:[<>=!]=|[<>])\d+(?:\.\d+)*(?:, ?(?=[<>=!])|{END}))*{END}", max_length=200)
 ]
-VllmVersion = Annotated[str, Meta(pattern=rf"^\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)*{END}", max_length=60)]
+VllmVersion = Annotated[
+    str, Meta(pattern=rf"^\d+\.\d+\.\d+(?:\.?rc\d+)?(?:\.?post\d+)?(?:\.?dev\d+)?{END}", max_length=60)
+]
 # A plain `str`: msgspec 0.22.0 frees the pattern of a `Text` in a union with a list or mapping once too often, and
 # Python dies of it when it ends. The words of flags are checked in recipe_loader.
 FlagValue = bool | int | float | str | list[Word] | dict[str, Any]

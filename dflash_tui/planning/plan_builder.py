@@ -230,7 +230,7 @@ def _explain(plan: Plan, launch: _Launch, patches: PatchSelection, *, installed_
     powers = plan_powers.list_powers(
         plan.vllm,
         flags=launch.in_mode.flags | ({"nnodes": resolved.hosts} if plan.cluster else {}),
-        env=launch.in_mode.env,
+        env=patches.env | launch.in_mode.env,
         speculation=patches.speculation,
         engine=resolved.engine if installed_by_us else None,
     )

@@ -149,7 +149,7 @@ def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> 
     """Return a round of a tune, or what was added to an A/B, in a line; `design` has its arms already."""
     if isinstance(event, ExperimentExtended):
         return f"extended by {pluralize(len(event.order), 'boot')}"
-    names = ", ".join(clean_line(design.arms[arm].name) for arm in event.field)
+    names = ", ".join(_arm_name(design, arm) for arm in event.field)
     if event.key == CONFIRM:
         return f"to be sure: {names}, {pluralize(len(event.order), 'boot')} in turn" if event.order else ""
     if event.key == PUBLISHED:
@@ -158,7 +158,7 @@ def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> 
 
 
 def _arm_name(design: Design, arm: int) -> str:
-    return clean_line(design.arms[arm].name) if arm < len(design.arms) else UNKNOWN
+    return clean_line(design.arms[arm].name) if 0 <= arm < len(design.arms) else UNKNOWN
 
 
 def _format_answer(request: RequestDone) -> str:

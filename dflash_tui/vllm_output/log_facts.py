@@ -84,7 +84,10 @@ def parse_initialization(body: str, at: float) -> EngineInitialized | None:
 
 def _read_figure(text: str | None) -> float | None:
     """Return the number in a line; None without one, and for one that is not finite."""
-    figure = float(text) if text else math.inf
+    try:
+        figure = float(text) if text else math.inf
+    except ValueError:  # it has more than one point, or nothing else
+        return None
     return figure if math.isfinite(figure) else None
 
 

@@ -29,7 +29,8 @@ _SHORTEST = 8
 _LONG = 16
 # What stands for a secret where there is none, or names who keeps it.
 _NO_SECRETS = frozenset({"disabled", "subprocess", "localhost", "required", "undefined", "not-needed", "anonymous"})
-_PASSWORDS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+# What stands before the host of an address, also with a slash or an @ in it that nobody quoted.
+_PASSWORDS = (re.compile(r"://[^/\s:@]*:([^/\s@]+)@"), re.compile(r"://[^/\s:@]*:(?!\d{1,5}/)(\S+)@"))
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 _GO = str.maketrans(
     {"&": "\\u0026", "<": "\\u003c", ">": "\\u003e"}
@@ -40,9 +41,16 @@ _QUOTED = (
     r"|(?-i:U)[0-9a-f]{8}|(?-i:u)[0-9a-f]{4}|x[0-9a-f]{2})"
 )
 # One character as JSON, JavaScript or Python quote it, and what may be quoted by them, by HTML or by an address.
-_ESCAPE = r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U000([0-9a-fA-F]{5})|([\"'/\\`]))"
+_ESCAPE = (
+    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U000([0-9a-fA-F]{5})|u\{([0-9a-fA-F]{1,5})\}|([\"'/\\`])"
+    r"|(0?33))"
+)
+# HTML has no name for what begins an escape sequence.
+_ESCAPE_IN_HTML = r"&#(?:0*27|[xX]0*1[bB]);"
 _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
 _TIMES_QUOTED = 3
+# How a word ends that was cut in a quoted character, and how much of a quoted value is known for its start.
+_HALF_ESCAPE, _LEAST_HALF = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4
 _LINES = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -88,15 +96,27 @@ class OwnSecrets:
             text = bare
         return self._cut_halves(text, forms, least, start=start, end=end)
 
-    @staticmethod
-    def _cut_halves(text: str, forms: list[str], least: int, *, start: bool, end: bool) -> str:
+    def _cut_halves(self, text: str, forms: list[str], least: int, *, start: bool, end: bool) -> str:
         if end:
+            text = text[: len(text) - self._count_quoted_half(text, forms)]
             halves = [n for form in forms for n in range(least, len(form)) if text[-n:].lower() == form[:n]]
             text = text[: len(text) - max(halves, default=0)]
         if start:
             halves = [n for form in forms for n in range(least, len(form)) if text[:n].lower() == form[-n:]]
             text = text[max(halves, default=0) :]
         return text
+
+    @staticmethod
+    def _count_quoted_half(text: str, forms: list[str]) -> int:
+        """Return how many characters the last word of a text has where it is the start of a quoted value, else 0."""
+        word = re.search(r"\S{0,500}\Z", text)
+        if word is None or not any(mark in word[0] for mark in "\\%&"):
+            return 0
+        quoted = re.sub(_HALF_ESCAPE, "", word[0])
+        starts = {form[:_LEAST_HALF] for form in forms if len(form) > _LEAST_HALF}
+        return (
+            len(word[0]) if any(start in plain.lower() for plain in _list_unquoted(quoted) for start in starts) else 0
+        )
 
     def hide_continued(self, before: str, text: str) -> str:
         """Return a clean text without the rest of a value that began at the end of `before`, which is clean, too."""
@@ -148,13 +168,14 @@ def _unquote(text: str) -> str:
     if "\\" in text:
         text = re.sub(_ESCAPE, _read_escape, text)
     if "&" in text:
-        text = html.unescape(text)
+        text = html.unescape(re.sub(_ESCAPE_IN_HTML, "\x1b", text))
     return unquote(text) if "%" in text else text
 
 
 def _read_escape(escape: re.Match[str]) -> str:
-    digits = escape[1] or escape[2] or escape[3]
-    return chr(int(digits, 16)) if digits else escape[4]
+    if digits := next(filter(None, escape.groups()[:4]), ""):
+        return chr(int(digits, 16))
+    return escape[5] or "\x1b"
 
 
 def _word(form: str) -> str:
@@ -210,10 +231,11 @@ def _list_values() -> Iterator[str]:
     """Yield the values that are secrets."""
     public_names = _list_known_names()
     values = [value for name, value in os.environ.items() if is_secret(name) and not _is_path(value)]
-    passwords = [password for value in os.environ.values() for password in _PASSWORDS.findall(value)]
+    addresses = [value for value in os.environ.values() if "://" in value]
+    passwords = [found for value in addresses for pattern in _PASSWORDS for found in pattern.findall(value)]
     values += [*passwords, *map(unquote, passwords)]
     for value in (*values, hub_token.read_token_file()):
-        lines = [_clean(line) for line in _LINES.split(value)]
+        lines = [_clean(line) for line in _LINES.split(value) if line.strip()]
         shortest = _SHORTEST if len(lines) == 1 else _LONG  # of a private key each line is one, of JSON not `{`
         lines = [line for line in lines if len(line) >= shortest and line.lower() not in public_names | _NO_SECRETS]
         yield from (line for line in lines if len(line) >= _LONG or not line.isdecimal())

@@ -7,7 +7,7 @@ their form, by the name beside them, and those of our own environment by their v
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dflash_tui.common.secrets.own_secrets import LEFT_OUT, hide_own_secrets
 from dflash_tui.common.secrets.secret_names import is_secret
@@ -16,8 +16,10 @@ _IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
 _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
 # A list, a quoted text or a word.
 _VALUE = r"(?:\[[^\]]*\]?|\\?'[^'\\]*|\\?\"[^\"\\]*|[^\s'\",;&\]})\\]+)"
-KEY_BEGINS = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_PRIVATE_KEY = rf"({KEY_BEGINS})(?:[^-]|-(?!----))*(?:-----END [A-Z ]{{0,60}}-----)?"
+_KEY_BEGINS = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PRIVATE_KEY = rf"({_KEY_BEGINS})(?:[^-]|-(?!----))*(?:-----END [A-Z ]{{0,60}}-----)?"
+# Lines of an RSA key of 16,384 bits, with its header.
+_LONGEST_KEY = 220
 # Each with what a text must hold, in small letters, for the pattern to be tried: logs are long. No pattern may look
 # back and forth in a line of a megabyte. They are compiled by `re` when they are tried first: most commands never do.
 _SECRETS = {
@@ -111,6 +113,16 @@ def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]
         if flag.startswith("-") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
             redacted[place + 1] = instead
     return tuple(redacted)
+
+
+def redact_private_keys(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines of a log without the private keys in them, which have a line for each 48 bytes."""
+    left = 0  # how many lines may still be of a key that began above
+    for line in lines:
+        begins = [*re.finditer(_KEY_BEGINS, line)] if "PRIVATE KEY" in line else []
+        ends = "-----END " in line[begins[-1].end() if begins else 0 :]
+        yield LEFT_OUT if left and not begins else line
+        left = 0 if ends else _LONGEST_KEY if begins else max(left - 1, 0)
 
 
 def redact_prompts(text: str) -> str:

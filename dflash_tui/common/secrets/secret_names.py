@@ -18,7 +18,12 @@ _HARMLESS = re.compile(
 _SECRET = re.compile(
     r"(?i)token(?!s|iz)|(?:api|access|auth|hub|bearer|secret)[-_]?tokens|key|secret|passw|passphrase|credential"
     r"|authorization|(?<!by)(?<!com)(?<!tres)(?<!two[-_])(?<!multi[-_])(?<!single[-_])pass[-_]?\d*$"
-    r"|[-_]pwd$|(?:^|[-_.])(?:pat|auth|jwt|cookie|bearer)$"
+    r"|[-_]pwd$|(?-i:^pwd$)|(?:^|[-_.])(?:pat|auth|jwt|cookie|bearer)$"
+)
+# Words of a variable of the environment, which are set apart and mean no attention's keys.
+_VARIABLE = re.compile(
+    r"(?:^|_)(?:KEYS?|PASS|PAT|AUTH|JWT|COOKIES?|CREDS?)(?:_|$)|_PWD(?:_|$)"
+    r"|^TOKENS$|(?<!MAX)(?<!MIN)(?<!NUM)(?<!NEW)(?<!PER)(?<!OUT)_TOKENS$"
 )
 _FILE = re.compile(r"(?i)(?:file|path|dir|folder|sock)$")
 _OF_TEXT = re.compile(r"(?i)token")
@@ -27,7 +32,9 @@ _OF_TEXT = re.compile(r"(?i)token")
 @lru_cache(maxsize=2048)
 def is_secret(name: str) -> bool:
     """Whether a variable, a flag or a key of that name is likely to hold a secret; the name of a file is none."""
-    return not _FILE.search(name) and bool(_SECRET.search(_HARMLESS.sub("", name)))
+    if _FILE.search(name):
+        return False
+    return bool(_SECRET.search(_HARMLESS.sub("", name)) or (name.isupper() and _VARIABLE.search(name)))
 
 
 def holds_secret(name: str, value: object) -> bool:

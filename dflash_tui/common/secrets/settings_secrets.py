@@ -14,7 +14,10 @@ from dflash_tui.common.secrets.secret_names import holds_secret, is_secret
 _STRUCTURED = re.compile(r"\s*[\[{]")
 # As in an address or a list, and as in a header; what a header of authorization holds is known by its form.
 _PAIRS = (
-    re.compile(r"(?:^|[?&;,\s])([\w.-]{1,64})=([^&;,\s'\"]{8,})"),
+    re.compile(r"(?<![\w.-])-{0,2}([\w.-]{1,64})['\"]?\s{0,3}=\s{0,3}['\"]?([^$=&;,\s'\"][^&;,\s'\"]{3,})"),
+    re.compile(r"(?<![\w-])--([\w-]{1,64})\s{1,3}['\"]?([^-$\s'\"][^\s'\"]{3,})"),
+    re.compile(r"(?<![\w.-])(?!(?i:authorization)\b)([\w.-]{1,64})['\"]?:\s{0,3}['\"]([^$'\"][^'\"]{3,})"),
+    re.compile(r"(?<![\w./-])((?i:\w{0,60}(?:password|passwd|pwd|secret))):([^\s'\"]{4,})"),
     re.compile(r"(?:^|[;,'\"\n])\s{0,9}(?!(?i:authorization:))([\w.-]{1,64}): {1,9}([^$;,\s'\"][^;,\s'\"]{3,})"),
 )
 
@@ -27,6 +30,9 @@ def find_secret(name: str, value: object) -> str | None:
     left = [(name, value)]
     while left:
         place, value = left.pop()
+        key = place.rpartition(".")[2]
+        if looks_secret(key) or hide_own_secrets(key) != key:
+            return "a key in it"
         if isinstance(value, Mapping):
             left += [(f"{place}.{key}", item) for key, item in value.items()]
         elif isinstance(value, list | tuple | set | frozenset):

@@ -39,7 +39,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
-        *(_check_engine_files(situation) if thorough else ()),
+        *_check_engine_files(situation),
         *_check_flags(situation, thorough=thorough),
         *requirements.check_requirements(situation),
     ]

@@ -71,15 +71,19 @@ def list_patch_powers(patches: Iterable[Patch]) -> tuple[Power, ...]:
         Power(
             PowerKind.CODE,
             f"patch {patch.name}",
-            f"is not shipped with dflash-tui, and changes {_shorten(_name_files(patch))}",
+            f"is not shipped with dflash-tui, and {_shorten(_describe_changes(patch))}",
         )
         for patch in patches
         if not is_shipped(patch)
     )
 
 
-def _name_files(patch: Patch) -> str:
-    return ", ".join(f"vllm/{path}" for path in patch.paths)
+def _describe_changes(patch: Patch) -> str:
+    """Return what a patch changes, and what it sets where it is not applied."""
+    sets = [f"--speculative-config {key}" for key in (patch.by_key.speculation if patch.by_key else ())]
+    sets += patch.without_patch.env if patch.without_patch else ()
+    instead = f"{', '.join(sets)} is set where it is not applied; it " if sets else ""
+    return f"{instead}changes {', '.join(f'vllm/{path}' for path in patch.paths)}"
 
 
 def list_recipe_powers(recipe: Recipe, vllm: Collection[str] = ()) -> tuple[Power, ...]:

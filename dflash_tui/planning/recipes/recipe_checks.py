@@ -77,6 +77,7 @@ def _find_quoted_secrets(recipe: Recipe) -> Iterator[tuple[list[str | int], str]
 def _list_texts(steps: list[str | int], value: Any) -> Iterator[tuple[list[str | int], str]]:
     if isinstance(value, dict):
         for key, item in value.items():
+            yield steps, str(key)
             yield from _list_texts([*steps, key], item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
