@@ -104,8 +104,8 @@ def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
     lines, ends = itertools.tee(_read_log_lines(run.log))
     texts = redact_private_keys(map(_clean_line, lines))
     for text, line in zip(texts, ends, strict=True):
-        said = text if with_prompts else redact_prompts(text)
-        yield _redact_text(said).encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
+        redacted = _redact_text(text if with_prompts else redact_prompts(text))
+        yield redacted.encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
 
 
 def _clean_line(line: bytes) -> str:

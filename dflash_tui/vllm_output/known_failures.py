@@ -161,9 +161,9 @@ def _number_plain_texts() -> tuple[tuple[str, int], ...]:
 
 def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
     """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
-    shown = {number for text, number in _number_plain_texts() if text in message}
+    candidates = {number for text, number in _number_plain_texts() if text in message}
     for number, failure in enumerate(load_known_failures()):
-        for sign in failure.signs if number in shown else ():
+        for sign in failure.signs if number in candidates else ():
             if match := sign.search(message, frames):
                 yield failure, match
                 break

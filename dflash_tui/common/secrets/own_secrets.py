@@ -50,7 +50,7 @@ _ESCAPE_IN_HTML = r"&#(?:0*27|[xX]0*1[bB]);"
 _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
 _TIMES_QUOTED = 3
 # How a word ends that was cut in a quoted character, and how much of a quoted value is known for its start.
-_HALF_ESCAPE, _LEAST_HALF = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4
+_HALF_ESCAPE, _LEAST_HALF, _LONGEST_WORD = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4, 500
 _LINES = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -109,14 +109,13 @@ class OwnSecrets:
     @staticmethod
     def _count_quoted_half(text: str, forms: list[str]) -> int:
         """Return how many characters the last word of a text has where it is the start of a quoted value, else 0."""
-        word = re.search(r"\S{0,500}\Z", text)
-        if word is None or not any(mark in word[0] for mark in "\\%&"):
+        word = text[-_LONGEST_WORD:].rpartition(" ")[2]
+        if not any(mark in word for mark in "\\%&"):
             return 0
-        quoted = re.sub(_HALF_ESCAPE, "", word[0])
+        quoted = re.sub(_HALF_ESCAPE, "", word)
         starts = {form[:_LEAST_HALF] for form in forms if len(form) > _LEAST_HALF}
-        return (
-            len(word[0]) if any(start in plain.lower() for plain in _list_unquoted(quoted) for start in starts) else 0
-        )
+        plain_words = [plain.lower() for plain in (quoted, *_list_unquoted(quoted))]
+        return len(word) if any(start in plain for plain in plain_words for start in starts) else 0
 
     def hide_continued(self, before: str, text: str) -> str:
         """Return a clean text without the rest of a value that began at the end of `before`, which is clean, too."""
@@ -232,7 +231,7 @@ def _list_values() -> Iterator[str]:
     public_names = _list_known_names()
     values = [value for name, value in os.environ.items() if is_secret(name) and not _is_path(value)]
     addresses = [value for value in os.environ.values() if "://" in value]
-    passwords = [found for value in addresses for pattern in _PASSWORDS for found in pattern.findall(value)]
+    passwords = [word for value in addresses for pattern in _PASSWORDS for word in pattern.findall(value)]
     values += [*passwords, *map(unquote, passwords)]
     for value in (*values, hub_token.read_token_file()):
         lines = [_clean(line) for line in _LINES.split(value) if line.strip()]

@@ -145,10 +145,10 @@ class VerdictScreen(Screen[None]):
     def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
         self.query_one("#ranges").display = comparison is not None
         if comparison is None:
-            found = Content("no two arms can be compared: a boot of each is needed")
+            outcome = Content("no two arms can be compared: a boot of each is needed")
             if report.tune:
-                found = render_outcome(report.design, report.boots, report.tune, self._width("verdict"))
-            self._show("verdict", found)
+                outcome = render_outcome(report.design, report.boots, report.tune, self._width("verdict"))
+            self._show("verdict", outcome)
             return
         self._show("verdict", experiment.render_verdict(report, comparison, self._width("verdict")))
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")

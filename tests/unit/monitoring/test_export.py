@@ -99,6 +99,16 @@ def test_no_half_of_a_secret_with_blanks_is_left_where_a_line_is_cut(run, tmp_pa
     assert "after it" in told
 
 
+def test_a_secret_that_is_no_utf_8_is_left_out(run, tmp_path, monkeypatch):
+    """The rest of its line is kept, as replaced letters."""
+    monkeypatch.setenv("HF_TOKEN", "p\udce4ssw\udcf6rt-lang-genug")
+    own_secrets.read_own_secrets()
+    run.log.write_bytes(b"a p\xe4ssw\xf6rt-lang-genug \xfc b\n")
+    told = content(export.export_run(run, str(tmp_path / "a.zip")))
+    assert "lang-genug" not in told
+    assert "a [left out] \ufffd b" in told
+
+
 def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
     run.log.write_text("x" * ((1 << 20) - 20) + f" --api-key {TOKEN}" + "y" * (1 << 20) + "\nafter it\n")
     told = content(export.export_run(run, str(tmp_path / "a.zip")))

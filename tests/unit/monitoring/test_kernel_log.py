@@ -50,6 +50,14 @@ def test_pids_are_read_from_the_log(folders):
     assert kernel_log.parse_server_pids(run) == {7, 14182, 9}
 
 
+def test_a_number_that_no_pid_is_is_none(folders):
+    """Python converts no text of 5,000 digits."""
+    run = a_run()
+    run.folder.mkdir(parents=True)
+    run.log.write_text(f"(EngineCore pid={'1' * 5000}) ERROR 11-22 10:00:00 [x.py:1] boom\n")
+    assert kernel_log.parse_server_pids(run) == {run.pid}
+
+
 def test_a_run_without_a_log_is_looked_at_all_the_same(folders):
     """Whatever is gone or forbidden is no error."""
     found = kernel_log.read_autopsy(a_run(pid=7), None)

@@ -146,6 +146,13 @@ def test_a_bare_log_states_what_its_drafts_were_worth():
     assert found == [SpeculationLogged(1.0, 3.31, 108, 374, (0.8, 0.51)), SpeculationLogged(2.0, None, 0, 0)]
 
 
+@pytest.mark.parametrize("figure", ["1.2.3", ".", "9" * 400], ids=["points", "point", "long"])
+def test_what_is_no_number_is_no_figure(figure):
+    """A server may write anything where a figure stands."""
+    events = log(f"Model loading took {figure} GiB and 1 seconds", "Application startup complete.")
+    assert any(figure[:3] in getattr(event, "text", "") for event in events)
+
+
 @pytest.mark.timeout(60)
 def test_a_line_of_blocks_costs_no_more_than_another():
     """The banner of vLLM has some before its version; two thousand of them took 60 ms a line."""

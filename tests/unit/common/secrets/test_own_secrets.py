@@ -67,7 +67,8 @@ def test_a_key_is_known_beside_itself_in_another_form(key, form):
         ("DB_PASS", "hunter22"), ("X_API_KEY", "/x8Jk3+abcdefgh"), ("X_API_KEY", "/no/such/folder/abc="),
         ("X_TOKEN", "~abcdefgh"), ("A_SECRET", "correct horse battery staple"), ("ANY_URL", "http://me:pa55word@host/x"),
         ("GITHUB_PAT", "abcd1234"), ("A_KEY", 'quo"te\\d-value'), ("A_KEY", "non-äscii-Ünd-so"),
-        ("A_KEY", "tab\there-are-more-than-16"),
+        ("A_KEY", "tab\there-are-more-than-16"), ("HF_TOKENS", "tok-abcd-1234"), ("DB_PASS_PROD", "hunter22"),
+        ("ROUTING_KEY", "abcd-1234"), ("GH_PAT_CI", "abcd-1234"), ("COOKIES", "abcd-1234"),
     ],
 )  # fmt: skip
 def test_a_value_under_the_name_of_a_secret_is_hidden(name, value, monkeypatch):
@@ -85,6 +86,14 @@ def test_a_password_in_an_address_is_known_as_others_quote_it(form, monkeypatch)
     monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss%2FW0rd%21@proxy:3128")
     own_secrets.read_own_secrets()
     assert clean_line(f"login {form} failed") == "login [left out] failed"
+
+
+def test_a_password_that_nobody_quoted_and_a_value_with_a_line_end_are_known(monkeypatch):
+    """As they stand in a variable that was read from a file, or typed."""
+    monkeypatch.setenv("ANY_URL", "https://u:p@ssw/rd1234567@host/x")
+    monkeypatch.setenv("DB_PASS", "hunter22\n")
+    own_secrets.read_own_secrets()
+    assert clean_line("p@ssw/rd1234567, hunter22 x") == "[left out], [left out] x"
 
 
 @pytest.mark.parametrize("unseen", "\u17b4\u180b\u180f\ufff0\U000e0080\U000e0fff", ids=ascii)
@@ -156,6 +165,13 @@ def test_no_half_of_a_key_stands_where_a_line_is_cut(key, text):
                 assert KEY[:6] not in clean_line("y" * before + text + "z" * 3000)
 
 
+@pytest.mark.parametrize("cut", range(8, 40))
+def test_no_quoted_half_of_a_key_stands_where_a_text_is_cut(key, cut):
+    """However far it goes, also where the cut is in a quoted character."""
+    for quoted in (r"Pl4nted\u002dPl4nted\u002dk3yzQ", "Pl4nted%2DPl4nted%2Dk3yzQ", "Pl4nted&#45;Pl4nted&#45;k3yzQ"):
+        assert "l4nt" not in own_secrets.own_secrets().hide_cut(f"a {quoted[:cut]}", end=True)
+
+
 async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
     output = asyncio.StreamReader()
     output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))
@@ -197,7 +213,8 @@ def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
         "p%26ss%3cw0rd/%2b%20%22%c3%a9%27%5cend", "p&amp;ss&lt;w0rd/+ &#34;é&#39;\\end", 'p&amp;ss&lt;w0rd/+ "é\'\\end',
         "p&ss%3Cw0rd/+%20%22%C3%A9'%5Cend", "p%26ss%3Cw0rd%2F%2B%20%22%C3%A9'%5Cend",
         r"p\u0026ss\u003Cw0rd/\u002B \u0022\u00E9\u0027\\end", r"p\u0026ss\u003cw0rd/+ \"é\u0027\\end",
-        r"p&ss<w0rd/+ \\\"\\u00e9'\\\\end",
+        r"p&ss<w0rd/+ \\\"\\u00e9'\\\\end", r"p\u{26}ss<w0rd/+ \"\u{e9}'\\end",
+        "p&amp;ss&#27;[31m&lt;w0rd/+ &quot;é&#x27;\\end",
     ],
 )  # fmt: skip
 def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):

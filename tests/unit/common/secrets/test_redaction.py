@@ -168,6 +168,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
         ("a", ["ok", {"b": "https://me:x@host"}], "a.b"),
         ("a.auth_token+", "x", "a.auth_token+"),
         ("env.DB_PASS", "x", "env.DB_PASS"),
+        ("a", {"hf_" + "aB" * 17: 1}, "a key in it"),
         ("a", {"password": 123456}, "a.password"),
         *(("env.X", token, "env.X") for token in (
             "ghp_" + "a1" * 18, "ghs_" + "a1" * 18, "github_pat_" + "a1" * 20, "sk-" + "a1" * 20,
@@ -187,7 +188,9 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "http://me:s3cr/3t@host", "me:pw@db:5432", "x-api-key: abcdef12", "A: b, password: hunter22",
             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx", "GOCSPX-" + "a1" * 14, "dapi" + "a1" * 16, "glsa_" + "a1" * 20,
             "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
-            "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000",
+            "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000", "password='hunter22'", "password = hunter22",
+            "password:hunter22", "--password hunter22", 'x {"password": "hunter22"}', 'dict(api_key="abcdefg")',
+            "pwd=hunter2", "api_key=abcdefg",
         )),
     ],
 )  # fmt: skip
