@@ -13,9 +13,12 @@ from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe, Status
+from dflash_tui.presentation.recipe import catalogue_text
+from dflash_tui.presentation.recipe.catalogue_text import Place
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.launch_selection import Suitability
+from dflash_tui.tui.render.catalogue import render_catalogue_pair
 from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support import hub_server
@@ -65,6 +68,14 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
             pilot, lambda: fitting < set(rows.visible_names) and all("/mtp" in name for name in rows.visible_names)
         )
         assert "glm-5.3-flash/mtp" not in rows.visible_names
+
+
+def test_a_blank_stands_behind_the_name_of_each_fact():
+    known = catalogue.load_catalogue()
+    for pair in PAIRS:
+        drawn = render_catalogue_pair(pair, Place(), 60).plain
+        for name, _ in catalogue_text.list_pair_facts(known, pair, Place()):
+            assert f"\n{name} " in drawn
 
 
 async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):

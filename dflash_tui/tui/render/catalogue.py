@@ -11,7 +11,7 @@ from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
 from dflash_tui.presentation.recipe import catalogue_text
 from dflash_tui.presentation.recipe.catalogue_text import Place
-from dflash_tui.tui.render.plan import render_fact
+from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.render.recipe_rows import RecipeRow
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -47,5 +47,7 @@ def render_catalogue_pair(pair: CataloguePair, place: Place, width: int) -> Cont
     does = "makes it a recipe of yours" if model else "does nothing: no repository of its target is known"
     rows = [Content.assemble((pair.id, "bold"), (" from the catalogue, published by others", MUTED))]
     rows += [Content.assemble(("enter ", "bold $primary"), does), Content("")]
-    rows += [render_fact(name, text, width) for name, text in catalogue_text.list_pair_facts(catalogue, pair, place)]
+    facts = list(catalogue_text.list_pair_facts(catalogue, pair, place))
+    column = max(len(name) for name, _ in facts) + 1
+    rows += [render_hung((f"{name:{column}}", MUTED), text, width) for name, text in facts]
     return Content("\n").join(rows)
