@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.monitoring import startup_history
@@ -39,7 +40,7 @@ def estimate_boots(design: Design) -> BootEstimate:
     whole = tuple(_median([boot.took for boot in boots]) for boots in before)
     if _add_boots(design, whole):
         count = sum(map(len, before))
-        return BootEstimate(whole, True, f"by {count} earlier boots of such experiments")
+        return BootEstimate(whole, True, f"by {pluralize(count, 'earlier boot')} of such experiments")
     starts = [_estimate_start(arm) for arm in design.arms]
     sources = dict.fromkeys(source for seconds, source in starts if seconds is not None)
     return BootEstimate(tuple(seconds for seconds, _ in starts), False, ", ".join(sources))
