@@ -37,7 +37,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.tiles import build_tiles, leave_out
+from dflash_tui.tui.widgets.tiles import Tiles, build_tiles, leave_out
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run, latencies
 
@@ -84,6 +84,16 @@ def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
     assert {now: [(tile.value, tile.note, tile.short) for tile in tiles] for now, tiles in found.items()} == snapshot
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     assert shown(folded(logged, Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)["acceptance"] == "—"
+
+
+@pytest.mark.parametrize("size", [(58, 2), (78, 2)])
+def test_what_the_log_says_of_speculation_is_whole_on_a_low_screen(size, monkeypatch):
+    monkeypatch.setattr(Tiles, "size", Size(*size))
+    tiles = Tiles()
+    tiles.show(build_tiles(folded(SpeculationLogged(BASE, 15.96, 584, 1036)), a_run().plan, 15, BASE, 600.0))
+    drawn = tiles.render()
+    assert "AL log 15.96 " in str(drawn)
+    assert "acc. log 56.4 %" in str(drawn)
 
 
 @pytest.mark.parametrize(("width", "rows"), [(58, (3, 3)), (78, (5, 5)), (118, (5, 5))])

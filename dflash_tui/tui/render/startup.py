@@ -149,8 +149,8 @@ def _step(event: Preparing, began: float, now: float, width: int, usual: str, *,
         since = format_duration(event.at - began) if event.at > began else ""
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
-        cells = _BAR if room >= 2 * _BAR else _BAR // 3
-        drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} "
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # before the text it falls away
+        drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} ".lstrip()
     return Content.assemble(
         _mark(event.done),
         (event.step.value.ljust(_NAME), "bold"),

@@ -237,9 +237,7 @@ class Requests(Widget):
     def __init__(self) -> None:
         super().__init__(id="requests")
         self.border_title = "requests"
-        self.hint = Content.assemble(
-            ("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five test prompts", MUTED)
-        )
+        self.hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends five prompts", MUTED))
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
         """Replace the requests; `sending` names the prompt that is being sent, or is empty."""

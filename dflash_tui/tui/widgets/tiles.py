@@ -118,8 +118,8 @@ def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Til
     source = "by the log" if age < _LOGGED_OFTEN else f"by the log, {format_duration(age)} ago"
     share = logged.accepted / logged.drafted if logged.drafted else None
     return (
-        Tile("accept length", format_number(logged.acceptance_length, 2), f"{most}{source}", "AL log", 12),
-        Tile("acceptance", format_percent(share, 1), source, "acc. log", 16),
+        Tile("accept length", format_number(logged.acceptance_length, 2), f"{most}{source}", "AL log", 14),
+        Tile("acceptance", format_percent(share, 1), source, "acc. log", 17),
     )
 
 
