@@ -1,6 +1,7 @@
 """A failed run on the panel: cause, evidence, what to do, and a key that launches again with a change."""
 
 import os
+import re
 
 import msgspec
 import pytest
@@ -112,6 +113,9 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
             await pilot.press(key)
             chosen.append(dialog.chosen)
         assert chosen == [1, 0, 1, 0, 1, 1]
+        await pilot.resize_terminal(60, 20)
+        await shows(pilot, "▶ 2  without speculation")
+        assert re.search(r"│ {7}drafter is why ", text(panel))
         await wait_for(pilot, lambda: "--num-speculative-tokens 0" in text(panel))
         await pilot.press("escape")
         await pilot.pause()

@@ -37,7 +37,7 @@ def known(monkeypatch) -> list[RecordedStart]:
     return found
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)])
 async def test_kinds_are_compared_with_count_median_and_spread(known, size):
     """By key from the list of runs; nothing is wider than the screen, a name with markup is only text."""
     panel = app()
@@ -50,16 +50,16 @@ async def test_kinds_are_compared_with_count_median_and_spread(known, size):
         shown = str(panel.screen.query_one("#compared").render())
         rows = [row.split() for row in shown.splitlines()]
         # By hand: 162.4 s until the recorded one is up, 3 s for its first request; times 0.9, 1, 1.2 and 0.5.
-        assert ["compile,", "cold", "3", "starts", "ready", "in", "2:45", "(2:28", "–", "3:18)"] in rows
+        assert re.search(r"compile, cold +3 starts +ready in 2:45\s+\(2:28 – 3:18\)", shown)
         assert ["compile,", "cached", "1", "start", "ready", "in", "1:22"] in rows
         assert "(random weights" in shown
-        assert re.search(r"→ compile, cold .* 1:22 later .* compile, cached", shown)
+        assert re.search(r"→ compile, cold .* 1:22 later .* compile, cached", " ".join(shown.split()))
         assert ["compile,", "cold", "1", "start", "never", "answered", "a", "request"] in rows
         assert HOSTILE[:9] in shown
         bars = [row.strip() for row in shown.splitlines() if row.strip().startswith("█") and " " not in row.strip()]
         assert len(bars) == 4
         pane = panel.screen.query_one("#checks")
-        assert max(len(row) for row in shown.splitlines()) <= pane.size.width
+        assert [row for row in shown.splitlines() if len(row) > pane.size.width] == []
         assert pane.max_scroll_x == 0
         await pilot.press("escape")
         assert isinstance(panel.screen, RunList)

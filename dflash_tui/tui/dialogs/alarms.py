@@ -55,7 +55,7 @@ class AlarmDialog(Dialog[None]):
         for alarm in self.alarms:
             since = f"{format_duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
             rows += [
-                Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
+                Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"\n  for {since}", MUTED)),
                 Content(f"  {alarm.evidence}"),
                 Content.assemble(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n"),
             ]

@@ -43,8 +43,8 @@ class Dialog(ModalScreen[Result]):
 
 
 def measure_text(pane: Widget) -> int:
-    """Return the cells of a row of text in a scrolled pane, whose scrollbar may come with the text."""
-    return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar))
+    """Return the cells of a row of text in a scrolled pane, whose scrollbar may come with the text, and a blank."""
+    return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar) - 1)
 
 
 class Confirm(ModalScreen[bool]):

@@ -37,7 +37,7 @@ class LogDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Input(id="log-file", placeholder="a file: the log of any vLLM, also of docker or journalctl")
+            yield Input(id="log-file", placeholder="log file of any vLLM, docker or journalctl")
             with VerticalScroll(id="explanation"):
                 yield Static(id="why", markup=False)
 

@@ -26,7 +26,7 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Confirm, Dialog
+from dflash_tui.tui.dialogs.basic import Confirm, Dialog, measure_text
 from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, render_error
@@ -130,8 +130,7 @@ class NewExperiment(Dialog[str | None]):
 
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
         """Show labels and texts, whose further lines hang below the first."""
-        checks = self.query_one("#checks")  # its scrollbar comes with the text
-        width = checks.scrollable_content_region.width - (not checks.show_vertical_scrollbar)
+        width = measure_text(self.query_one("#checks"))
         column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
         lines = [render_hung((f"{label:<{column}}", MUTED), clean_line(text), width) for label, text in rows]
         self.query_one("#ab-words", Static).update(Content("\n").join(lines))

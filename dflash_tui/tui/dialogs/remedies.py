@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import textwrap
 from typing import ClassVar, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -61,6 +62,12 @@ def offer_same_again(run: Run) -> SameAgain:
     return SameAgain((Remedy("as it was"),), (run.plan.relaunch_request.to_command(),))
 
 
+def _hang(words: str, width: int) -> str:
+    """Return the words of a remedy in rows that stand behind its mark and number."""
+    indent = 5
+    return f"\n{'':{indent}}".join(textwrap.wrap(words, max(20, width - indent)))
+
+
 class RemedyDialog(Dialog[Launch | None]):
     """Offers changes of a run that is over; ends with the resolved recipe, the plan and why, or with None.
 
@@ -97,18 +104,27 @@ class RemedyDialog(Dialog[Launch | None]):
 
     def draw(self) -> None:
         """Show the remedies and what the chosen one changes."""
+        self.draw_remedies()
+        self.query_one("#change", Static).update(Content.assemble(("looking …", MUTED)))
+        self.planned = None
+        self.refresh_plan()
+
+    def draw_remedies(self) -> None:
+        """List the remedies, whose further lines hang below the first."""
+        width = self.query_one(".dialog").content_size.width or self.size.width
         rows = [
             Content.assemble(
                 ("▶ " if place == self.chosen else "  ", "bold $primary"),
                 (f"{place + 1}  ", MUTED),
-                (remedy.words, "bold" if place == self.chosen else ""),
+                (_hang(remedy.words, width), "bold" if place == self.chosen else ""),
             )
             for place, remedy in enumerate(self.offer.remedies)
         ]
         self.query_one("#remedies", Static).update(Content("\n").join([Content(""), *rows]))
-        self.query_one("#change", Static).update(Content.assemble(("looking …", MUTED)))
-        self.planned = None
-        self.refresh_plan()
+
+    def on_resize(self) -> None:
+        """Wrap the remedies anew."""
+        self.call_after_refresh(self.draw_remedies)
 
     @work(exclusive=True, group="fix")
     async def refresh_plan(self) -> None:

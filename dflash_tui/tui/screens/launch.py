@@ -210,7 +210,7 @@ class LaunchScreen(OwnRecipesScreen):
         if not self.query("#text"):
             return
         entry, text = self.chosen, self.query_one("#text", Static)
-        width = self.query_one("#plan").scrollable_content_region.width
+        width = self.query_one("#plan").scrollable_content_region.width - 1  # a blank before the scrollbar
         try:
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)

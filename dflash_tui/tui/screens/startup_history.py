@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
@@ -20,7 +21,8 @@ from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.dialogs.basic import Dialog, measure_text
+from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED
 
 _NAME = 20
@@ -57,7 +59,7 @@ class HistoryScreen(Dialog[None]):
         starts = await asyncio.to_thread(startup_history.list_starts)
         head = f"{pluralize(len(starts), 'start')} on this machine; medians until the first answer"
         self.query_one("#head-of-starts", Static).update(Content(head))
-        comparison, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
+        comparison, width = self.query_one("#compared", Static), measure_text(self.query_one("#checks"))
         none = Content.assemble(("no server has started on this machine yet", MUTED))
         comparison.update(render_kinds(startup_comparison.group_starts(starts), width) if starts else none)
 
@@ -71,10 +73,11 @@ def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
         name = truncate_middle(pair.recipe, max(12, width - len(label) - 2))
         rows = [Content.assemble((name, "bold"), (f"  {label}", MUTED))]
         if synthetic := alike[-1].synthetic:
-            rows.append(Content.assemble((f"({synthetic}: the times are real, the model is not)", "$warning")))
+            warning = textwrap.fill(f"({synthetic}: the times are real, the model is not)", width)
+            rows.append(Content.assemble((warning, "$warning")))
         longest = max((sum_parts(kind) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in render_kind(kind, longest, width)]
-        rows += [_render_difference(difference) for difference in startup_comparison.compare_start_kinds(alike)]
+        rows += [_render_difference(difference, width) for difference in startup_comparison.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
     return Content("\n\n").join(blocks)
 
@@ -99,6 +102,9 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     range_text = f" ({spread})" if spread != UNKNOWN else ""
     starts = f"{pluralize(n, 'start'):<{_STARTS}}"
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (starts, MUTED), ready, (range_text, MUTED))
+    if head.cell_length > width:  # where its columns have no room, without them
+        below = f"\n   {range_text}" if range_text else ""
+        head = Content.assemble((f"  {kind.name}  ", "bold"), (f"{starts.rstrip()}  ", MUTED), ready, (below, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0
     for name, took in list_parts(kind):
         seconds += took
@@ -123,8 +129,8 @@ def _render_legend(kind: StartKind, width: int) -> list[Content]:
     return [row.rstrip() for row in rows]
 
 
-def _render_difference(difference: StartDifference) -> Content:
+def _render_difference(difference: StartDifference, width: int) -> Content:
     first, second, seconds = difference
     more = "later" if seconds >= 0 else "sooner"
     text = f"{first.name} is ready {format_duration(abs(seconds))} {more} than {second.name}"
-    return Content.assemble(("→ ", "$primary"), text)
+    return render_hung(("→ ", "$primary"), text, width)
