@@ -80,8 +80,8 @@ class PanelCommands(Provider):
         yield from (command for command in self._screens() if command.name not in names)
 
     def _actions(self) -> Iterator[Command]:
-        """Yield what the keys of the screen do, those that every screen has aside."""
-        done: set[str] = set()
+        """Yield what the keys of the screen do, those that every screen has aside; none opens the palette itself."""
+        done = {"command_palette", "app.command_palette"}
         active = self.screen.active_bindings.values()
         for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(self.screen, binding.node)):
             text = binding.tooltip or (binding.description if binding.show else "")

@@ -1,6 +1,8 @@
 """The row of keys: what fits, and a click on a key."""
 
 import pytest
+from textual.containers import VerticalScroll
+from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.events import Health, Phase, Step
@@ -98,8 +100,32 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
         names = [command.name for command in PanelCommands(panel.screen)._commands()]
         assert {"Launch", "Mode", "Options", "Doctor", "Copy", "Watch", "Theme"} <= set(names)
         assert len(set(names)) == len(names)
+        assert "palette" not in names
         await pilot.press("question_mark")
         await shows(pilot, "this screen", "everywhere", "esc close")
+
+
+async def test_a_blank_stands_between_a_text_and_its_scrollbar():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(60, 20)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        panes = [panel.screen.query_one("#plan", VerticalScroll)]
+        await pilot.press("question_mark")
+        await shows(pilot, "this screen")
+        panes.append(panel.screen.query_one("#checks", VerticalScroll))
+        for pane in panes:
+            assert pane.show_vertical_scrollbar
+            assert pane.query_one(Static).content_region.right == pane.vertical_scrollbar.region.x - 1
+
+
+async def test_keys_stand_out_without_colours(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(60, 20)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        row = panel.screen._compositor.render_strips(panel.size)[-1]
+        marked = [segment.text for segment in row if segment.style and segment.style.underline]
+    assert marked == ["⏎", "e", "+/-", "o", "p", "?", "q"]
 
 
 async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fills_it(live):

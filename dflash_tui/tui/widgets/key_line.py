@@ -76,9 +76,11 @@ class KeyLine(Widget):
         if status := self._status:
             mark, color = _SEVERITIES[status.severity]
             return Content.assemble((f"{mark} ", f"bold {color}"), (status.text, "bold"))
+        # Without colours a key would be a dimmer grey than its label.
+        style = "bold underline" if self.app.no_color else "bold $footer-key-foreground"
         parts: list[str | tuple[str, str]] = []
         for key in self._keys():
-            parts += [(key.display, "bold $footer-key-foreground"), f" {key.label} "]
+            parts += [(key.display, style), f" {key.label} "]
         return Content.assemble(*parts)
 
     @property
