@@ -78,8 +78,9 @@ def test_at_its_beginning(snap_compare, monkeypatch):
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING SYNTHETIC"))
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["120x36", "80x24"])
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)], ids=["120x36", "80x24", "60x20"])
 def test_over(snap_compare, monkeypatch, size):
+    """Where the recipe is written is in sight on a low screen, too, in place of rounds."""
     view = a_view(100, driven=False)
     assert view.tune
     view = view._replace(
