@@ -76,7 +76,8 @@ async def test_requests_are_seen_as_they_come(size):
         assert "r Resume" not in text(panel)
 
 
-async def test_one_that_stopped_says_why_and_how_it_goes_on():
+@pytest.mark.parametrize("size", [(120, 36), (60, 20)])
+async def test_one_that_stopped_says_why_and_how_it_goes_on(size):
     design = a_design()
     made = boots(design, (10.0, 18.5))
     written(
@@ -84,9 +85,10 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
         [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), ExperimentHalted(BASE + 990, f"stopped {HOSTILE}")],
     )
     panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
+    async with panel.run_test(size=size) as pilot:
         await opened(pilot, design.id, "■ A/B HALTED")
-        await shows(pilot, "halted: stopped [/] [red]evil", "r resumes it")
+        await shows(pilot, "nothing runs", f"\n stopped {HOSTILE[:9]}", "halted: stopped [/] [red]evil")
+        assert "preparing" not in text(panel)
         await wait_for(pilot, lambda: "r Resume" in text(panel))
         assert "S Stop" not in text(panel)
 

@@ -263,14 +263,15 @@ class ExperimentScreen(Screen[None]):
             requests.show(view.requests, "")
 
     def _render_wait(self, progress: Progress, word: str) -> Content:
-        """Return a word, and while it goes on what each boot does."""
+        """Return a word, and while it goes on what each boot does, else why it was halted: all of it fits here."""
         width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
-        lines = textwrap.wrap(experiment_progress.list_boot_stages(progress), max(20, width)) if progress.driven else []
+        text = experiment_progress.list_boot_stages(progress) if progress.driven else clean_line(progress.halted)
+        lines = textwrap.wrap(text, max(20, width))
         return Content.assemble((word, "bold"), *((f"\n{line}", MUTED) for line in lines))
 
     def _render_start(self, view: ExperimentView, arm: int, now: float) -> Content:
         if (state := view.start) is None:
-            return self._render_wait(view.progress, "preparing …")
+            return self._render_wait(view.progress, "preparing …" if view.progress.driven else "nothing runs")
         width, height = self.query_one("#boot").scrollable_content_region.size
         starts = self.outlook.starts[arm : arm + 1] if self.outlook else ()
         expected = expect_startup(starts[0], state.startup.cache) if starts else None
