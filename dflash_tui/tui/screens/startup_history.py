@@ -97,7 +97,7 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
     n, ready = len(kind.times_to_ready), f"ready in {format_duration(kind.ready)}"
     if not n:
-        n, ready = len(kind.starts), "never answered a request"
+        n, ready = len(kind.starts), "never answered"
     spread = format_spread(kind)
     range_text = f" ({spread})" if spread != UNKNOWN else ""
     starts = f"{pluralize(n, 'start'):<{_STARTS}}"
