@@ -198,8 +198,9 @@ class ExperimentScreen(Screen[None]):
         progress = view.progress
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
         self.query_one("#status", Display).show(tune.render_tune_progress(progress, now, self.size.width))
-        found = tune.render_outcome(progress.design, progress.boots, outcome, width) if progress.finished or not progress.driven else None
-        rounds = self._fit_rounds(found.plain.count("\n") + 1) if found else self._room(_ROUNDS)
+        over = progress.finished or not progress.driven
+        findings = tune.render_outcome(progress.design, progress.boots, outcome, width) if over else None
+        rounds = self._fit_rounds(findings.plain.count("\n") + 1) if findings else self._room(_ROUNDS)
         self.query_one("#order", Display).show(tune.render_rounds(progress, width, rounds))
         self.query_one("#arms", Display).show(tune.render_field(progress, width, self._room(_SETTINGS)))
         left = tune.render_tune_remaining(progress, outcome, now, self.size.width - 2)
@@ -208,12 +209,12 @@ class ExperimentScreen(Screen[None]):
         lines, labels = experiment_progress.build_search_lines(progress)
         chart.title = "median tok/s by boot"
         chart.show(lines, 0, labels=labels)
-        if found:
+        if findings:
             self.query_one("#boot").border_title = "found"
             self.query_one(Requests).display = False
             start = self.query_one("#start", Display)
             start.display = True
-            start.show(found)
+            start.show(findings)
         else:
             self._draw_boot(view, now)
 
@@ -222,13 +223,13 @@ class ExperimentScreen(Screen[None]):
         low, tall, row_height = rows
         return low if self.has_class("-short") else tall + max(0, self.size.height - _TALL) // row_height
 
-    def _fit_rounds(self, found: int) -> int:
+    def _fit_rounds(self, lines_below: int) -> int:
         """Return how many rounds a tune that is over lists: on a low screen they leave room for what it has found."""
         most = self._room(_ROUNDS)
         if not self.has_class("-short"):
             return most
         boots, now = (self.query_one(name).size.height for name in ("#boots", "#now"))
-        return max(1, min(most, boots + now - 1 - found)) if now else most
+        return max(1, min(most, boots + now - 1 - lines_below)) if now else most
 
     def _draw_speeds(self, view: ExperimentView, now: float) -> None:
         """Show what was measured until now: by prompt, and request by request."""

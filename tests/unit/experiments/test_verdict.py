@@ -326,8 +326,10 @@ def test_a_report_of_before_is_judged_anew(tmp_path):
     old = msgspec.to_builtins(report)
     del old["rules"], old["comparisons"][0]["test"], old["comparisons"][0]["cvs"], old["comparisons"][0]["figures"]
     old["comparisons"][0]["word"] = "no difference shown"
-    (tmp_path / store.REPORT).write_bytes(msgspec.json.encode(old))
-    again = store.read_report(tmp_path)
+    folder = tmp_path / of.id
+    folder.mkdir()
+    (folder / store.REPORT).write_bytes(msgspec.json.encode(old))
+    again = store.read_report(folder)
     assert one.word is Verdict.FASTER
     assert one.outputs is not None
     assert again == report
