@@ -19,10 +19,13 @@ from dflash_tui.benchmark import client, datasets
 from dflash_tui.benchmark.load import LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
 from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.common import bounded_http
+from dflash_tui.common.secrets import own_secrets
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.experiments import boot_requests
 from dflash_tui.runs.run import Run
 from tests import ROOT
+from tests.support import planted
 from tests.support.boot_factories import modes, plan
 from tests.support.fake_runs import free_port, wait_for_answer
 
@@ -433,3 +436,32 @@ async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, m
         listening.close()
     assert "more than 1.16 s" in done.error
     assert turns > 1000
+
+
+@pytest.mark.parametrize("missing", [1, 4, 10])
+async def test_no_half_of_a_key_ends_what_is_quoted_of_an_error(serve, tmp_path, monkeypatch, missing):
+    """Of a long body the beginning is read, which may end within a key."""
+    monkeypatch.setenv("MY_API_KEY", planted.KEY)
+    own_secrets.read_own_secrets()
+    before = '{"error": {"message": "bad key'
+    blanks = 4096 - len(before) - len(planted.KEY) + missing
+    (tmp_path / "said").write_text("bad key" + " " * blanks + planted.KEY)
+    errors = [done.error for done in await sent(serve(f"says={tmp_path / 'said'}")) if done.error]
+    assert errors
+    assert all("bad key" in error and planted.KEY[:6] not in error for error in errors)
+
+
+async def test_a_cookie_that_cannot_be_read_is_not_told_of(capfd):
+    """Python's own parser prints a traceback of it; no cookie is kept or sent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nSet-Cookie: a=b; expires=01 Jan ")
+        writer.write(b"9" * 5000 + b" 00:00:00\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, bounded_http.open_client(timeout=60) as http:
+        answered = await http.get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    assert (answered.status_code, dict(http.cookies), capfd.readouterr().err) == (200, {}, "")
