@@ -13,6 +13,7 @@ from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS, MOST_TOKENS
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.event_json import decode_recorded, encode
+from tests.support import planted
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 
@@ -347,3 +348,11 @@ def test_a_request_is_over_when_the_server_says_so(monkeypatch):
     now[0] = 3.0
     done = stream.result()
     assert (done.at, done.total) == (1002.0, 2.0)
+
+
+@pytest.mark.parametrize("separator", ["\x1c", "\x1f", "\x85", "\u2028", "\x0b", "\r"], ids=ascii)
+def test_a_key_with_a_separator_in_it_is_known_in_a_quoted_text(monkeypatch, separator):
+    """What Python splits a text at is taken out first."""
+    monkeypatch.setenv("VLLM_API_KEY", planted.KEY)
+    read_own_secrets()
+    assert planted.KEY[8:14] not in quote_server_text(f"bad {planted.KEY[:8]}{separator}{planted.KEY[8:]} key")
