@@ -21,7 +21,7 @@ from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
 from dflash_tui.planning.powers import plan_powers
 from dflash_tui.planning.recipes import published_figures
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
+from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -149,7 +149,7 @@ def build_plan(
         vllm=resolved.engine.vllm,
         hardware=resolved.hardware,
         gpus=tuple(uuid for _, uuid in gpus),
-        models=_list_models(resolved, launch.tokens),
+        models=() if recipe.build else _list_models(resolved, launch.tokens),
         driver=resolved.engine.driver,
         request=request,
         host=resolved.host,
@@ -199,7 +199,7 @@ def _place_models(resolved: ResolvedRecipe) -> _Models:
         script = paths.bundled_folder("recipes") / recipe.build.script
         folder = paths.models_folder() / f"{recipe.name}-{_digest(script.read_bytes())}"
     target, drafter = (
-        (str(folder / model.model) if folder and _is_built(resolved, model) else model.model) if model else ""
+        (str(folder / model.model) if folder else model.model) if model else ""
         for model in (resolved.target, resolved.drafter)
     )
     return _Models(target, drafter, script, folder)
@@ -261,20 +261,12 @@ def _list_expected(resolved: ResolvedRecipe, launch: _Launch) -> tuple[ExpectedF
     )
 
 
-def _is_built(resolved: ResolvedRecipe, model: Target | Drafter) -> bool:
-    """Whether the recipe's script makes a model; one that was named by hand in its place is of the hub or a folder."""
-    recipe = resolved.recipe
-    own = (recipe.target.model, recipe.drafter.model if recipe.drafter else "")
-    return recipe.build is not None and model.model in own
-
-
 def _list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
-    needed = (resolved.target, resolved.drafter if tokens else None)
-    return tuple(
-        PlannedModel(model.model, model.revision, model.size_gb, model.gated)
-        for model in needed
-        if model and not _is_built(resolved, model)
-    )
+    target, drafter = resolved.target, resolved.drafter
+    needed = [PlannedModel(target.model, target.revision, target.size_gb, target.gated)]
+    if tokens and drafter:
+        needed.append(PlannedModel(drafter.model, drafter.revision, drafter.size_gb, drafter.gated))
+    return tuple(needed)
 
 
 def _list_warnings(

@@ -181,7 +181,7 @@ def resolve_recipe(
         disabled_patches=disabled,
         warnings=flat.warnings,
         deviations=_list_deviations(flat, settings),
-        standing=standing.trust_by_hand(engine, tuple(settings))
+        standing=standing.trust_by_hand(recipe, engine, tuple(settings))
         or standing.trust_method(recipe, hardware, method)
         or standing.trust_mended(standing.find_trust(recipe, hardware, profile, variant), settings),
         expected=(),

@@ -17,9 +17,9 @@ def has_other_models(changed: tuple[str, ...]) -> bool:
     return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
 
 
-def trust_by_hand(engine: EngineSpec | None, changed: tuple[str, ...]) -> Trust | None:
+def trust_by_hand(recipe: Recipe, engine: EngineSpec | None, changed: tuple[str, ...]) -> Trust | None:
     """Return how far what was chosen by hand can be trusted; what was reported is about the recipe's own."""
-    if has_other_models(changed):
+    if has_other_models(changed) and not recipe.build:
         return Trust(Status.EXPERIMENTAL, "the models were chosen by hand")
     return Trust(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand") if engine else None
 

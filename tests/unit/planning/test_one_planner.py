@@ -13,8 +13,6 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Status
-from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
@@ -90,15 +88,3 @@ def test_the_request_of_a_panels_plan_leads_to_it(name, variant, cards, machine)
 def test_both_choose_the_same_of_several_gpus(cards, machine):
     machine(*cards)
     assert by_panel("gemma-4-26b-a4b", "") == by_command("gemma-4-26b-a4b", "")
-
-
-@pytest.mark.parametrize("name", ["/models/mine", "org/other"])
-def test_a_model_in_the_place_of_one_that_a_recipe_builds_is_looked_for_where_it_is(name):
-    """On the hub or in its folder, not where the script puts its own; and nobody tried it."""
-    request = LaunchRequest("demo-cpu", settings={"target.model": name})
-    plan = planner.plan_launch(request, GpuProbe()).plan
-    assert (plan.target, [model.name for model in plan.models]) == (name, [name])
-    assert plan.standing is not None
-    assert plan.standing.status is Status.EXPERIMENTAL
-    own = planner.plan_launch(LaunchRequest("demo-cpu"), GpuProbe()).plan
-    assert (own.drafter, own.models) == (plan.drafter, ())
