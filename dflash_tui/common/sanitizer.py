@@ -37,6 +37,11 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean_line(part) for part in text.split("\n"))
 
 
+def join_clean_lines(text: str) -> str:
+    """Return a text of several lines as one clean line with single blanks: cleaned first, since Python splits more."""
+    return " ".join(clean_lines(text).split())
+
+
 def escape_control_characters(text: str) -> str:
     r"""Return `text`, of several lines and in any form, with \u1234 for whatever a terminal would act on.
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.sanitizer import clean_line, clean_lines
+from dflash_tui.common.sanitizer import clean_line, join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import AnswerHeld
 from dflash_tui.planning.plan import Plan
@@ -128,7 +128,7 @@ def _record_path(now: KeptFirstAnswer) -> Path:
 
 
 def _quote(answer: Answer) -> str:
-    return " ".join(clean_lines(answer.text).split())[:_LONGEST]
+    return join_clean_lines(answer.text)[:_LONGEST]
 
 
 def _write(path: Path, record: KeptFirstAnswer) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from dflash_tui.common.sanitizer import clean_lines
+from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
@@ -204,4 +204,4 @@ def _check(response: httpx.Response, *, with_token: bool) -> None:
 
 def quote_hub_text(text: str) -> str:
     """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
-    return " ".join(clean_lines(text).split())[:_TEXT_LIMIT]
+    return join_clean_lines(text)[:_TEXT_LIMIT]
