@@ -146,8 +146,9 @@ def _kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
 
 
 def _max_len(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    made_for = [float(number) for number in re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))]
-    if made_for and math.isfinite(least := min(made_for)) and (length := int(least)) > 0:
+    words = re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))
+    made_for = [number for number in map(_number, words) if number is not None]
+    if made_for and (length := int(min(made_for))) > 0:
         yield Remedy(f"max-model-len {length}, what the model was made for", _setting("max-model-len", str(length)))
 
 

@@ -1,7 +1,7 @@
 """Export a run as one file for `replay`, without access tokens, prompts, answers and the path of the home folder.
 
 They may occur in the flags and variables of the launch, and in the log. vLLM logs prompts and answers only when asked
-to (`--enable-log-requests`, `--enable-log-outputs`).
+to (`--enable-log-requests`, `--enable-log-outputs`, `VLLM_LOGGING_LEVEL=DEBUG`).
 """
 
 from __future__ import annotations

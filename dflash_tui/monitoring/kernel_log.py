@@ -23,7 +23,7 @@ from dflash_tui.runs.run import Run
 _CLOCK_TOLERANCE = 10.0
 _MAX_LOG_BYTES = 8 << 20
 _MAX_KERNEL_LINES = 8
-_PID = re.compile(rb"\([\w :-]*pid=(\d+)")
+_PID = re.compile(rb"\([\w :-]*pid=(\d{1,10})(?!\d)")
 # mm/oom_kill.c; what vLLM calls its processes is cut to 15 letters.
 _OOM = re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
 # arch/x86/mm/fault.c and arch/x86/kernel/traps.c
@@ -53,7 +53,7 @@ def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
         with private_files.open_file(run.log) as log:
-            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES)) if len(pid) <= 10}
+            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
     except OSError:
         pids = set()
     return pids | {run.pid}

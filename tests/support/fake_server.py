@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(asked)
         length = body.get("max_tokens", 40)
         named = body.get("return_token_ids")
-        count_answer(length, first=body.get("temperature") == 0 and length == 8)
+        count_answer(length, is_warm_up=body.get("temperature") == 0 and length == 8)
         if answers >= DIES:
             os._exit(1)
         self.send_response(200)
@@ -170,11 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def count_answer(length: int, *, first: bool) -> None:
+def count_answer(length: int, *, is_warm_up: bool) -> None:
     """Count an answer of so many tokens, 40 at most: four in each step."""
     global steps, answers
-    # The greedy request before the first one counts for nothing: what misbehaves does so from the first one on.
-    if answers or not first:
+    # The greedy warm-up before the first one counts for nothing: what misbehaves does so from the first one on.
+    if answers or not is_warm_up:
         steps, answers = steps + min(10, length / 4), answers + 1
 
 
