@@ -83,9 +83,9 @@ def test_the_recorded_file_is_that_of_the_engine(demo_engine):
 
 
 @pytest.mark.vllm
-def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
+def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, own_engine_data):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""
-    folder = Path(demo_engine.folder)
+    folder = own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name
     before = listing(folder)
     assert inventory.find_any_engine(folder) is None  # it is in somebody else's folder
     adopted = dflash("adopt", str(folder), "--json")

@@ -1,7 +1,9 @@
 """A copy of an engine that takes no room: hard links, of which a patch replaces those that it changes."""
 
 import json
-import subprocess
+import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from dflash_tui.engines import environments
@@ -12,8 +14,7 @@ def copy_engine(data: Path, copy: Path) -> None:
 
     Nothing may write into a file: patches, pip and byte code put a new one in its place.
     """
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-al", data, copy], check=True)
+    shutil.copytree(data, copy, symlinks=True, copy_function=_link)
     for folder in (copy / "engines").iterdir():
         marker = folder / environments.MARKER
         if not marker.is_file():
@@ -23,6 +24,11 @@ def copy_engine(data: Path, copy: Path) -> None:
         for script in (folder / "bin").iterdir():
             if not script.is_symlink() and (text := script.read_bytes()).startswith(b"#!") and old in text:
                 _replace(script, text.replace(old, str(folder).encode()))
+
+
+def _link(file: str, place: str) -> None:
+    with suppress(FileNotFoundError):  # byte code of a server that runs from it, which has its name by now
+        os.link(file, place)
 
 
 def _replace(file: Path, text: bytes) -> None:
