@@ -232,7 +232,7 @@ def _describe_writers(path: Path, *, shareable: bool, named: bool = False) -> st
 
 def explain_untrusted_record(file: Path, top: Path) -> str:
     """Return as a clause about the folder of `file` why that is not trusted; empty when it is, or is gone."""
-    if why := ownership_problem(file.parent, top):
+    if why := ownership_problem(file.parent, top) or replacement_problem(file.parent):
         return f"it {why}"
     why = ownership_problem(file)
     return f"its {file.name} {why}" if why else ""
@@ -240,6 +240,7 @@ def explain_untrusted_record(file: Path, top: Path) -> str:
 
 def suggest_ownership_fix(path: Path, top: Path | None = None) -> str:
     """Return what to do about a file or folder that is not trusted, in which `top` is as for `ownership_problem`."""
-    untrusted = (place for place in _list_places(path, top) if _describe_writers(place, shareable=False))
-    place = next(untrusted, path)
+    untrusted = [place for place in _list_places(path, top) if _describe_writers(place, shareable=False)]
+    untrusted += [place for place in _trace_links(path) if _describe_writers(place, shareable=True, named=True)]
+    place = untrusted[0] if untrusted else path
     return f"if you know what is in it: chown it to yourself, and chmod {'-R ' * place.is_dir()}go-w {place}"

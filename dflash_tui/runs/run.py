@@ -110,8 +110,12 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def api_key(self) -> str:
-        """The API key of a server that other machines can reach, from the environment; it is never recorded."""
-        return os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
+        """The API key of a server that other machines can reach, from the environment; it is never recorded.
+
+        What can be no key is none: no server has required it.
+        """
+        key = os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
+        return key if key.isascii() and key.isprintable() else ""
 
     @property
     def metered_gpus(self) -> tuple[str, ...]:

@@ -43,8 +43,9 @@ _QUOTED = (
 # One character as JSON, JavaScript or Python quote it, and what may be quoted by them, by HTML or by an address.
 _ESCAPE = (
     r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U000([0-9a-fA-F]{5})|u\{([0-9a-fA-F]{1,5})\}|([\"'/\\`])"
-    r"|(0?33))"
+    r"|([bf])|(0?33))"
 )
+_CONTROLS = {"b": "\b", "f": "\f"}
 # HTML has no name for what begins an escape sequence.
 _ESCAPE_IN_HTML = r"&#(?:0*27|[xX]0*1[bB]);"
 _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
@@ -174,7 +175,7 @@ def _unquote(text: str) -> str:
 def _read_escape(escape: re.Match[str]) -> str:
     if digits := next(filter(None, escape.groups()[:4]), ""):
         return chr(int(digits, 16))
-    return escape[5] or "\x1b"
+    return escape[5] or _CONTROLS.get(escape[6], "\x1b")
 
 
 def _word(form: str) -> str:

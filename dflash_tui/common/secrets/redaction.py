@@ -28,13 +28,14 @@ _SECRETS = {
         # Forms that tokens have wherever they stand.
         ("token", "hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia "
          "aiza eyj gsk_ r8_ xai- pplx- pypi- ya29. hvs. dckr_ sg. lsv2_ tvly- dop_v1_ sq0 shpat_ atatt3 glrt- rpa_ "
-         "whsec_ ntn_ figd_ lin_api_ tgp_v1_ age-secret "
-         "gocspx- dapi tskey- glsa_ doo_v1_ dor_v1_ shpss_ shpca_ shppa_ hvb. wandb_v1_",
+         "whsec_ ntn_ figd_ lin_api_ tgp_v1_ age-secret sntrys_ sntryu_ pcsk_ jina_ dp. atbb glptt glft glsoat glimt "
+         "glcbt :aa gocspx- dapi tskey- glsa_ doo_v1_ dor_v1_ shpss_ shpca_ shppa_ hvb. wandb_v1_",
          r"()\b(?:(?:hf(?:_oauth)?|api_org|npm|dckr_pat|shp(?:at|ss|ca|pa)|rpa|whsec|ntn|lin_api)_[A-Za-z0-9]{16,}|"
          r"hf_jwt_[\w.-]{16,}|GOCSPX-[\w-]{16,}|dapi[a-f0-9]{32}|tskey-[a-z]{2,20}-[\w-]{12,}|(?:glsa|wandb_v1)_\w{24,}|"
          r"SG\.[\w-]{16,}\.[\w-]{16,}|(?:lsv2|figd|tgp_v1)_\w{24,}|tvly-[\w-]{20,}|do[opr]_v1_[a-f0-9]{32,}|"
-         r"sq0[a-z]{3}-[\w-]{20,}|ATATT3[\w=-]{20,}|glrt-[\w-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|"
-         r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
+         r"sq0[a-z]{3}-[\w-]{20,}|ATATT3[\w=-]{20,}|gl(?:rt|ptt|ft|soat|imt|cbt)-[\w-]{16,}|sntry[su]_[\w=+/-]{24,}|"
+         r"pcsk_\w{24,}|jina_[a-f0-9]{32}\w{8,}|dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{24,}|ATBB[A-Za-z0-9]{20,}|\d{8,10}:AA[\w-]{33}|"
+         r"AGE-SECRET-KEY-1[A-Z0-9]{20,}|(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
          r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hv[bs])\.[\w-]{20,}|eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*)"),
         ("private key", "-----begin", _PRIVATE_KEY),
         ("header", "authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
@@ -73,6 +74,8 @@ _QUOTES = re.compile(
     r"(?:Received [\w ]{1,40} request|Convert to OpenAI request|response_body=)"
 )
 _DEBUG = re.compile(r"\bDEBUG [^\[\]]{1,60}\[(?P<place>[\w./]{1,200}):\d+\] ")
+# What pydantic quotes of a request that it refuses.
+_REFUSED = re.compile(r"(\binput_value=).*?(?=, input_type=|\n|\Z)")
 _READS_REQUESTS = re.compile(r"serving|logger|chat_utils|renderer|harmony|context|pars(?:er|ing)|reasoning|protocol")
 
 
@@ -127,7 +130,8 @@ def redact_private_keys(lines: Iterable[str]) -> Iterator[str]:
 
 def redact_prompts(text: str) -> str:
     """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests or at DEBUG."""
-    return "\n".join(map(_without_quote, text.split("\n")))
+    text = "\n".join(map(_without_quote, text.split("\n")))
+    return _REFUSED.sub(rf"\1{LEFT_OUT}", text) if "input_value=" in text else text
 
 
 def _without_quote(line: str) -> str:

@@ -20,6 +20,8 @@ _PAIRS = (
     re.compile(r"(?<![\w./-])((?i:\w{0,60}(?:password|passwd|pwd|secret))):([^\s'\"]{4,})"),
     re.compile(r"(?:^|[;,'\"\n])\s{0,9}(?!(?i:authorization:))([\w.-]{1,64}): {1,9}([^$;,\s'\"][^;,\s'\"]{3,})"),
 )
+# Beside `value` in a list of variables or headers.
+_NAMES = ("name", "key", "header")
 
 
 def find_secret(name: str, value: object) -> str | None:
@@ -35,6 +37,7 @@ def find_secret(name: str, value: object) -> str | None:
             return "a key in it"
         if isinstance(value, Mapping):
             left += [(f"{place}.{key}", item) for key, item in value.items()]
+            left += [(f"{place}.{value[key]}", value["value"]) for key in _NAMES if {key, "value"} <= value.keys()]
         elif isinstance(value, list | tuple | set | frozenset):
             left += [(place, item) for item in value]
         elif (

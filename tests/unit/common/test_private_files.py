@@ -224,6 +224,22 @@ def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
         registry.find_run(hostile_home.RUN)
 
 
+def test_a_state_folder_that_everybody_can_replace_is_refused_in_words(tmp_path):
+    """The folder itself is private; what leads to it is a link in a folder of everybody."""
+    hostile_home.made("x", tmp_path)
+    state = paths.state_folder()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    state.rename(tmp_path / "shared" / "state")
+    state.symlink_to(tmp_path / "shared" / "state")
+    assert registry.list_runs() == []
+    with pytest.raises(UsageError, match=f"reached through {tmp_path / 'shared'}") as refused:
+        registry.find_run(hostile_home.RUN)
+    assert refused.value.hint.endswith(f"go-w {tmp_path / 'shared'}")
+    (tmp_path / "shared").chmod(0o755)
+    assert [run.id for run in registry.list_runs()] == [hostile_home.RUN]
+
+
 def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
     """The same without being root."""
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)

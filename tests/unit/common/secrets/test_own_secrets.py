@@ -215,6 +215,7 @@ def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
         r"p\u0026ss\u003Cw0rd/\u002B \u0022\u00E9\u0027\\end", r"p\u0026ss\u003cw0rd/+ \"é\u0027\\end",
         r"p&ss<w0rd/+ \\\"\\u00e9'\\\\end", r"p\u{26}ss<w0rd/+ \"\u{e9}'\\end",
         "p&amp;ss&#27;[31m&lt;w0rd/+ &quot;é&#x27;\\end",
+        r"p&\bss<w\f0rd/+ \"é'\\end", r"p&\33[1mss<w\f0rd/+ \"é'\\end",
     ],
 )  # fmt: skip
 def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):

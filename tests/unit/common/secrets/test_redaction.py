@@ -103,6 +103,14 @@ def test_what_debug_lines_quote_of_requests_is_left_out(said):
     assert redaction.redact_prompts(quoted) == f"{start}{LEFT_OUT}"
 
 
+def test_what_pydantic_quotes_of_a_request_is_left_out():
+    """It shows what it refuses, cut in the middle; what kind of thing that was stays."""
+    before, after = "  Input should be a valid string [type=string_type, ", ", input_type=dict]"
+    for end in (after, ""):
+        said = redaction.redact_prompts(f"{before}input_value={{'messages': [{{'content': 'PRIV...ATE'}}]}}{end}\nnext")
+        assert said == f"{before}input_value={LEFT_OUT}{end}\nnext"
+
+
 @pytest.mark.parametrize("said", ["response_body=", "Received Cohere v2 chat request", "Request 1 JSON body:"])
 def test_bodies_are_left_out_at_any_level(said):
     """Releases differ in the level of what they log; what says nothing of a body stays."""
@@ -162,6 +170,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
         ("model-loader-extra-config", {"a": [{"aws_secret_access_key": "x"}]},
          "model-loader-extra-config.a.aws_secret_access_key"),
         ("a", '{"b": {"auth_token": "x"}}', "a.b.auth_token"),
+        ("a", '[{"name": "api_key", "value": "x"}]', "a.api_key"),
         ("a", '{"b": "{\\"api_key\\": \\"x\\"}"}', "a.b.api_key"),
         ("a", "{'api_key': 'x'}", "a"),
         ("a", {"credentials": {"user": "x"}}, "a.credentials.user"),
@@ -190,7 +199,8 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
             "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000", "password='hunter22'", "password = hunter22",
             "password:hunter22", "--password hunter22", 'x {"password": "hunter22"}', 'dict(api_key="abcdefg")',
-            "pwd=hunter2", "api_key=abcdefg",
+            "pwd=hunter2", "api_key=abcdefg", "glptt-" + "a1" * 20, "sntrys_" + "eyJ" * 12 + "=", "pcsk_" + "a1" * 30,
+            "jina_" + "a1" * 16 + "Zz9" * 9, "dp.st.dev." + "a1" * 20, "ATBB" + "a1" * 14, "12345678:AA" + "a1" * 16 + "b",
         )),
     ],
 )  # fmt: skip
@@ -238,6 +248,7 @@ def test_a_private_key_is_left_out_to_its_end():
         "eyJ-",
         "DEBUG ",
         "DEBUG [serving",
+        "input_value=",
         "+",
         "a:",
         "-----BEGIN PRIVATE KEY-----",
