@@ -22,10 +22,9 @@ PATIENCE = 1200.0
 
 @pytest.mark.vllm
 @pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.timeout(1500)
-@pytest.mark.usefixtures("nothing_left")
-async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):
+@pytest.mark.usefixtures("nothing_left", "with_own_engine")
+async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_data):
     """Without the patch nothing beyond the first drafted token is accepted when sampling: AL falls, and only AL.
 
     Afterwards the engine has the patches that the recipe asks for.
@@ -61,7 +60,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     assert all(what.startswith(("other processes ", "requests without a figure ")) for what in busy), found
     assert not busy or any(what.startswith("other processes ") for what in busy), found
     assert busy or found.cause in shown.get(found.word, set()), found
-    engine = inventory.find_any_engine(Path(demo_engine.folder))
+    engine = inventory.find_any_engine(own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name)
     assert engine
     assert "cpu-expand-kernel" in status.list_applied_patches(engine)
     assert not any(server_process.list_processes(run) for run in registry.list_runs())
