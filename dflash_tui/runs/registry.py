@@ -127,6 +127,8 @@ def find_run(name: str | None = None) -> Run:
         )
     if why := list_broken_runs().get(name):
         file, top = paths.runs_folder() / name / RUN_FILE, paths.state_folder()
-        hint = private_files.suggest_ownership_fix(file, top) if private_files.explain_untrusted_record(file, top) else ""
+        hint = (
+            private_files.suggest_ownership_fix(file, top) if private_files.explain_untrusted_record(file, top) else ""
+        )
         raise UsageError(f"ignoring {file.parent}: {why}", hint=hint or "if its server still runs, stop it by hand")
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")
