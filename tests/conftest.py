@@ -65,7 +65,7 @@ _FIRST = (
     "engine",
     "engine: hosts",
     "engine: arms",
-    "engine: fresh hosts",
+    "engine: installs",
     "simulation",
     "resolve",
     "releases",

@@ -233,6 +233,7 @@ def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.vllm
+@pytest.mark.chain("installs")
 def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, monkeypatch):
     """While its packages are linked; then one good engine is there."""
     # What was downloaded for the demo engine lies in uv's own cache.

@@ -22,6 +22,7 @@ PATIENCE = 1200.0
 
 @pytest.mark.vllm
 @pytest.mark.long
+@pytest.mark.chain("installs")
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left", "with_own_engine")
 async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_data):

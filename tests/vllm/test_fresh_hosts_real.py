@@ -19,7 +19,7 @@ from tests.support.wheelhouse import fill_uv_cache, fill_wheelhouse
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.long,
-    pytest.mark.chain("fresh hosts"),
+    pytest.mark.chain("installs"),
     pytest.mark.index,
     pytest.mark.timeout(1800),
 ]

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.runs import registry
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("installs")]
 PORT = "8761"
 PATCH, OTHER = "cpu-expand-kernel", "cpu-fork"
 
