@@ -222,12 +222,15 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     )
 
 
+_NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")
+
+
 def _check_models(situation: Situation) -> Iterator[Check]:
     made_up = situation.resolved.flags.get("load-format") == "dummy"
+    yield from _check_named_folders(situation, weights=not made_up)
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _is_model_folder(Path(model.folder or ""), weights=not made_up):
-            finding = f"{model.repo}: it has no config.json or no weights, or cannot be read"
-            yield fail_check(role, finding, "use a folder that holds a model")
+            yield fail_check(role, f"{model.repo}: {_NO_MODEL[0]}", _NO_MODEL[1])
         elif model.complete:
             yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, on this machine")
         elif model.access.ok and not model.detail:
@@ -237,6 +240,15 @@ def _check_models(situation: Situation) -> Iterator[Check]:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = model_lookup.advise_access(model) or "choose a repository that holds a model"
             yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
+
+
+def _check_named_folders(situation: Situation, *, weights: bool) -> Iterator[Check]:
+    """Warn of folders that were named by hand in the place of the models that a recipe builds: vLLM says the rest."""
+    built = situation.plan.models_folder
+    for role, name in (("target", situation.plan.target), ("drafter", situation.plan.drafter)):
+        by_hand = built and name.startswith(("/", ".")) and not Path(name).is_relative_to(built)
+        if by_hand and not _is_model_folder(Path(name), weights=weights):
+            yield warn_check(role, f"{name}: {_NO_MODEL[0]}", _NO_MODEL[1])
 
 
 def _check_disk_space(situation: Situation) -> Iterator[Check]:

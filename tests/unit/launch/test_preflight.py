@@ -229,6 +229,17 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     assert named(list(report.checks), "GPU").finding == snapshot
 
 
+def test_a_folder_in_the_place_of_a_built_model_is_looked_into(doctor, tmp_path):
+    """A warning where there is no model in it, for vLLM says more; the models that are built are not asked about."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for folder, names in ((tmp_path / "gone", ["target"]), (tmp_path, [])):
+        checks = doctor("no-gpu", "demo-cpu", "--set", f"target.model={folder}")
+        assert [
+            check.name for check in checks if check.level is CheckLevel.WARN and "config.json" in check.finding
+        ] == names
+
+
 def test_people_read_the_same(stand_in_nvml, gemma_hub, snapshot):
     """A sign, what was found, what to do, and what it comes to."""
     done = fake_nvml.dflash(stand_in_nvml, "no-gpu", "doctor", RECIPE)
