@@ -25,7 +25,7 @@ from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
-from tests.tui.panel import NO_GPU, app, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, press_at_once, shows, text, wait_for
 
 BUILD = ModelBuild("build_demo_pair.py", 2)
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
@@ -126,7 +126,7 @@ async def test_launching_beside_a_server_asks_first(running):
 
 async def insist(pilot, reason: str) -> None:
     """Launch although a check fails."""
-    await pilot.press("F", *reason, "enter")
+    press_at_once(pilot.app, "F", *reason, "enter")
 
 
 async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():

@@ -39,7 +39,7 @@ class Doctor(Dialog[str | None]):
         Binding("enter", "launch", "launch", key_display="⏎", priority=True, tooltip="Launch for this reason"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
-        Binding("F", "insist", "launch anyway"),
+        Binding("F", "insist", "launch anyway", priority=True),
     ]
 
     def __init__(self, resolved: ResolvedRecipe, plan: Plan, *, launching: bool) -> None:
@@ -72,9 +72,10 @@ class Doctor(Dialog[str | None]):
             )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        typing = self.has_class("-typing")
         if action == "launch":
-            return self.has_class("-typing")
-        return action != "insist" or (self.launching and self.report is not None)
+            return typing
+        return action != "insist" or (self.launching and self.report is not None and not typing)
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
@@ -111,7 +112,7 @@ class Doctor(Dialog[str | None]):
         if self.launching and self.report:
             self.add_class("-typing")
             self.query_one("#because").display = True
-            self.query_one("#because").focus()
+            self.set_focus(self.query_one("#because"))  # at once, for what is typed right behind
             self.refresh_bindings()
 
     def action_launch(self) -> None:

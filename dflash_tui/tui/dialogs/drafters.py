@@ -45,7 +45,7 @@ class DrafterDialog(Dialog[DrafterChoice]):
     BINDINGS: ClassVar = [
         Binding("enter", "look", "look", key_display="⏎", priority=True, tooltip="Look for drafters of this model"),
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe with it"),
-        Binding("slash", "type", "another model", key_display="/", tooltip="Another model"),
+        Binding("slash", "type", "another model", key_display="/", priority=True, tooltip="Another model"),
         Binding("escape", "dismiss", "close", key_display="esc"),
     ]
 
@@ -67,12 +67,12 @@ class DrafterDialog(Dialog[DrafterChoice]):
         self.query_one(Input).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        typing = not self.query(Input) or self.query_one(Input).has_focus
+        typing = not self.query(Input) or self.focused is self.query_one(Input)
         return {"look": typing, "choose": not typing, "type": not typing}.get(action, True)
 
     def action_type(self) -> None:
         """Type another model."""
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))  # at once, for what is typed right behind
         self.refresh_bindings()
 
     def action_look(self) -> None:

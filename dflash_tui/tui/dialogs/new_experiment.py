@@ -71,7 +71,7 @@ class NewExperiment(Dialog[str | None]):
     BINDINGS: ClassVar = [
         Binding("enter", "begin", "begin"),
         Binding("enter", "take", "take it", priority=True),
-        Binding("v", "vary", "vary"),
+        Binding("v", "vary", "vary", priority=True),
         Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
         Binding("minus", "boots(-1)", "fewer boots", show=False),
         Binding("h", "honest", "quick or honest"),

@@ -27,7 +27,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
     BINDINGS: ClassVar = [
         Binding("enter", "begin", "begin"),
         Binding("enter", "take", "take it", priority=True),
-        Binding("v", "vary", "try"),
+        Binding("v", "vary", "try", priority=True),
         Binding("plus,equals_sign", "budget(1)", "budget", key_display="+ -"),
         Binding("minus", "budget(-1)", "a smaller budget", show=False),
         Binding("question_mark", "app.keys", "help", key_display="?"),
