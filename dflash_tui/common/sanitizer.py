@@ -37,6 +37,12 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean_line(part) for part in text.split("\n"))
 
 
+def clean_end(data: bytes, limit: int) -> str:
+    """Return clean lines of the end of an output, of which the last `limit` bytes are kept: without half a secret."""
+    text = clean_lines(data.decode(errors="replace"))
+    return own_secrets().hide_cut(text, start=True) if len(data) >= limit else text
+
+
 def join_clean_lines(text: str) -> str:
     """Return a text of several lines as one clean line with single blanks: cleaned first, since Python splits more."""
     return " ".join(clean_lines(text).split())

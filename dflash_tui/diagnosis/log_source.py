@@ -40,6 +40,7 @@ class LogSource:
         self.notes: list[str] = []
         self._fd = _find_stdin() if name == STDIN else _open_file(name)
         self._owned = name != STDIN
+        self._is_gap_passed = False  # what is read next may begin within a line
 
     def read_pieces(self) -> Iterator[bytes]:
         """Yield the log in pieces that end with whole lines.
@@ -56,19 +57,29 @@ class LogSource:
                     break
             if not begin.strip():
                 raise UsageError(f"{self.name} is empty", hint=_HINT)
-            decoder, unfinished_line = self._check_text(begin), b""
-            for piece in chain((begin,), pieces):
-                data = unfinished_line + (decoder.decode(piece).encode(errors="replace") if decoder else piece)
-                whole, end, unfinished_line = data.rpartition(b"\n")
-                if len(unfinished_line) > _PIECE:  # a line without an end
-                    whole, end, unfinished_line = data, b"\n", b""
-                if end:
-                    yield whole + end
-            if unfinished_line:
-                yield unfinished_line + b"\n"
+            yield from self._join_lines(chain((begin,), pieces), self._check_text(begin))
         finally:
             if self._owned:
                 os.close(self._fd)
+
+    def _join_lines(self, pieces: Iterator[bytes], decoder: codecs.IncrementalDecoder | None) -> Iterator[bytes]:
+        """Yield pieces that end with whole lines; of a line without an end the beginning, of none the rest."""
+        unfinished_line, is_within_line = b"", False
+        for piece in pieces:
+            text = decoder.decode(piece).encode(errors="replace") if decoder else piece
+            if self._is_gap_passed:
+                unfinished_line, is_within_line, self._is_gap_passed = b"", True, False
+            if is_within_line:
+                _, ended, text = text.partition(b"\n")
+                is_within_line = not ended
+            data = unfinished_line + text
+            whole, end, unfinished_line = data.rpartition(b"\n")
+            if len(unfinished_line) > _PIECE:
+                whole, end, unfinished_line, is_within_line = data, b"\n", b"", True
+            if end:
+                yield whole + end
+        if unfinished_line:
+            yield unfinished_line + b"\n"
 
     def _check_text(self, piece: bytes) -> codecs.IncrementalDecoder | None:
         if piece.startswith(_UTF_16):  # as PowerShell writes what it is told to keep
@@ -96,8 +107,8 @@ class LogSource:
             )
             for place in range(0, _HEAD, _PIECE):
                 yield os.pread(self._fd, _PIECE, place)
-            yield b"\n"
             os.lseek(self._fd, size - tail, os.SEEK_SET)
+            self._is_gap_passed = True
         while left > 0 and (piece := os.read(self._fd, min(_PIECE, left))):
             left -= len(piece)
             yield piece

@@ -18,6 +18,7 @@ import uv
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import editable_install, package_lock
 from dflash_tui.engines.install_advice import advise_on_install_error
@@ -339,7 +340,7 @@ def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path
     evidence = " ".join(" ".join(lines[first : first + 8]).split())
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
     advice = advise_on_install_error(evidence, recorded)
-    return EngineError(what, evidence=evidence[:1500], hint=f"no incomplete engine was left; {advice}")
+    return EngineError(what, evidence=clean_text(evidence, 1500), hint=f"no incomplete engine was left; {advice}")
 
 
 def _environment() -> dict[str, str]:

@@ -40,5 +40,5 @@ if __name__ == "__main__":
     try:
         answer = nodes()
     except Exception as error:  # whatever it is, our caller shows it
-        answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     print(json.dumps(answer))

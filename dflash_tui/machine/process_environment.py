@@ -25,6 +25,8 @@ PACKAGE_INDEXES = (
     *("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_KEYRING_PROVIDER"),
     *("PIP_INDEX", "PIP_EXTRA_INDEX", "PIP_FIND_LINKS", "PIP_KEYRING_PROVIDER", "PIP_PROXY"),
 )
+# A program that asks for a passphrase, which has the name of a secret.
+OPENSSH = "SSH_ASKPASS"
 # Say where the hub's token is, or that it is not to be sent, and hold none.
 HUB_TOKEN_PLACES = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
 

@@ -27,6 +27,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line, join_clean_lines
 from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.common.secrets.redaction import looks_secret
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.readings import Histogram
 
@@ -183,7 +184,8 @@ def _parse_address(url: str) -> str:
     Raises:
         UsageError: it is not a plain http(s) URL, or it holds a key, which every user of the machine could read.
     """
-    if "@" in url:  # before anything is said of the address: of a password with a slash `urlsplit` quotes a half
+    # Before anything is said of the address: of a password with a slash `urlsplit` quotes a half.
+    if "@" in url or looks_secret(url):
         raise UsageError(
             "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
         )

@@ -10,6 +10,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from dflash_tui.common import private_files
 from dflash_tui.common.line_buffer import LineBuffer
@@ -43,6 +44,7 @@ class TailReader:
         self._path: Path | None = None
         self._file = (0, 0)
         self._gap = (0, 0)
+        self._is_within_line = False  # whose beginning was left out
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
@@ -55,11 +57,14 @@ class TailReader:
                 file.seek(self._position)
                 data = file.read(_CHUNK)
                 self._position += len(data)
+                if self._is_within_line:
+                    _, ended, data = data.partition(b"\n")
+                    self._is_within_line = not ended
                 begin, end = self._gap
                 if begin and begin <= self._position < end:
                     # Whole lines on both sides: half a key would not be known as one.
                     file.seek(end - 1)
-                    file.readline(_MAX_SAMPLE_BYTES)
+                    self._is_within_line = not _skip_line(file)
                     self._position = file.tell()
                     left_out = f"… {end - begin >> 20} MiB of the log are left out …\n"
                     data = (data[: data.rfind(b"\n") + 1] or b"\n") + left_out.encode()
@@ -82,9 +87,17 @@ class TailReader:
         if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
             return b""
         line_end = b"\n" if self._position else b""
-        self._file, self._position = (now.st_dev, now.st_ino), 0
+        self._file, self._position, self._is_within_line = (now.st_dev, now.st_ino), 0, False
         self._gap = (_LOG_END_BYTES, now.st_size - _LOG_END_BYTES) if now.st_size > self._long else (0, 0)
         return line_end
+
+
+def _skip_line(file: IO[bytes]) -> bool:
+    """Skip the rest of a line in pieces; return whether it has ended."""
+    while part := file.readline(_MAX_SAMPLE_BYTES):
+        if part.endswith(b"\n"):
+            return True
+    return False
 
 
 class EventSource:

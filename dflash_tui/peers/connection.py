@@ -13,10 +13,9 @@ from contextlib import asynccontextmanager
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_end
 from dflash_tui.events import Preparing
-from dflash_tui.machine.process_environment import build_helper_environment, build_own_environment
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
 from dflash_tui.peers import messages, transport
 from dflash_tui.peers.messages import (
     PROTOCOL,
@@ -125,9 +124,7 @@ class PeerConnection:
     async def _explain_lost(self) -> DflashError:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
-        text = clean_lines(self._errors.decode(errors="replace"))
-        if len(self._errors) == _ERRORS_KEPT:
-            text = own_secrets().hide_cut(text, start=True)
+        text = clean_end(self._errors, _ERRORS_KEPT)
         error = transport.explain_end(self.host, self._process.returncode, text)
         lost = PeerLost(error.what, evidence=error.evidence, hint=error.hint)
         lost.reason = error
@@ -192,7 +189,7 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
     """
     command = transport.build_agent_command(host)
     # The local agent launches a server itself; of what ssh gets, SSH_ASKPASS is no secret.
-    env = build_own_environment() if host == LOCAL else build_helper_environment("SSH_")
+    env = build_own_environment() if host == LOCAL else build_helper_environment(OPENSSH)
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

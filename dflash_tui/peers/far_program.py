@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
 import select
@@ -14,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, cast
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_lines
+from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.sanitizer import clean_end, clean_text
 from dflash_tui.common.ssh_host import CALLED_AS
 from dflash_tui.common.terminal import has_terminal
-from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import open_connection, require_same_release
 from dflash_tui.peers.messages import Greeting
@@ -26,7 +26,7 @@ from dflash_tui.planning.cluster.hosts import LOCAL
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
-_ERRORS_KEPT = 4096
+_ERRORS_KEPT, _LONGEST_LINE = 4096, 1 << 16
 # Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
 # hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
 _LEAVE = (
@@ -73,7 +73,7 @@ def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) ->
 
 def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
     """Return the error that a program on a host went away without an exit code, by the last lines that ssh wrote."""
-    last = " | ".join(line.strip() for line in clean_lines(errors).splitlines()[-3:] if line.strip())
+    last = " | ".join(line.strip() for line in errors.splitlines()[-3:] if line.strip())
     stays = "what was launched there goes on" if "--foreground" not in words else "a server of up --foreground ends"
     what = f"the connection to {host} broke, or dflash-tui was killed there"
     return DflashError(what, evidence=last, hint=f"{stays}; see it again with: dflash-tui --host {host}")
@@ -83,25 +83,30 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
     """Run ssh with this program's streams; return its exit code and the end of what it wrote to stderr and none saw.
 
     On a terminal all that the far program writes comes by stdout, and stderr is ssh's alone. Else both write to it,
-    which goes to `show` piece by piece.
+    which goes to `show` line by line.
     """
     try:
-        ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment("SSH_"), cwd="/")
+        ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment(OPENSSH), cwd="/")
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    tail, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
+    tail, lines = b"", LineBuffer(_LONGEST_LINE)
     try:
         for data in _read_errors(ssh, cast("IO[bytes]", ssh.stderr).fileno()):
-            text = decoder.decode(data).replace("\r", "")  # ssh ends its lines with it
-            if show:
-                show(text)
-            else:
-                tail = (tail + text)[-_ERRORS_KEPT:]
+            tail = (tail + data)[-_ERRORS_KEPT:]
+            if show:  # whole lines, in which a secret is known
+                for line in lines.feed(data):
+                    show(f"{_clean_line(line)}\n")
+        if show and lines.unfinished_line:
+            show(_clean_line(lines.unfinished_line))
         code = ssh.wait()
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
-    return code, tail
+    return code, "" if show else clean_end(tail, _ERRORS_KEPT)
+
+
+def _clean_line(line: bytes) -> str:
+    return clean_text(line.decode(errors="replace").replace("\r", ""))  # ssh ends its lines with it
 
 
 def _read_errors(ssh: subprocess.Popen[bytes], errors: int) -> Iterator[bytes]:

@@ -11,8 +11,8 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line, clean_lines
-from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.common.sanitizer import clean_end, clean_line
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import own_wheel, transport
 from dflash_tui.peers.far_installer import MARK
 
@@ -54,7 +54,7 @@ async def install_program(host: str) -> str:
     text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
     words = (str(len(text)), wheel.name, str(len(wheel.data)), wheel.digest)
     command, pipe = transport.build_install_command(host, *words), asyncio.subprocess.PIPE
-    env = build_helper_environment("SSH_")
+    env = build_helper_environment(OPENSSH)
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
@@ -81,7 +81,7 @@ async def _install(host: str, process: asyncio.subprocess.Process, data: bytes) 
         if kind:
             what, hint = _FAILURES[kind]
             raise DflashError(what.format(host=host), evidence=text, hint=f"{hint.format(host=host)}; nothing was left")
-        error = transport.explain_end(host, await process.wait(), clean_lines(await errors))
+        error = transport.explain_end(host, await process.wait(), await errors)
         if isinstance(error, transport.NeedsProgram):  # sh itself was not found
             raise DflashError(f"{host} has no sh", evidence=error.evidence)
         raise error
@@ -122,7 +122,7 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
     tail = b""
     while process.stderr and (data := await process.stderr.read(1 << 16)):
         tail = (tail + data)[-_ERRORS_KEPT:]
-    return tail.decode(errors="replace")
+    return clean_end(tail, _ERRORS_KEPT)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -70,7 +70,14 @@ def test_no_word_that_is_none_of_ours_shows_it(words, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "address", ["http://me:s3cr3t-pass@10.0.0.5:8000/v1", "me:s3cr3t-pass@host:80", "https://me:s3cr/3t-pass@host"]
+    "address",
+    [
+        "http://me:s3cr3t-pass@10.0.0.5:8000/v1",
+        "me:s3cr3t-pass@host:80",
+        "https://me:s3cr/3t-pass@host",
+        "http://127.0.0.1:1/?api-key=s3cr3t-pass",
+        "http://127.0.0.1:1/hf_s3crs3crs3crs3crs3crs3cr",
+    ],
 )
 @pytest.mark.parametrize(
     "words",

@@ -58,6 +58,12 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
         ("recipes: [demo-cpu]", "recipes: ../../x", "recipes"),
         ("recipes:", "by_key: {versions: newest, speculation: {x: true}}\nrecipes:", "by_key.versions"),
         ("recipes:", "by_key: {versions: '>=0.33.0', speculation: {}}\nrecipes:", "by_key.speculation"),
+        (
+            "recipes:",
+            "by_key: {versions: '>=0.33.0', speculation: {auth_token: abcdefgh}}\nrecipes:",
+            "by_key.speculation",
+        ),
+        ("recipes:", "without_patch: {why: w, env: {DB_PASS: hunter2hunter2}}\nrecipes:", "without_patch.env"),
     ],
 )
 def test_a_broken_patch_file_says_where_and_why(old, new, said, own):

@@ -51,7 +51,7 @@ _ESCAPE_IN_HTML = r"&#(?:0*27|[xX]0*1[bB]);"
 _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
 _TIMES_QUOTED = 3
 # How a word ends that was cut in a quoted character, and how much of a quoted value is known for its start.
-_HALF_ESCAPE, _LEAST_HALF, _LONGEST_WORD = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4, 500
+_HALF_ESCAPE, _LEAST_HALF, _LONGEST_WORD = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4, 2000
 _LINES = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -99,24 +99,26 @@ class OwnSecrets:
 
     def _cut_halves(self, text: str, forms: list[str], least: int, *, start: bool, end: bool) -> str:
         if end:
-            text = text[: len(text) - self._count_quoted_half(text, forms)]
+            text = text[: len(text) - self._count_quoted_half(text, forms, at_start=False)]
             halves = [n for form in forms for n in range(least, len(form)) if text[-n:].lower() == form[:n]]
             text = text[: len(text) - max(halves, default=0)]
         if start:
+            text = text[self._count_quoted_half(text, forms, at_start=True) :]
             halves = [n for form in forms for n in range(least, len(form)) if text[:n].lower() == form[-n:]]
             text = text[max(halves, default=0) :]
         return text
 
     @staticmethod
-    def _count_quoted_half(text: str, forms: list[str]) -> int:
-        """Return how many characters the last word of a text has where it is the start of a quoted value, else 0."""
-        word = text[-_LONGEST_WORD:].rpartition(" ")[2]
+    def _count_quoted_half(text: str, forms: list[str], *, at_start: bool) -> int:
+        """Return the length of the first or last word of a text where it is a half of a quoted value, else 0."""
+        word = text[:_LONGEST_WORD].partition(" ")[0] if at_start else text[-_LONGEST_WORD:].rpartition(" ")[2]
         if not any(mark in word for mark in "\\%&"):
             return 0
-        quoted = re.sub(_HALF_ESCAPE, "", word)
-        starts = {form[:_LEAST_HALF] for form in forms if len(form) > _LEAST_HALF}
+        quoted = word if at_start else re.sub(_HALF_ESCAPE, "", word)
+        half = slice(-_LEAST_HALF, None) if at_start else slice(_LEAST_HALF)
+        ends = {form[half] for form in forms if len(form) > _LEAST_HALF}
         plain_words = [plain.lower() for plain in (quoted, *_list_unquoted(quoted))]
-        return len(word) if any(start in plain for plain in plain_words for start in starts) else 0
+        return len(word) if any(end in plain for plain in plain_words for end in ends) else 0
 
     def hide_continued(self, before: str, text: str) -> str:
         """Return a clean text without the rest of a value that began at the end of `before`, which is clean, too."""
@@ -186,8 +188,10 @@ def _list_forms(value: str) -> Iterator[tuple[str, bool]]:
     """Yield what a value looks like in a text, and whether only where it stands alone."""
     alone = len(value) < _LONG
     yield value, alone
-    for quoted in (quote(value, safe=""), quote(value), quote_plus(value), value.translate(_HTML), repr(value)[1:-1]):
+    in_python = (repr(value)[1:-1], repr(value.encode(errors="replace"))[2:-1])
+    for quoted in (quote(value, safe=""), quote(value), quote_plus(value), value.translate(_HTML), *in_python):
         yield quoted, alone
+    yield value.upper(), alone
     for in_json in (json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]):
         for quoted in (in_json, in_json.replace("/", "\\/"), in_json.translate(_GO)):
             yield quoted, alone

@@ -97,10 +97,10 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
 
 
 def redact_passwords(text: str, instead: str = LEFT_OUT) -> str:
-    """Return clean `text` without what stands before the host in addresses, however they were typed."""
-    if "@" in text:
-        for pattern in _PASSWORDS:
-            text = re.sub(pattern, rf"\1{instead}", text)
+    """Return clean `text` without passwords and keys in addresses, however they were typed, and without tokens."""
+    patterns = _PASSWORDS if "@" in text else ()
+    for pattern in (*patterns, _SECRETS["query"][1], _SECRETS["token"][1]):
+        text = re.sub(pattern, rf"\1{instead}", text)
     return text
 
 

@@ -18,7 +18,7 @@ _HARMLESS = re.compile(
 _SECRET = re.compile(
     r"(?i)token(?!s|iz)|(?:api|access|auth|hub|bearer|secret)[-_]?tokens|key|secret|passw|passphrase|credential"
     r"|authorization|(?<!by)(?<!com)(?<!tres)(?<!two[-_])(?<!multi[-_])(?<!single[-_])pass[-_]?\d*$"
-    r"|[-_]pwd$|(?-i:^pwd$)|(?:^|[-_.])(?:pat|auth|jwt|cookie|bearer)$"
+    r"|[-_]pwd$|(?-i:^[Pp]wd$)|(?:^|[-_.])(?:pat|auth|jwt|cookie|bearer)$"
 )
 # Words of a variable of the environment, which are set apart and mean no attention's keys.
 _VARIABLE = re.compile(

@@ -17,7 +17,7 @@ _PAIRS = (
     re.compile(r"(?<![\w.-])-{0,2}([\w.-]{1,64})['\"]?\s{0,3}=\s{0,3}['\"]?([^$=&;,\s'\"][^&;,\s'\"]{3,})"),
     re.compile(r"(?<![\w-])--([\w-]{1,64})\s{1,3}['\"]?([^-$\s'\"][^\s'\"]{3,})"),
     re.compile(r"(?<![\w.-])(?!(?i:authorization)\b)([\w.-]{1,64})['\"]?:\s{0,3}['\"]([^$'\"][^'\"]{3,})"),
-    re.compile(r"(?<![\w./-])((?i:\w{0,60}(?:password|passwd|pwd|secret))):([^\s'\"]{4,})"),
+    re.compile(r"(?<![\w./-])((?i:[\w-]{0,60}(?:password|passwd|pwd|secret|api[-_]?key|token))):([^\s'\"]{4,})"),
     re.compile(r"(?:^|[;,'\"\n])\s{0,9}(?!(?i:authorization:))([\w.-]{1,64}): {1,9}([^$;,\s'\"][^;,\s'\"]{3,})"),
 )
 # Beside `value` in a list of variables or headers.

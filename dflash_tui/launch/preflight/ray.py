@@ -10,6 +10,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.process_environment import build_helper_environment
@@ -85,4 +86,4 @@ def read_ray_cluster(python: Path) -> RayCluster:
         return RayCluster(error=str(error))
     except msgspec.MsgspecError:
         errors = script.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
-        return RayCluster(error=f"the engine's Python could not read the cluster: {errors[-1][:200]}")
+        return RayCluster(error=f"the engine's Python could not read the cluster: {clean_text(errors[-1], 200)}")

@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
-from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import PeerConnection
 from dflash_tui.peers.copies import receiver, sender
@@ -105,7 +105,7 @@ def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     try:
         settings = subprocess.run(
             transport.build_settings_command(host),
-            env=build_helper_environment("SSH_"),
+            env=build_helper_environment(OPENSSH),
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,

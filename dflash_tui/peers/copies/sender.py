@@ -18,11 +18,10 @@ from typing import BinaryIO
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_end
 from dflash_tui.engines.byte_progress import ByteProgress
 from dflash_tui.events import Preparing
-from dflash_tui.machine.process_environment import build_helper_environment, build_own_environment
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
 from dflash_tui.peers import messages, transport
 from dflash_tui.peers.copies import places
 from dflash_tui.peers.copies.manifest import CopyFile
@@ -117,8 +116,7 @@ class _Transfer:
         tail = b""
         while self._process.stderr and (data := await self._process.stderr.read(1 << 16)):
             tail = (tail + data)[-_ERRORS_KEPT:]
-        text = clean_lines(tail.decode(errors="replace"))
-        return own_secrets().hide_cut(text, start=True) if len(tail) == _ERRORS_KEPT else text
+        return clean_end(tail, _ERRORS_KEPT)
 
     async def close(self) -> None:
         """End ssh, by which the other side learns that nothing more comes, and the thread that writes to it."""
@@ -231,7 +229,7 @@ async def _start(host: str, link: LinkAddress | None) -> AsyncIterator[_Transfer
         UsageError: ssh cannot be started.
     """
     command = transport.build_receive_command(host, link)
-    env = build_own_environment() if host == LOCAL else build_helper_environment("SSH_")
+    env = build_own_environment() if host == LOCAL else build_helper_environment(OPENSSH)
     pipe = asyncio.subprocess.PIPE
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # a limit of this user

@@ -141,10 +141,11 @@ def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:
     """Return the keys of a flag's JSON that are not known to be harmless."""
     if flag not in harmless.FLAG_KEYS:
         return []
-    leaves = list(_list_leaves(value))
-    keys = {key.partition(".")[0].rstrip("+")} if key else {path.partition(".")[0] for path, _ in leaves}
-    unread = {leaf for path, leaf in leaves if not path and _starts_json(leaf)}  # a parser may be less strict than ours
-    deep = {part for path, _ in leaves for part in path.split(".")[1:] if part in KEY_WORDS}
+    leaves = list(_list_leaves(value, key))
+    names = [path.replace("+", "").split(".") for path in (key, *(path for path, _ in leaves))]
+    keys = {first for first, *_ in names}
+    unread = {leaf for path, leaf in leaves if path == key and _starts_json(leaf)}  # a parser may be less strict
+    deep = {part for _, *parts in names for part in parts if part in KEY_WORDS}
     return sorted((keys - harmless.FLAG_KEYS[flag] - {""}) | unread | deep)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
+# An eighth of the longest word that Linux takes in a command.
+_LONGEST_VALUE = 1 << 14
 FIRST_WITH_DFLASH = "0.20.0"
 RESERVED_FLAGS = frozenset(
     {
@@ -46,12 +48,18 @@ def explain_reserved_flag(flag: str) -> str:
     return "is set by dflash-tui itself and cannot be set here" if taken else ""
 
 
-def explain_unusable_value(flag: str, value: Any) -> str:
-    """Return why `value` cannot be passed to vLLM or used for planning; empty when it can."""
+def _explain_unwritable_value(value: Any) -> str:
     try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
     except (TypeError, ValueError, RecursionError) as error:
         return f"cannot be written as JSON: {error}"
+    return f"expected at most {_LONGEST_VALUE:,} bytes" if len(written) > _LONGEST_VALUE else ""
+
+
+def explain_unusable_value(flag: str, value: Any) -> str:
+    """Return why `value` cannot be passed to vLLM or used for planning; empty when it can."""
+    if why := _explain_unwritable_value(value):
+        return why
     if value is None:
         return ""
     if isinstance(value, str) and not re.search(PLAIN_TEXT, value):

@@ -172,6 +172,19 @@ def test_no_quoted_half_of_a_key_stands_where_a_text_is_cut(key, cut):
         assert "l4nt" not in own_secrets.own_secrets().hide_cut(f"a {quoted[:cut]}", end=True)
 
 
+@pytest.mark.parametrize("cut", range(4, 26))
+def test_no_quoted_half_of_a_key_stands_where_the_start_of_a_text_is_cut(monkeypatch, cut):
+    """As an address quotes it, once or twice, as JSON and as HTML do."""
+    monkeypatch.setenv("VLLM_API_KEY", "Pl4nted-Pl4nted-k3y/zQ")
+    secrets = own_secrets.read_own_secrets()
+    for quoted in (
+        "Pl4nted-Pl4nted-k3y%2FzQ", "Pl4nted-Pl4nted-k3y%252FzQ", r"Pl4nted-Pl4nted-k3y\u002fzQ",
+        "Pl4nted-Pl4nted-k3y&#47;zQ", r"Pl4nted%2DPl4nted%2Dk3y\/zQ",
+    ):  # fmt: skip
+        assert "y" not in secrets.hide_cut(f"{quoted[cut:]} b", start=True)
+    assert secrets.hide_cut("100% of it", start=True) == "100% of it"
+
+
 async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
     output = asyncio.StreamReader()
     output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))
@@ -188,6 +201,23 @@ def test_no_half_of_a_key_begins_a_line_after_the_reader_cut_one(key, piece):
     lines = [event.text for event in events if hasattr(event, "text")]
     assert KEY[-6:] not in "".join(lines)
     assert (len(lines), lines[-1]) == (2, "after it")
+
+
+def test_a_line_of_which_the_middle_is_left_out_is_not_begun_again(key, monkeypatch, tmp_path):
+    """Of a line longer than the reader's pieces, in a long log, the rest is left out as well, also when it goes on."""
+    monkeypatch.setattr(run_reader, "_LOG_END_BYTES", 1 << 17)
+    monkeypatch.setattr(run_reader, "_MAX_SAMPLE_BYTES", 1 << 12)
+    path = tmp_path / "server.log"
+    line = b"x" * (1 << 20) + KEY.encode() + b"x" * (1 << 15)
+    path.write_bytes(b"first\n" + line)
+    tail = run_reader.TailReader(lambda: path, 1 << 18)
+    data = b"".join(iter(tail.read, b""))
+    with path.open("ab") as log:
+        log.write(KEY.encode() + b"\nlast\n")
+    data += b"".join(iter(tail.read, b""))
+    assert data.splitlines()[0] == b"first"
+    assert data.splitlines()[-1] == b"last"
+    assert KEY[-6:].encode() not in data
 
 
 def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
@@ -222,6 +252,22 @@ def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):
     """In the JSON of Go, PHP and Python, in HTML, as Python shows it, and in forms and addresses."""
     monkeypatch.setenv("MY_TOKEN", "p&ss<w0rd/+ \"é'\\end")
     assert own_secrets.read_own_secrets().hide(f"said <{quoted}>") == f"said <{own_secrets.LEFT_OUT}>"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("pässwört-17-lang", r"b'p\xc3\xa4ssw\xc3\xb6rt-17-lang'"),
+        ("straße-geheim-17x", "STRASSE-GEHEIM-17X"),
+        ("first-line-of-it\nsecond-line-of-it", r"first-line-of-it\nsecond-line-of-it"),
+    ],
+)
+def test_what_is_no_ascii_or_has_lines_is_known_as_python_writes_it(value, said, monkeypatch):
+    """As bytes, and in capitals."""
+    monkeypatch.setenv("MY_PASS", value)
+    hidden = own_secrets.read_own_secrets().hide(said)
+    assert own_secrets.LEFT_OUT in hidden
+    assert not any(part in hidden for part in ("ssw", "GEHEIM", "line"))
 
 
 def test_base64_is_known_wherever_it_begins(key):

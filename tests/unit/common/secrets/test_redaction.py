@@ -199,6 +199,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
             "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000", "password='hunter22'", "password = hunter22",
             "password:hunter22", "--password hunter22", 'x {"password": "hunter22"}', 'dict(api_key="abcdefg")',
+            "x-api-key:abcdefgh", "token:abcdefgh", "Server=h;Uid=u;Pwd=longsecret1;",
             "pwd=hunter2", "api_key=abcdefg", "glptt-" + "a1" * 20, "sntrys_" + "eyJ" * 12 + "=",
             "pcsk_" + "a1" * 30, "jina_" + "a1" * 16 + "Zz9" * 9, "dp.st.dev." + "a1" * 20, "ATBB" + "a1" * 14,
             "12345678:AA" + "a1" * 16 + "b",

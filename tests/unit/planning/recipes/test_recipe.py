@@ -140,6 +140,7 @@ ITSELF = "set by dflash-tui itself"
 MISTAKES = [
     # what is replaced, by what, the key that is named, what the reason holds
     ("title: A pair", "title: 5 #", "title", "expected `str`"),
+    ("max-model-len: 8192", f"quantization: {'q' * 20_000}", "flags.quantization", "at most 16,384"),
     ("title: A pair", "oldest_vllm: 0.32.0dev1rc1\ntitle: A pair", "oldest_vllm", "matching regex"),
     ("title: A pair", "title: #", "title", "got `null`"),
     ("title: A pair", 'title: "A\\e[2Jpair" #', "title", "matching regex"),
