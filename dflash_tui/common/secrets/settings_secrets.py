@@ -37,7 +37,8 @@ def find_secret(name: str, value: object) -> str | None:
             return "a key in it"
         if isinstance(value, Mapping):
             left += [(f"{place}.{key}", item) for key, item in value.items()]
-            left += [(f"{place}.{value[key]}", value["value"]) for key in _NAMES if {key, "value"} <= value.keys()]
+            if any(key in value and holds_secret(str(value[key]), value.get("value", "")) for key in _NAMES):
+                return place
         elif isinstance(value, list | tuple | set | frozenset):
             left += [(place, item) for item in value]
         elif (

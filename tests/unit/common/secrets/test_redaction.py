@@ -170,7 +170,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
         ("model-loader-extra-config", {"a": [{"aws_secret_access_key": "x"}]},
          "model-loader-extra-config.a.aws_secret_access_key"),
         ("a", '{"b": {"auth_token": "x"}}', "a.b.auth_token"),
-        ("a", '[{"name": "api_key", "value": "x"}]', "a.api_key"),
+        ("a", '[{"name": "api_key", "value": "x"}]', "a"),
         ("a", '{"b": "{\\"api_key\\": \\"x\\"}"}', "a.b.api_key"),
         ("a", "{'api_key': 'x'}", "a"),
         ("a", {"credentials": {"user": "x"}}, "a.credentials.user"),
