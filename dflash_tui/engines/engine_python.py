@@ -51,10 +51,12 @@ class _ScriptRunner:
                     return pool.submit(launch).result()
             except RuntimeError:  # no more threads may be started
                 return launch()
-            except BaseException:
-                if self._process:
-                    _end(self._process)
-                raise
+
+    def end(self) -> None:
+        """End the script that was started, if it has not ended."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
 
     def check(self) -> None:
         if self._cancelled:
@@ -116,26 +118,20 @@ def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapp
         # Nothing is written into an environment that is only looked at, not even byte code.
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
         argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
-        try:
+        try:  # whenever a signal comes, in between as well
             process = runner.start(argv, build_helper_environment() | quiet | dict(env or {}), folder)
+            _, stderr = process.communicate(timeout=timeout)
         except OSError as error:
             limit = explain_resource_limit(error)
             raise _script_error(python, words, str(error), hint=limit.hint if limit else _HINT) from None
-        try:
-            _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             raise _script_error(python, words, f"no answer within {timeout:.0f} s") from None
         finally:
-            _end(process)
+            runner.end()
         runner.check()
         if process.returncode == 0:
             return answer.read_bytes()
         raise _script_error(python, words, "".join(stderr.decode(errors="replace").strip().splitlines()[-1:]))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:

@@ -126,6 +126,21 @@ def test_ctrl_c_while_an_engine_is_being_started_leaves_nothing(tmp_path, monkey
     assert started[0].returncode == -signal.SIGKILL
 
 
+def test_ctrl_c_between_the_start_of_an_engine_and_its_answer_leaves_nothing(monkeypatch):
+    """The signal arrives when it is known whom to end, and nobody waits for an answer yet."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(runner: Any, *_: Any) -> None:
+        runner._process = subprocess.Popen(["sleep", "300"])
+        started.append(runner._process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine_python._ScriptRunner, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        engine_python.run_script(Path(sys.executable), "describe.py", timeout=60)
+    assert started[0].returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("limit", ["-n 64", "-n 20", "-n 12", "-v 400000"])
 @pytest.mark.parametrize("words", ["ps", "plan demo-cpu", "doctor demo-cpu", "replay sample --plain"])
 def test_few_files_and_little_memory_are_no_traceback(limit, words):
