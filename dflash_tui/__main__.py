@@ -1,12 +1,17 @@
 """The program's entry: `dflash-tui` and `python -m dflash_tui`."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
 
 from dflash_tui import __version__
+
+TYPE_CHECKING = False  # what `typing` says, which takes a tenth of a bare Python to import
+if TYPE_CHECKING:
+    from typing import TextIO
 
 
 def main() -> object:
