@@ -115,7 +115,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
         assert chosen == [1, 0, 1, 0, 1, 1]
         await pilot.resize_terminal(60, 20)
         await shows(pilot, "▶ 2  without speculation")
-        assert re.search(r"│ {7}drafter is why ", text(panel))
+        await wait_for(pilot, lambda: re.search(r"│ {7}drafter is why ", text(panel)) is not None)
         await wait_for(pilot, lambda: "--num-speculative-tokens 0" in text(panel))
         await pilot.press("escape")
         await pilot.pause()
