@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 from textual.events import Paste
@@ -10,7 +11,7 @@ from textual.widgets import Input, OptionList
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.drafters import DrafterDialog
-from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment, PlannedExperiment
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from dflash_tui.tui.dialogs.peers import PeerDialog
 from tests.tui.conftest import a_recipe
@@ -37,6 +38,35 @@ async def test_what_varies_is_what_was_typed_before_enter(key):
         await wait_for(pilot, lambda: dialog.planned is not None)
         press_at_once(panel, "v", *"old", "ctrl+u", *"n=4,8", "backspace", "7", "enter")
         await wait_for(pilot, lambda: dialog.vary == "n=4,7" and not dialog.typing)
+
+
+async def test_a_plan_that_comes_late_closes_no_field(monkeypatch):
+    """It is the one of what varied before; what was typed is planned anew."""
+    may_plan, was_planned, plan_now = threading.Event(), threading.Event(), NewExperiment.plan_now
+
+    def plan_late(dialog: NewExperiment) -> PlannedExperiment:
+        may_plan.wait(60)
+        planned = plan_now(dialog)
+        was_planned.set()
+        return planned
+
+    monkeypatch.setattr(NewExperiment, "plan_now", plan_late)
+    recipe = the_recipe({})
+    panel = app({recipe.name: recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("a")
+        await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
+        dialog = panel.screen
+        assert isinstance(dialog, NewExperiment)
+        await pilot.press("v")
+        await wait_for(pilot, lambda: typing(panel))
+        may_plan.set()
+        await wait_for(pilot, was_planned.is_set)
+        for _ in range(5):
+            await pilot.pause()
+        press_at_once(panel, "ctrl+u", *"n=4,7", "enter")
+        await wait_for(pilot, lambda: dialog.planned is not None and not dialog.typing)
+        assert dialog.vary == "n=4,7"
 
 
 async def test_an_option_is_what_was_typed_before_enter_also_right_behind_the_enter_that_opens_its_field():

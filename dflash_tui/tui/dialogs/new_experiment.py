@@ -186,7 +186,8 @@ class NewExperiment(Dialog[str | None]):
         self.draw()
 
     def action_vary(self) -> None:
-        """Let it be typed, beside examples."""
+        """Let it be typed, beside examples; a plan that is not made yet would close the field."""
+        self.workers.cancel_group(self, "ab")
         entry = self.query_one("#because", Input)
         self.last_vary = entry.value = self.vary
         entry.display = True
