@@ -140,7 +140,7 @@ def main() -> int:
         if home is None:
             home = Home(
                 Path(tempfile.mkdtemp(prefix="mortal-")),
-                lifecycle.find_free_port(19_300 + 100 * (os.getpid() % 8)),
+                lifecycle.find_free_port(28_000 + 100 * (os.getpid() % 8)),
                 real,
             )
             home.said("engine", "install", home.recipe, "--trust")
