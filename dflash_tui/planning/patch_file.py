@@ -14,7 +14,7 @@ from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.secrets.settings_secrets import explain_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
@@ -211,8 +211,8 @@ def _read(path: Path, _changed: int) -> Patch:
         raise yaml_loader.build_file_error(path, ["files"], "the same file twice")
     if sum(len(file.edits) for file in patch.files) > _MOST_EDITS:
         raise yaml_loader.build_file_error(path, ["files"], f"more than {_MOST_EDITS} edits")
-    _refuse_secrets(path, ["by_key", "speculation"], patch.by_key.speculation if patch.by_key else {})
-    _refuse_secrets(path, ["without_patch", "env"], patch.without_patch.env if patch.without_patch else {})
+    _refuse_secrets(path, "by_key", "speculation", patch.by_key.speculation if patch.by_key else {})
+    _refuse_secrets(path, "without_patch", "env", patch.without_patch.env if patch.without_patch else {})
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:
@@ -220,9 +220,7 @@ def _read(path: Path, _changed: int) -> Patch:
     return msgspec.structs.replace(patch, name=path.stem)
 
 
-def _refuse_secrets(path: Path, place: list[str | int], values: Mapping[str, object]) -> None:
+def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:
     """Raise RecipeError for a value that a patch sets and that looks like a secret: commands and records have it."""
-    for name, value in values.items():
-        if secret := find_secret(f"{place[-1]}.{name}", value):
-            what = f"{secret} looks like a secret; {advise_on_secret(secret)}"
-            raise yaml_loader.build_file_error(path, [*place, name], what)
+    for name, why in explain_secrets(part, values):
+        raise yaml_loader.build_file_error(path, [key, part, name], why)

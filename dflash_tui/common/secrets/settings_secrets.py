@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -55,6 +55,13 @@ def find_secret(name: str, value: object) -> str | None:
                 if redact_secrets(value) != value:
                     return place
     return None
+
+
+def explain_secrets(part: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield each name in a part of a recipe or patch whose value looks like a secret, and what to do instead."""
+    for name, value in values.items():
+        if place := find_secret(f"{part}.{name}", value):
+            yield name, f"{place} looks like a secret; {advise_on_secret(place)}"
 
 
 def advise_on_secret(place: str) -> str:

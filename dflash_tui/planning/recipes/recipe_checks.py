@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.secrets.redaction import looks_secret
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.secrets.settings_secrets import advise_on_secret, explain_secrets
 from dflash_tui.planning import releases
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -58,9 +58,8 @@ def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
 def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
     """Yield the keys of a layer whose values look like secrets: recipes are shared, and commands are shown."""
     for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
-        for name, value in values.items():
-            if place := find_secret(f"{part}.{name}", value):
-                yield [part, name], f"{place} looks like a secret; {advise_on_secret(place)}"
+        for name, why in explain_secrets(part, values):
+            yield [part, name], why
 
 
 def _find_quoted_secrets(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
