@@ -21,7 +21,7 @@ from dflash_tui.tui.screens.replay import build_player
 from dflash_tui.tui.widgets.failure import FailurePane
 from tests.support import command_line, recordings
 from tests.tui.conftest import HOSTILE, a_run, recorded
-from tests.tui.panel import app, feed, shows, text, wait_for, words
+from tests.tui.panel import app, feed, press_at_once, shows, text, wait_for, words
 
 DEMO = LaunchRequest("demo-cpu")
 CPU = "cpu-vllm-0.32.0"
@@ -133,14 +133,32 @@ async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
         await feed(pilot, run, [Problem(at, "GatedRepoError: 403", "gated"), Exited(at + 9, 1)])
         await pilot.press("f")
         await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert panel.screen.query_one(Input).password
-        await pilot.press(*"hf_secret")
+        press_at_once(panel, "enter", *"hf_secret")
+        entry = panel.screen.query_one(Input)
+        await wait_for(pilot, lambda: entry.value == "hf_secret")
+        assert entry.password
         assert "hf_secret" not in text(panel)
         await pilot.press("enter")
         await wait_for(pilot, lambda: os.environ.get("HF_TOKEN") == "hf_secret")
     monkeypatch.delenv("HF_TOKEN")
+
+
+async def test_choosing_again_takes_back_what_was_typed_of_a_token(monkeypatch):
+    """It belongs to the remedy that asked for it."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run(request=DEMO)
+        await feed(pilot, run, [Problem(run.started_at, "GatedRepoError: 403", "gated"), Exited(run.started_at + 9, 1)])
+        await pilot.press("f")
+        await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
+        press_at_once(panel, "enter", *"hf_sec")
+        entry = panel.screen.query_one(Input)
+        await wait_for(pilot, lambda: entry.value == "hf_sec")
+        press_at_once(panel, "down", "enter")
+        await wait_for(pilot, lambda: not entry.display and not entry.has_focus)
+        assert entry.value == ""
+        assert "HF_TOKEN" not in os.environ
 
 
 async def test_a_report_is_written_and_copied(folders):

@@ -80,7 +80,7 @@ class RemedyDialog(Dialog[Launch | None]):
         Binding("down,j", "choose(1)", "choose", key_display="↑ ↓"),
         Binding("up,k", "choose(-1)", "previous", show=False),
         *(Binding(str(number), f"take({number})", f"choose {number}", show=False) for number in range(1, 10)),
-        Binding("enter,y", "launch", "check and launch", key_display="⏎"),
+        Binding("enter,y", "launch", "check and launch", key_display="⏎", priority=True),
     ]
 
     def __init__(self, run: Run, offer: Offer) -> None:
@@ -146,14 +146,24 @@ class RemedyDialog(Dialog[Launch | None]):
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
         change.update(Content("\n").join(rows))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return action != "launch" or not self.has_class("-typing")
+
     def action_choose(self, step: int) -> None:
-        self.chosen = (self.chosen + step) % len(self.offer.remedies)
-        self.draw()
+        self._choose((self.chosen + step) % len(self.offer.remedies))
 
     def action_take(self, number: int) -> None:
         if number <= len(self.offer.remedies):
-            self.chosen = number - 1
-            self.draw()
+            self._choose(number - 1)
+
+    def _choose(self, place: int) -> None:
+        """Choose another remedy: a variable that was asked for is one of the other's."""
+        self.chosen, entry = place, self.query_one("#because", Input)
+        entry.clear()
+        entry.display = False
+        self.remove_class("-typing")
+        self.set_focus(self.query_one("#checks"))
+        self.draw()
 
     def action_launch(self) -> None:
         """Launch the chosen one, after asking for what it needs."""
@@ -163,7 +173,9 @@ class RemedyDialog(Dialog[Launch | None]):
         if needs and not os.environ.get(needs):
             entry.placeholder = f"{needs}: kept in memory until the panel is closed, never written to disk"
             entry.display = True
-            entry.focus()
+            self.add_class("-typing")
+            self.set_focus(entry)  # at once, for what is typed right behind
+            self.refresh_bindings()
             return
         self.check(self.planned.resolved, self.planned.plan)
 

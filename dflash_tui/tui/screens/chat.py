@@ -131,7 +131,8 @@ class ChatScreen(Screen[None]):
         room = width - sum(part.cell_length for part in (head, place, *set_here)) - 2
         name = Content(f"  {truncate_middle(talk.run.plan.recipe, max(_LEAST_NAME, room))}")
         facts = [Content(f" · {fact}") for fact in list_endpoint_facts(endpoint)]
-        self.query_one("#status", Display).show(join_fitting([head, name, *set_here, place, *facts], width))
+        why = [Content.assemble((f" · {talk.run.plan.synthetic}", "$accent"))] if talk.run.plan.synthetic else []
+        self.query_one("#status", Display).show(join_fitting([head, name, *set_here, place, *why, *facts], width))
 
     @property
     def answering(self) -> bool:
