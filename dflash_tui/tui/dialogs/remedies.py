@@ -8,7 +8,7 @@ import textwrap
 from typing import ClassVar, NamedTuple, Protocol
 
 from msgspec.structs import replace
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
@@ -80,7 +80,8 @@ class RemedyDialog(Dialog[Launch | None]):
         Binding("down,j", "choose(1)", "choose", key_display="↑ ↓"),
         Binding("up,k", "choose(-1)", "previous", show=False),
         *(Binding(str(number), f"take({number})", f"choose {number}", show=False) for number in range(1, 10)),
-        Binding("enter,y", "launch", "check and launch", key_display="⏎", priority=True),
+        Binding("enter", "launch", "check and launch", key_display="⏎", priority=True),
+        Binding("y", "launch", "check and launch", show=False),
     ]
 
     def __init__(self, run: Run, offer: Offer) -> None:
@@ -146,9 +147,6 @@ class RemedyDialog(Dialog[Launch | None]):
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
         change.update(Content("\n").join(rows))
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return action != "launch" or not self.has_class("-typing")
-
     def action_choose(self, step: int) -> None:
         self._choose((self.chosen + step) % len(self.offer.remedies))
 
@@ -170,21 +168,15 @@ class RemedyDialog(Dialog[Launch | None]):
         needs, entry = self.offer.remedies[self.chosen].needs, self.query_one("#because", Input)
         if self.planned is None:
             return
+        if value := entry.value.strip():
+            os.environ[needs] = value
         if needs and not os.environ.get(needs):
             entry.placeholder = f"{needs}: kept in memory until the panel is closed, never written to disk"
             entry.display = True
             self.add_class("-typing")
             self.set_focus(entry)  # at once, for what is typed right behind
-            self.refresh_bindings()
             return
         self.check(self.planned.resolved, self.planned.plan)
-
-    @on(Input.Submitted, "#because")
-    def _on_variable_entered(self, message: Input.Submitted) -> None:
-        message.stop()
-        if (value := message.value.strip()) and self.planned:
-            os.environ[self.offer.remedies[self.chosen].needs] = value
-            self.check(self.planned.resolved, self.planned.plan)
 
     @work(exclusive=True, group="fix")
     async def check(self, resolved: ResolvedRecipe, plan: Plan) -> None:
