@@ -63,7 +63,7 @@ class Progress(msgspec.Struct, frozen=True):
     driven: bool = False
     """Whether its driver runs."""
     left: float | None = None
-    """Seconds until the end; None while no boot has shown how long one takes. Of a tune those of its budget."""
+    """Seconds until the end; None while nothing shows how long a boot takes. Of a tune those of its budget."""
     rounds: tuple[RoundBegan, ...] = ()
     """The rounds of a tune; none of an A/B."""
 
@@ -176,13 +176,18 @@ def _can_follow(design: Design, event: RoundBegan) -> bool:
     return bool(design.tuning and event.field) and all(arm in arms for arm in (*event.field, *event.order))
 
 
-def estimate_left(progress: Progress, now: float, before: Sequence[float | None] = ()) -> float | None:
+def estimate_left(
+    progress: Progress, now: float, before: Sequence[float | None] = (), *, whole: bool = True
+) -> float | None:
     """Return the seconds of the boots that are not over; None where nothing shows how long they take.
+
+    What other arms or earlier experiments took shows it only until the first boot of an arm takes longer.
 
     Args:
         progress: how far it is.
         now: the time, in seconds since the epoch.
         before: what a boot of each arm took in earlier experiments, for arms of which none is over in this one.
+        whole: whether that is all of a boot; a part is a least, which no boot contradicts.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:
@@ -195,12 +200,14 @@ def estimate_left(progress: Progress, now: float, before: Sequence[float | None]
     for number, arm in enumerate(progress.design.order):
         if number not in over:
             earlier = [seconds for seconds in before[arm : arm + 1] if seconds is not None]
-            durations = (
-                [seconds for other, seconds in took if other == arm] or earlier or [seconds for _, seconds in took]
-            )
+            own = [seconds for other, seconds in took if other == arm]
+            durations = own or earlier or [seconds for _, seconds in took]
             if not durations:
                 return None
             current = progress.current if progress.current and progress.current.number == number else None
             spent = max(0.0, now - current.began) if current else 0.0  # the clock may have been set back
-            left += max(0.0, statistics.median(durations) - (spent if progress.driven else 0.0))
+            remaining = statistics.median(durations) - (spent if progress.driven else 0.0)
+            if remaining < 0 and not own and whole:
+                return None
+            left += max(0.0, remaining)
     return left

@@ -31,6 +31,11 @@ def test_the_rest_is_told_from_the_first_second_on(outlook, snapshot):
     assert shown.render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), outlook, BASE, 120).plain == snapshot
 
 
+def test_a_boot_that_takes_longer_than_those_of_the_other_arm_ends_the_estimate(snapshot):
+    events = [*told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1]), BootBegan(BASE - 2000, 1, 1, "run")]
+    assert shown.render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
+
+
 @pytest.mark.parametrize("width", [56, 76, 96, 116, 196])
 def test_what_is_left_is_said_in_whole_parts(width):
     """A part that has no room is left out, and none is cut."""

@@ -89,7 +89,9 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
     under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
     spent = progress.spent + under_way
     share = len(progress.boots) / max(1, len(progress.design.order))
-    if left is None:
+    if left is None and source and progress.current:
+        parts = [f"no estimate: boot {progress.current.number + 1} takes longer than expected"]
+    elif left is None:
         parts = ["no estimate until the first boot is over"]
     elif whole:
         share = spent / (spent + left) if spent + left else 0.0
@@ -100,17 +102,17 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
 
 
 def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, bool]:
-    """Return the seconds that are left, by what that is known, and whether the answers are counted in."""
+    """Return the seconds that are left, by what that is known, empty for nothing, and whether answers are counted."""
     measured = [boot for boot in progress.boots if boot.took is not None and not boot.error]
     expected = outlook.boots if outlook else None
     unseen = set(progress.design.order) - {boot.arm for boot in measured}
-    from_here = f"estimate from {pluralize(len(measured), 'boot')}"
+    from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
     if expected is None or not unseen or (measured and not expected.whole):
         return estimate_left(progress, now), from_here, True
     if not expected.source:
         return estimate_left(progress, now), from_here, True
     before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]
-    left = estimate_left(progress, now, before)
+    left = estimate_left(progress, now, before, whole=expected.whole)
     source = f"{from_here}, and {expected.source}" if measured else f"estimate {expected.source}"
     return left, source, expected.whole
 

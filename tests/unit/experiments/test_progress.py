@@ -98,7 +98,7 @@ def test_a_halt_is_over_once_a_boot_begins():
 
 
 def test_the_time_left_follows_the_boots_of_the_same_arm():
-    """An arm that nobody has seen takes as long as the others; the running boot has spent some of its time."""
+    """An arm that nobody has seen takes as long as the others until it has; the running boot has spent some of it."""
     design = designed()  # A B B A
     one = fold_progress(design, [began(0, 0), ended(0, 0, took=10)], now=130)
     assert one.left == 30
@@ -106,6 +106,8 @@ def test_the_time_left_follows_the_boots_of_the_same_arm():
     assert two.left == 60
     running = fold_progress(design, [began(0, 0), ended(0, 0, took=10), began(1, 1, at=126)], now=130, driven=True)
     assert running.left == 26
+    late = fold_progress(design, [began(0, 0), ended(0, 0, took=10), began(1, 1, at=119)], now=130, driven=True)
+    assert late.left is None
     assert fold_progress(design, [ExperimentFinished(1.0)]).left == 0
 
 
@@ -116,6 +118,8 @@ def test_earlier_boots_say_how_long_an_arm_takes_that_is_not_over_yet():
     assert first.left is None
     assert estimate_left(first, 130, (10.0, 40.0)) == 6 + 40 + 40 + 10
     assert estimate_left(first, 130, (10.0, None)) is None
+    assert estimate_left(first, 137, (10.0, 40.0)) is None
+    assert estimate_left(first, 137, (10.0, 40.0), whole=False) == 40 + 40 + 10
     assert estimate_left(fold_progress(design, [began(0, 0), ended(0, 0, took=12)]), 130, (10.0, 40.0)) == 40 + 40 + 12
 
 
