@@ -1,5 +1,6 @@
 """Earlier starts side by side on the panel: kinds with n, median and spread, and what their time went into."""
 
+import itertools
 import re
 
 import msgspec
@@ -7,7 +8,9 @@ import pytest
 
 from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.eta import RecordedStart
+from dflash_tui.run_state.startup_comparison import STARTUP_PARTS
 from dflash_tui.tui.dialogs.runs import RunList
+from dflash_tui.tui.screens import startup_history as startup_history_screen
 from dflash_tui.tui.screens.startup_history import HistoryScreen
 from tests.support import recorded_startups
 from tests.tui.conftest import HOSTILE
@@ -63,6 +66,12 @@ async def test_kinds_are_compared_with_count_median_and_spread(known, size):
         assert pane.max_scroll_x == 0
         await pilot.press("escape")
         assert isinstance(panel.screen, RunList)
+
+
+def test_no_two_parts_look_alike():
+    assert len(set(startup_history_screen.STYLES.values())) == len(STARTUP_PARTS) + 1
+    signs = [sign for sign, _ in startup_history_screen.STYLES.values()]
+    assert all(sign != after for sign, after in itertools.pairwise(signs))
 
 
 async def test_without_any_start_it_says_so(folders):

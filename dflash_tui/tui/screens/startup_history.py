@@ -29,9 +29,9 @@ _NAME = 20
 _STARTS = 11
 _EXACT = 10.0  # seconds; shorter durations are shown to a tenth
 _FIRST = "first request"
-# A part has the same style in every bar; neighbours differ without colours, too.
-_STYLES = {
-    name: ("█▓"[place % 2], ("$series-a", "$series-b", "$series-c")[place % 3])
+# A part has a style of its own, the same in every bar; neighbours differ without colours, too.
+STYLES = {
+    name: ("█▓█▓█▓▒"[place], ("$series-a", "$series-b", "$series-c")[place % 3])
     for place, name in enumerate([*(name for name, _ in startup_comparison.STARTUP_PARTS), _FIRST])
 }
 
@@ -110,7 +110,7 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
         seconds += took
         cells = round(seconds / longest * (width - 2)) - drawn if longest else 0
         drawn += cells
-        shade, colour = _STYLES[name]
+        shade, colour = STYLES[name]
         bar += Content.assemble((shade * cells, colour))
     return [head, bar, *_render_legend(kind, width)]
 
@@ -124,7 +124,7 @@ def _render_legend(kind: StartKind, width: int) -> list[Content]:
             rows.append(Content("  "))
             free = width - 2
         free -= len(label) + 4
-        shade, colour = _STYLES[name]
+        shade, colour = STYLES[name]
         rows[-1] += Content.assemble((f"{shade} ", colour), (f"{label}  ", MUTED))
     return [row.rstrip() for row in rows]
 
