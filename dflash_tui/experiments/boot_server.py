@@ -59,7 +59,7 @@ class BootServer:
             require_same_link(plan, peers)
             self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
             checks, survey = await pairing.check_and_survey(planned, peers)
-            checks.raise_failed(forcible=False)
+            checks.raise_failed(offer_force=False)
             self.hosts = describe_hosts(planned, peers, survey.answers)
             run = self._run = await cluster_launch.launch_over_hosts(planned, peers, report)
         return run

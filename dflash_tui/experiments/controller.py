@@ -46,7 +46,7 @@ async def check_arms(design: Design, resolved_recipes: list[ResolvedRecipe]) -> 
         try:
             async with pairing.open_peers(arm.request.peers) as peers:
                 checks = await pairing.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
-            checks.raise_failed(forcible=False)
+            checks.raise_failed(offer_force=False)
         except PreflightFailed as error:
             raise PreflightFailed(f"{arm.name}: {error.what}", evidence=error.evidence, hint=error.hint) from None
 

@@ -27,6 +27,7 @@ def test_without_a_key_it_is_refused(engine, key, monkeypatch):
         said = told(*words)
         assert "export VLLM_API_KEY" in said
         assert ("that of VLLM_API_KEY has" in said) == bool(key)
+        assert ("key: " in said, "--force" in said) == (True, False)
     assert registry.list_runs() == []
 
 

@@ -8,6 +8,7 @@ import time
 
 import msgspec
 import pytest
+from textual.widgets import Input
 
 from dflash_tui.events import Exited
 from dflash_tui.machine import process_identity
@@ -142,6 +143,24 @@ async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebod
         await shows(pilot, "not enough disk space", "✗ FAILED", "XDG_DATA_HOME")
         await pilot.press("q")
     assert panel.return_value == ""
+
+
+async def test_nobody_insists_on_what_would_be_refused_anyway(monkeypatch):
+    """A server that others reach has a key; F is not offered, and does nothing."""
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    recipe = a_recipe(engine=huge(), build=BUILD)
+    panel = app({"toy": recipe}, now=time.time())
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        choice = panel.launch_screen.choice
+        choice.change_request(recipe, msgspec.structs.replace(choice.request(recipe), settings={"host": "0.0.0.0"}))
+        await pilot.press("enter")
+        await shows(pilot, "✗ disk: 1800000.0 GB to write", "✗ key:", "export VLLM_API_KEY")
+        await pilot.press("F")
+        await pilot.pause()
+        assert isinstance(panel.screen, Doctor)
+        assert not panel.screen.query_one(Input).display
+        assert " F " not in text(panel)
 
 
 async def test_the_checks_can_be_looked_at_and_left():

@@ -36,6 +36,8 @@ class Check(msgspec.Struct, frozen=True):
     """What was found."""
     fix: str = ""
     """What to do about it; empty when it is right."""
+    final: bool = False
+    """Whether no reason overrules it, since the launch itself would be refused."""
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -75,8 +77,13 @@ def warn_check(name: str, finding: str, fix: str = "") -> Check:
 
 
 def fail_check(name: str, finding: str, fix: str) -> Check:
-    """Return a failed check, which blocks the launch; `fix` says what to do."""
+    """Return a failed check, which blocks the launch unless somebody insists; `fix` says what to do."""
     return _clean_check(name, CheckLevel.FAIL, finding, fix)
+
+
+def refuse_check(name: str, finding: str, fix: str) -> Check:
+    """Return a failed check of what is refused whoever insists; `fix` says what to do."""
+    return msgspec.structs.replace(fail_check(name, finding, fix), final=True)
 
 
 def _clean_check(name: str, level: CheckLevel, finding: str, fix: str = "") -> Check:

@@ -19,7 +19,7 @@ from dflash_tui.engines.patching import patch_set, permissions, status, transact
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import pair, ray, requirements
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, refuse_check, warn_check
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import require_named
@@ -61,7 +61,7 @@ def _check_hosts(situation: Situation) -> Iterator[Check]:
     try:
         require_named(situation.plan.cluster)
     except UsageError as error:
-        yield fail_check("hosts", error.what, error.hint)
+        yield refuse_check("hosts", error.what, error.hint)
 
 
 def _check_standing(situation: Situation) -> Iterator[Check]:
@@ -88,12 +88,12 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
         yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
         return
     if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
-        yield fail_check("engine", f"{situation.plan.engine_folder} is not a known engine",
-                   f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
+        yield refuse_check("engine", f"{situation.plan.engine_folder} is not a known engine",
+                     f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
     folder = Path(situation.plan.engine_folder)
     if untrusted := environments.find_untrusted_engine(folder):
-        yield fail_check("engine", untrusted.what, untrusted.hint)
+        yield refuse_check("engine", untrusted.what, untrusted.hint)
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
@@ -159,15 +159,15 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
         yield _check_unfinished_change(engine, unfinished)
     for name in plan.disabled_patches:
         if engine and not interrupted and name in present and name not in status.list_applied_patches(engine):
-            yield fail_check("patch", f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui",
-                       "drop the setting, or use another engine")  # fmt: skip
+            finding = f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui"
+            yield refuse_check("patch", finding, "drop the setting, or use another engine")
     if engine and not interrupted:
         yield from _check_extra_patches(situation, engine, present)
     for name in plan.patches:
         patch = patch_file.load_patch(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
-            yield fail_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
-                       f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
+            yield refuse_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
+                         f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
         elif engine is None:
             yield pass_check("patch", f"{name} will be applied")
         else:
@@ -183,7 +183,7 @@ def _check_extra_patches(situation: Situation, engine: Engine, present: Collecti
     for name, why in removed.items():
         if users := permissions.list_engine_users(engine):
             finding = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
-            yield fail_check("patch", finding, "stop it first: dflash-tui stop")
+            yield refuse_check("patch", finding, "stop it first: dflash-tui stop")
         else:
             yield pass_check("patch", f"{name} will be reverted: {why}")
     for name, why in patch_set.patches_for(plan).remove.items():
@@ -198,9 +198,9 @@ def _check_extra_patches(situation: Situation, engine: Engine, present: Collecti
 def _check_unfinished_change(engine: Engine, unfinished: UnfinishedChange) -> Check:
     """Check an unfinished change: a launch repairs one that was interrupted, unless a server runs from the engine."""
     if not unfinished.repairs_itself:
-        return fail_check("patch", unfinished.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
+        return refuse_check("patch", unfinished.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
     if users := permissions.list_engine_users(engine):
-        return fail_check("patch", unfinished.message, f"stop {', '.join(users)} first: dflash-tui stop")
+        return refuse_check("patch", unfinished.message, f"stop {', '.join(users)} first: dflash-tui stop")
     return warn_check("patch", unfinished.message)
 
 
@@ -210,13 +210,13 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
         if tree := engine.source_tree:
             theirs = f"update {tree}, or --set patches.{patch_status.name}=false"
-        return fail_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
+        return refuse_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
-        return fail_check("patch", finding, f"dflash-tui engine adopt --patch {engine.folder}")
+        return refuse_check("patch", finding, f"dflash-tui engine adopt --patch {engine.folder}")
     if patch_status.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
         finding = f"{patch_status.name} is needed, and a server runs from this engine: {', '.join(users)}"
-        return fail_check("patch", finding, "stop it first: dflash-tui stop")
+        return refuse_check("patch", finding, "stop it first: dflash-tui stop")
     return pass_check(
         "patch", f"{patch_status.name}: {patch_status.state.value}{f', {patch_status.why}' if patch_status.why else ''}"
     )
@@ -312,7 +312,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
     try:
         free = lifecycle.find_free_port(wanted)
     except UsageError as error:
-        yield fail_check("port", error.what, error.hint)
+        yield refuse_check("port", error.what, error.hint)
         return
     if free == wanted:
         yield pass_check("port", f"{wanted} is free")
@@ -326,7 +326,7 @@ def _check_api_key(situation: Situation) -> Iterator[Check]:
         try:
             lifecycle.required_api_key(situation.plan)
         except UsageError as error:
-            yield fail_check("key", error.what, error.hint)
+            yield refuse_check("key", error.what, error.hint)
         else:
             yield pass_check("key", f"clients must send the API key in {KEY_VARIABLE}")
 

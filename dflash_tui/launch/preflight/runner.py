@@ -32,8 +32,13 @@ class PreflightReport(msgspec.Struct, frozen=True):
         """The checks that block the launch."""
         return tuple(check for check in self.checks if check.level is CheckLevel.FAIL)
 
-    def raise_failed(self, *, forcible: bool = True) -> None:
-        """Raise an error when a check blocks the launch; the hint names `--force` where the launch is `forcible`.
+    @property
+    def forcible(self) -> bool:
+        """Whether the launch may be insisted on: no check that blocks it is final."""
+        return not any(check.final for check in self.failed)
+
+    def raise_failed(self, *, offer_force: bool = True) -> None:
+        """Raise an error when a check blocks the launch; the hint may name `--force` where that would help.
 
         Raises:
             PreflightFailed: with the finding and the fix of each failed check.
@@ -41,7 +46,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
         if failed := self.failed:
             findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
-            if forcible:
+            if offer_force and self.forcible:
                 steps["to launch anyway: --force REASON"] = None
             raise PreflightFailed("it would not start", evidence=findings, hint="\n  → ".join(steps))
 

@@ -75,7 +75,11 @@ class Doctor(Dialog[str | None]):
         typing = self.has_class("-typing")
         if action == "launch":
             return typing
-        return action != "insist" or (self.launching and self.report is not None and not typing)
+        return action != "insist" or (self._may_insist and not typing)
+
+    @property
+    def _may_insist(self) -> bool:
+        return self.launching and self.report is not None and self.report.forcible
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
@@ -109,7 +113,7 @@ class Doctor(Dialog[str | None]):
 
     def action_insist(self) -> None:
         """Ask for the reason of launching although a check failed."""
-        if self.launching and self.report:
+        if self._may_insist:
             self.add_class("-typing")
             self.query_one("#because").display = True
             self.set_focus(self.query_one("#because"))  # at once, for what is typed right behind

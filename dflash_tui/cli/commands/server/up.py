@@ -170,7 +170,7 @@ async def _check_and_launch_over(
             print_data(encode(CheckDone(time.time(), check)).decode())
         elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
             print_status(format_check(check, terminal_width(sys.stderr)))
-    if not args.force:
+    if not args.force or not report.forcible:
         report.raise_failed()
     lines, before = PreparingLines(as_json=args.json), previous.id if previous else ""
     with cancelled_by_signals(wanted=not args.foreground):
