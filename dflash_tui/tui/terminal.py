@@ -111,22 +111,23 @@ class TerminalApp(App[str]):
                 return
             if isinstance(event, Key):
                 self._set_status(None)
-        if not (isinstance(event, Key | Paste) and not event.is_forwarded and await self._write(event)):
+        if not (isinstance(event, Key | Paste) and not event.is_forwarded and await self._obey(event)):
             await super().on_event(event)
 
-    async def _write(self, event: Key | Paste) -> bool:
-        """Do at once what is typed into a field or pasted; return whether it did anything.
+    async def _obey(self, event: Key | Paste) -> bool:
+        """Do at once what a key is bound to, what is typed into a field or pasted; return whether it did anything.
 
-        Textual itself queues letters for the field, but does what keys with priority do before they are taken from
-        there, and what other keys do after later letters, too: of keys that come together, some would be lost.
+        Textual itself does what keys with priority are bound to at once, and queues all others for the widget with the
+        focus: of keys that come together, enter would go before those that chose what it starts, and letters get lost.
         """
-        if not isinstance(field := self.focused, Input):
-            return False
+        field = self.focused if isinstance(self.focused, Input) else None
         if isinstance(event, Key):
             if await self._check_bindings(event.key, priority=True):
                 return True
-            if not event.is_printable:
+            if field is None or not event.is_printable:
                 return await self._check_bindings(event.key)
+        if field is None:
+            return False
         await field.on_event(event)
         return True
 

@@ -10,10 +10,12 @@ from textual.widgets import Input, OptionList
 
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.dialogs.drafters import DrafterDialog
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment, PlannedExperiment
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from dflash_tui.tui.dialogs.peers import PeerDialog
+from dflash_tui.tui.dialogs.runs import RunList
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, press_at_once, shows, text, wait_for
 from tests.tui.test_ab_key import the_recipe
@@ -38,6 +40,36 @@ async def test_what_varies_is_what_was_typed_before_enter(key):
         await wait_for(pilot, lambda: dialog.planned is not None)
         press_at_once(panel, "v", *"old", "ctrl+u", *"n=4,8", "backspace", "7", "enter")
         await wait_for(pilot, lambda: dialog.vary == "n=4,7" and not dialog.typing)
+
+
+async def test_enter_launches_what_the_keys_before_it_chose():
+    recipes = {name: a_recipe(name=name) for name in ("a", "b", "c")}
+    panel = app(recipes)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.launch_screen.query_one(OptionList).highlighted == 0)
+        press_at_once(panel, "down", "down", "enter")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Doctor))
+        assert isinstance(panel.screen, Doctor)
+        assert panel.screen.plan.recipe == "c"
+
+
+@pytest.mark.parametrize(("key", "dialog"), [("r", RunList), ("o", OptionsDialog), ("a", NewExperiment)])
+async def test_enter_launches_nothing_behind_a_key_that_opens_a_dialog(key, dialog, monkeypatch):
+    opened, push_screen = list[type[object]](), DflashApp.push_screen
+
+    def record(panel, screen, *args, **more):
+        opened.append(type(screen))
+        return push_screen(panel, screen, *args, **more)
+
+    monkeypatch.setattr(DflashApp, "push_screen", record)
+    panel = app({RECIPE.name: RECIPE})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        press_at_once(panel, key, "enter")
+        await wait_for(pilot, lambda: dialog in opened)
+        for _ in range(5):
+            await pilot.pause()
+        assert Doctor not in opened
 
 
 async def test_a_plan_that_comes_late_closes_no_field(monkeypatch):
