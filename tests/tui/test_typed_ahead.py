@@ -43,8 +43,7 @@ async def test_what_varies_is_what_was_typed_before_enter(key):
 
 
 async def test_enter_launches_what_the_keys_before_it_chose():
-    recipes = {name: a_recipe(name=name) for name in ("a", "b", "c")}
-    panel = app(recipes)
+    panel = app({name: a_recipe(name=name) for name in ("a", "b", "c")})
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: panel.launch_screen.query_one(OptionList).highlighted == 0)
         press_at_once(panel, "down", "down", "enter")
