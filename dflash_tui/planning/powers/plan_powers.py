@@ -132,15 +132,9 @@ def _judge_flag(name: str, value: FlagValue | None, vllm: str) -> Iterator[Power
         meant = [base if base in FLAG_WORDS else base.removeprefix("no-")]
     else:
         meant = [flag for flag in FLAG_WORDS if flag.startswith(base.removeprefix("no-"))]
-    for kind, words in dict.fromkeys(FLAG_WORDS[flag] for flag in meant) or [_describe_unknown(base, harmless_flags)]:
+    for kind, words in dict.fromkeys(FLAG_WORDS[flag] for flag in meant) or [_UNKNOWN]:
         yield Power(kind, source, words)
     yield from _judge_leaves(base if len(meant) != 1 else meant[0], key, value, source)
-
-
-def _describe_unknown(name: str, harmless_flags: Iterable[str]) -> tuple[PowerKind, str]:
-    """Return what is said of a flag that nobody knows; the beginning of one that does no harm is a slip more often."""
-    longer = [flag for flag in harmless_flags if flag.startswith(name)]
-    return (_UNKNOWN[0], f"{_UNKNOWN[1]}; write --{longer[0]} if that is meant") if len(longer) == 1 else _UNKNOWN
 
 
 def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:

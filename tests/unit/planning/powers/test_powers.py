@@ -175,13 +175,6 @@ def test_flags_that_do_no_harm(flag, value):
     assert powers_of(flags={flag: value}) == ()
 
 
-def test_the_beginning_of_one_harmless_flag_is_asked_about_and_named_whole():
-    (short,) = powers_of(flags={"max_model-le": 100})
-    (several,) = powers_of(flags={"max-num": 100})
-    assert (short.kind, several.kind) == (UNKNOWN, UNKNOWN)
-    assert ("--max-model-len" in short.words, "--max" in several.words) == (True, False)
-
-
 def test_a_flag_is_judged_by_the_release():
     """What a release does not know may be the beginning of something else in it."""
     assert powers_of(vllm="0.33.0", flags={"tool-strict-level": 1}) == ()
