@@ -17,13 +17,16 @@ FIX = "correct the recipe, or drop a flag with --set NAME=null"
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
     words = plan.argv[3:]
-    mistakes, keys, unknown = list[str](), list[str](), list[str]()
+    mistakes, short, keys, unknown = list[str](), list[str](), list[str](), list[str]()
     for index, word in enumerate(words):
         if not word.startswith("--"):
             continue
         spelled, joined, joined_value = word.partition("=")
         name, _, key = spelled.partition(".")
-        name = _complete_flag(name.replace("_", "-"), options)
+        plain = name.replace("_", "-")
+        name = _complete_flag(plain, options)
+        if name != plain:
+            short.append(release_flags.explain_short_flag(plain[2:], name[2:]))
         follows = index + 1 < len(words) and not words[index + 1].startswith("--")
         value = joined_value if joined else words[index + 1] if follows else None
         if name not in options.flags:
@@ -36,7 +39,7 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
         elif not choices and not key:
             values = () if value is None else (value,)
             mistakes += filter(None, [release_values.explain_wrong_number(plan.vllm, name[2:], values)])
-    mistakes = [*release_flags.explain_some(mistakes, str, "values that it refuses"), *keys]
+    mistakes = [*release_flags.explain_some(mistakes, str, "values that it refuses"), *short, *keys]
     flags = [flag.removeprefix("--") for flag in options.flags]
     mistakes += release_flags.explain_unknown_flags(plan.vllm, unknown, flags, ", did you mean --{}?")
     return mistakes or list(find_conflicts(release_values.read_flags(plan.vllm, words)))

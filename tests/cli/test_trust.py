@@ -105,12 +105,12 @@ def test_the_same_file_by_its_path_is_the_same_recipe(engine, capsys, tmp_path):
 def test_what_is_set_by_hand_is_the_users_own_word(engine, capsys):
     """Nobody asks about it; the plan shows it all the same."""
     change_recipe()
-    setting = ("--set", f"env.{PRELOAD}", "--set", "trust_remote=true")
+    setting = ("--set", f"env.{PRELOAD}", "--set", "trust_remote_code=true")
     assert run(capsys, "engine", "install", "fake", *setting)[0] == 0
     assert main.main(["plan", "fake", *setting]) == 0
     said = capsys.readouterr().out
     assert f"power    {PRELOAD}: " in said
-    assert "power    --trust-remote: " in said
+    assert "power    --trust-remote-code: " in said
 
 
 def test_shipped_recipes_are_ours_until_they_are_changed(capsys, monkeypatch):

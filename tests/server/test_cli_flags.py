@@ -65,7 +65,6 @@ def test_the_demo_and_its_like_are_right(options):
         ["--enable-prefix-caching"],
         ["--kv_cache_dtype", "fp8_e5m2"],
         ["--compilation-config.mode", "3"],
-        ["--gpu-memory-util", "0.5"],
         ["--seed", "-1"],
     ):
         assert cli_flags.find_flag_mistakes(made(*words), options) == [], words
@@ -75,6 +74,7 @@ def test_the_demo_and_its_like_are_right(options):
     ("words", "said"),
     [
         (["--max-model-length", "4096"], "has no flag --max-model-length, did you mean --max-model-len?"),
+        (["--gpu_memory-util", "0.5"], "--gpu-memory-util is short for --gpu-memory-utilization"),
         (["--calculate-kv-scales"], "vLLM 0.32.0 has no flag --calculate-kv-scales"),
         (["--no-such_thing_at_all"], "has no flag --no-such-thing-at-all"),
         (

@@ -78,6 +78,11 @@ def explain_unknown_flags(
     )
 
 
+def explain_short_flag(name: str, whole: str) -> str:
+    """Return that a flag is written short: vLLM takes it for the `whole` one, and what is counted here does not."""
+    return f"--{name} is short for --{whole}, write the whole name"
+
+
 def explain_some(
     mistakes: Sequence[str], explain: Callable[[str], str], kind: str, most: int = _MOST_EXPLAINED
 ) -> list[str]:

@@ -104,6 +104,12 @@ def find_mistakes(vllm: str, words: Sequence[str]) -> list[str]:
     names = {_complete(vllm, name) for name, _ in flags}
     unknown = {name: None for name, _ in flags if release_flags.is_unknown_flag(vllm, name)}
     mistakes = release_flags.explain_unknown_flags(vllm, [*unknown], release_flags.list_flags(vllm))
+    short = {name: whole for name, _ in flags if (whole := _complete(vllm, name)) != name.replace("_", "-")}
+    mistakes += release_flags.explain_some(
+        [*short],
+        lambda name: release_flags.explain_short_flag(name, short[name]),
+        "flags that are written short",
+    )
     wrong = [
         explain_wrong_value(vllm, name, values)
         for name, values in flags
@@ -141,9 +147,10 @@ def _split_flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _complete(vllm: str, name: str) -> str:
     """Return the name of a flag as vLLM's parser completes it: `_` is `-`, and the one that begins so is meant."""
-    plain, flags = name.replace("_", "-"), release_flags.list_flags(vllm)
-    longer = [flag for flag in flags if flag.startswith(plain)]
-    return longer[0] if plain not in flags and len(longer) == 1 else plain
+    flags, plain = release_flags.list_flags(vllm), name.replace("_", "-")
+    base, dot, key = plain.partition(".")
+    longer = [flag for flag in flags if flag.startswith(base)]
+    return f"{longer[0]}{dot}{key}" if base not in flags and len(longer) == 1 else plain
 
 
 def explain_wrong_value(vllm: str, name: str, words: Sequence[str]) -> str:

@@ -58,7 +58,9 @@ def test_what_a_release_takes_passes(words):
         (["--max-num-seqs", "0"], "from 1"),
         (["--max-num-seqs", "8.5"], "from 1"),
         (["--max-num-seqs"], "from 1"),
-        (["--max-num-se", "abc"], "from 1"),
+        (["--max-num-se", "8"], "--max-num-seqs,"),  # vLLM takes it for the whole one, which is counted with here
+        (["--max_model-le=100"], "--max-model-len,"),
+        (["--speculative-conf.method", "x"], "--speculative-config.method,"),
         (["--max-model-len=-5"], "16k"),
         (["--max-model-len", "16q"], "16k"),
         (["--max-model-len", "1.5K"], "16k"),  # no decimals with binary suffixes
