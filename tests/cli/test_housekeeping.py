@@ -113,6 +113,21 @@ def test_disk_names_a_command_for_each_thing(folders, monkeypatch, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 7
 
 
+def test_what_is_small_on_the_disk_has_one_row_and_the_rows_add_up_to_the_total(folders, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_CACHE", str(folders / "hub"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(folders / "uv"))
+    small = [folders / "hub" / "models--a--b", folders / "hub" / "models--a--c", paths.runs_folder() / "r"]
+    for folder in (paths.cache_folder(), *small):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * (900_000 if folder in small else 40_000_000))
+    assert main(["disk"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["cache", "others", "total"]
+    assert rows[1][:6] == ["others", "below", "1", "MB:", "model,", "runs"]
+    sizes = [int(words[words.index("MB") - 1]) for words in rows]
+    assert (sizes[1] >= 3, sizes[2]) == (True, sizes[0] + sizes[1])
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_a_completion_knows_every_command(shell, capsys):
     """Neither shell is installed everywhere: what is in the script is looked at."""

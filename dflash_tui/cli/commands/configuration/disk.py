@@ -49,10 +49,9 @@ def disk(args: argparse.Namespace) -> int:
         for item in items:
             print_json(item)
         return 0
-    listed_items = [item for item in items if item.bytes >= _SMALLEST]
-    rows = [(item.kind, item.name, format_gigabytes(item.bytes), _describe_removal(item)) for item in listed_items]
-    rows.append(("total", "", format_gigabytes(sum(item.bytes for item in items)), ""))
-    if listed_items:
+    rows = [*_list_rows(items)]
+    if rows:
+        rows.append(("total", "", format_gigabytes(sum(item.bytes for item in items)), ""))
         print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     else:
         print_status("dflash-tui uses no disk space here")
@@ -62,6 +61,18 @@ def disk(args: argparse.Namespace) -> int:
 
 
 _KINDS = ("engine", "model", "cache", "runs", "experiments", "program", "packages")
+
+
+def _list_rows(items: list[DiskItem]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each large item, and one for all that are small."""
+    for item in items:
+        if item.bytes >= _SMALLEST:
+            yield item.kind, item.name, format_gigabytes(item.bytes), _describe_removal(item)
+    small_items = [item for item in items if 0 < item.bytes < _SMALLEST]
+    if small_items:
+        kinds = ", ".join(dict.fromkeys(item.kind for item in small_items))
+        size = format_gigabytes(sum(item.bytes for item in small_items))
+        yield "others", f"below {format_gigabytes(_SMALLEST)}: {kinds}", size, "see dflash-tui disk --json"
 
 
 def _describe_removal(item: DiskItem) -> str:
