@@ -3,8 +3,12 @@
 import contextlib
 import inspect
 import io
+import os
 import re
 import shlex
+import shutil
+import stat
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -112,6 +116,21 @@ def test_commands_of_the_docs_that_change_nothing_run(folders, monkeypatch, caps
     assert len(shown) > 30
     refused = [(words, capsys.readouterr().err) for words in shown if main([*words])]
     assert refused == []
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+@pytest.mark.parametrize("page", ["gb10.md", "rtx-5090.md"])
+def test_the_key_of_a_page_is_kept_private_and_there_in_a_second_terminal(page, tmp_path):
+    """The lines about it run as they stand, the last one again in another shell."""
+    lines = [line for line in code_of(ROOT / "docs" / page) if "dflash-tui/service.env" in line]
+    home = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    for script in (lines, lines[-1:]):
+        words = ["bash", "-ec", "\n".join([*script, "printenv VLLM_API_KEY"])]
+        done = subprocess.run(words, env=home, capture_output=True, text=True, check=True, timeout=60)
+        key = done.stdout.splitlines()[-1]
+        file = tmp_path / ".config" / "dflash-tui" / "service.env"
+        assert (file.read_text("utf-8"), stat.S_IMODE(file.stat().st_mode)) == (f"VLLM_API_KEY={key}\n", 0o600)
+        assert len(key) == 48
 
 
 def test_there_are_commands_to_look_at():
