@@ -147,6 +147,30 @@ def test_it_is_written_once_and_replaced_when_asked(folders, capsys, snapshot):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_keeps_a_unit_from_starting_is_said_and_it_is_written(folders, stand_in_nvml, gemma_hub):
+    """Of a laptop's memory 3 GiB are taken, and nothing is fetched; a key need not be in the shell, but in the file."""
+    words = ("service", "gemma-4-26b-a4b", "--set", "host=0.0.0.0", "--write")
+    done = fake_nvml.dflash(stand_in_nvml, "laptop", *words)
+    assert done.returncode == 0, done.stderr
+    wrote, memory, missing, command, *_ = done.stderr.splitlines()
+    assert wrote.endswith("/dflash-tui-gemma-4-26b-a4b.service")
+    assert ("GPU memory" in memory, "20.9 GiB" in memory) == (True, True)
+    assert re.findall(r"vllm \d|cyankiwi|z-lab", missing) == ["vllm 0", "cyankiwi", "z-lab"]
+    assert shlex.split(command.partition(": ")[2]) == ["dflash-tui", "up", *words[1:-1]]
+    forced = fake_nvml.dflash(stand_in_nvml, "laptop", *words, "--replace", "--force", "I know")
+    assert [line[0] == "!" for line in forced.stderr.splitlines()[1:3]] == [True, False]
+
+
+@pytest.mark.usefixtures("folders")
+def test_a_server_on_the_port_of_the_unit_is_to_be_stopped_first(launch, capsys):
+    """It was launched by hand, so nothing else keeps the unit from starting."""
+    run = launch()
+    assert main.main(["service", "demo-cpu", "--port", str(run.plan.port), "--write"]) == 0
+    _, warning, command, after, *_ = capsys.readouterr().err.splitlines()
+    assert (run.id in warning, command.split()) == (True, ["first:", "dflash-tui", "stop", run.id])
+    assert after.split()[0] == "start:"
+
+
 def test_cuda_takes_of_the_systems_memory_on_a_gb10(folders, stand_in_nvml):
     """There no limit of systemd sees it: the unit says so, and what bounds it."""
     done = fake_nvml.dflash(stand_in_nvml, "gb10", "service", "gemma-4-31b")

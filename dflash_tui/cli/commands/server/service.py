@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_json, print_status
@@ -13,14 +15,17 @@ from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
+from dflash_tui.engines import inventory
+from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch import shutdown, systemd_unit
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system
 from dflash_tui.machine.process_environment import build_own_path
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_text import format_restart_limit
-from dflash_tui.runs import lifecycle
+from dflash_tui.runs import lifecycle, registry
 
 # Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
 _PASSED_VARIABLES = (
@@ -49,6 +54,8 @@ def service(args: argparse.Namespace) -> int:
         print_status(f"--write installs it in {paths.user_units_folder()}")
         return 0
     print_status(f"wrote {path}")
+    for line in _describe_obstacles(planned, forced=bool(args.force)):
+        print_status(line)
     print_status(_format_next_steps(planned, name))
     return 0
 
@@ -123,6 +130,35 @@ def _write_unit(path: Path, text: str, *, replace: bool) -> None:
                 raise UsageError(f"{path} already exists and is different", hint=hint)
     private_files.ensure_private_folder(path.parent)
     private_files.replace_private_file(path, data)
+
+
+def _describe_obstacles(planned: PlannedLaunch, *, forced: bool) -> Iterator[str]:
+    """Yield what keeps the unit from starting the server now, and the command that comes before the unit's."""
+    plan = planned.plan
+    for run in registry.list_living_servers():
+        if (run.plan.recipe, run.plan.port) == (plan.recipe, plan.port):  # by hand it started, and holds the memory
+            yield f"! {run.id} runs on the port of the unit: stop it before you start the unit"
+            yield f"first:        dflash-tui stop {run.id}"
+            return
+    report = asyncio.run(runner.run_preflight(planned.resolved, plan))
+    # The unit takes the key from its own file.
+    failed = [] if forced else [check for check in report.failed if check.name != "key"]
+    missing = [*_list_missing(planned)]
+    for check in failed:
+        yield f"! it would not start now: {check.name}: {check.finding}"
+    if missing:
+        yield f"! not on this machine yet: {', '.join(missing)}"
+    if failed or missing:
+        yield f"by hand once: {plan.relaunch_request.to_command()}"
+
+
+def _list_missing(planned: PlannedLaunch) -> Iterator[str]:
+    """Yield the engine and the models that a launch would install or fetch; the hub is not asked."""
+    if inventory.find_any_engine(Path(planned.plan.engine_folder)) is None:
+        yield f"{planned.resolved.engine.distribution} {planned.resolved.engine.vllm}"
+    for model in planned.plan.models:
+        if model_lookup.find_local_model(model.name, model.revision) is None:
+            yield model.name
 
 
 def _format_next_steps(planned: PlannedLaunch, name: str) -> str:
