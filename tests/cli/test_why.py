@@ -1,6 +1,7 @@
 """`why` on the command line: a run of before is explained from its files."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,11 @@ def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):
     assert failed.id in capsys.readouterr().out
     assert main(["why", stopped.id]) == 0
     assert f"{stopped.id} was stopped" in capsys.readouterr().err
+
+
+def test_where_none_failed_the_command_for_a_launch_that_was_refused_is_named(folders, capsys):
+    assert main(["why"]) == 2
+    assert re.findall(r"dflash-tui \w+", capsys.readouterr().err) == ["dflash-tui doctor", "dflash-tui ps"]
 
 
 def test_a_report_goes_to_stdout(failed, capsys, snapshot):

@@ -73,7 +73,9 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
             if state.autopsy is None and state.status == "failed":
                 state.apply(kernel_log.read_autopsy(run, None))
             return run, state
-    raise UsageError("no run has failed", hint="dflash-tui ps --all lists the runs")
+    steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
+             "dflash-tui ps --all lists the runs")  # fmt: skip
+    raise UsageError("no run has failed", hint="\n  → ".join(steps))
 
 
 def format_postmortem(postmortem: Postmortem) -> str:
