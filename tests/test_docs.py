@@ -133,6 +133,21 @@ def test_the_key_of_a_page_is_kept_private_and_there_in_a_second_terminal(page, 
         assert len(key) == 48
 
 
+def test_uninstalling_removes_the_units_and_knows_each_way_to_install(folders):
+    """The line about the units runs as it stands; the ways are those of the README."""
+    assert main(["service", "demo-cpu", "--write"]) == 0
+    units = folders / "config" / "systemd" / "user"
+    assert [unit.suffix for unit in units.iterdir()] == [".service"]
+    section = (ROOT / "docs" / "life-cycle.md").read_text("utf-8").partition("## Uninstall")[2].partition("\n## ")[0]
+    (line,) = [line for line in section.splitlines() if line.startswith("rm ") and ".service" in line]
+    (folders / ".config").symlink_to("config")
+    home = {"PATH": os.environ["PATH"], "HOME": str(folders)}
+    subprocess.run(["bash", "-ec", line], env=home, check=True, timeout=60)
+    assert [*units.iterdir()] == []
+    for removal in ("uv tool uninstall dflash-tui", "pipx uninstall dflash-tui", "rm -r .venv"):
+        assert removal in section
+
+
 def test_there_are_commands_to_look_at():
     assert len([*commands_of(ROOT / "README.md")]) >= 8
     assert len([*commands_of(ROOT / "docs" / "commands.md")]) >= 50
