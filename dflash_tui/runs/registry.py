@@ -18,6 +18,7 @@ from dflash_tui.runs.run import VERSION, Run
 
 RUN_FILE = "run.json"
 _MAX_RUN_FILE = 1 << 20
+_UP = "dflash-tui up RECIPE starts a server"
 
 _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
@@ -94,7 +95,8 @@ def find_listening_run(name: str | None = None) -> Run:
     """
     run = find_run(name)
     if not server_process.is_alive(run):
-        raise UsageError(f"{run.id} has ended", hint="dflash-tui ps lists the servers that run")
+        hint = "dflash-tui ps lists the servers that run" if list_living_servers() else _UP
+        raise UsageError(f"{run.id} has ended", hint=hint)
     from dflash_tui.machine import processes
 
     if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
@@ -112,7 +114,7 @@ def find_run(name: str | None = None) -> Run:
     if name is None:
         chosen = [run for run in runs if server_process.is_alive(run)] or runs
         if not chosen:
-            raise UsageError("nothing was launched yet", hint="dflash-tui up RECIPE starts a server")
+            raise UsageError("nothing was launched yet", hint=_UP)
         return chosen[-1]
     if exact := [run for run in runs if run.id == name]:
         return exact[0]

@@ -19,6 +19,7 @@ from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.prompts import Prompt, build_suite
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.cli.commands.measurement import bench
+from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
@@ -26,6 +27,7 @@ from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.runs.run import Run
 from tests import DATA, ROOT
+from tests.server.faults.test_file_faults import ended
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 
@@ -60,6 +62,17 @@ def run(folders, tmp_path) -> Run:
     made.folder.mkdir(parents=True)
     (made.folder / "behaviour").write_text("good")
     return made
+
+
+@pytest.mark.usefixtures("folders")
+def test_without_a_server_bench_names_the_command_that_starts_one(launch, capsys):
+    """Where one runs, the command that lists it."""
+    past, commands = ended(), []
+    for step in (lambda: None, launch):
+        step()
+        assert main(["bench", past.id]) == 2
+        commands += re.findall(r"dflash-tui \w+", capsys.readouterr().err)
+    assert commands == ["dflash-tui up", "dflash-tui ps"]
 
 
 @pytest.fixture
