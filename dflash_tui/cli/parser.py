@@ -275,6 +275,7 @@ def _add_naming(action: argparse.ArgumentParser) -> None:
 def _catalogue_command(catalogue: argparse.ArgumentParser) -> None:
     catalogue.add_argument("pair", metavar="PAIR", nargs="?", help="what is known of this one, with the sources")
     add_option(catalogue, "--fits", action="store_true", help="only those that fit into the memory")
+    catalogue.add_argument("--unknown", action="store_true", help="only those that may fit: nobody knows their size")
     add_method_option(catalogue)
     add_option(catalogue, "--gpu", metavar="CLASS", help="the machine, such as gb10 (default: the GPU here)")
     add_json_option(catalogue, default=argparse.SUPPRESS)

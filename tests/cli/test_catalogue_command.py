@@ -1,6 +1,7 @@
 """`recipes catalogue`, and the drafters that it knows for a target without one."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -37,15 +38,17 @@ def test_pairs_are_chosen_by_method_and_memory(words, within, without, capsys):
     assert 0 < len(names) < len(PAIRS)
 
 
-def test_what_may_fit_is_named(capsys):
+@pytest.mark.parametrize("words", [["--gpu", "gb10"], ["--gpu", "rtx-5090-laptop", "--method", "mtp"]])
+def test_what_may_fit_is_counted_and_the_command_that_is_named_lists_it(words, capsys):
     """A pair whose size nobody knows is not said to be too large."""
-    fitting = {row["id"] for row in rows(capsys, "--fits", "--gpu", "gb10")}
-    unknown = {row["id"] for row in rows(capsys) if row["need_gib"] is None}
-    assert main.main(["recipes", "catalogue", "--fits", "--gpu", "gb10"]) == 0
-    err = capsys.readouterr().err
-    left = unknown - fitting
-    assert left
-    assert all(name in err for name in left)
+    fitting = {row["id"] for row in rows(capsys, "--fits", *words)}
+    unknown = {row["id"] for row in rows(capsys, *words) if row["need_gib"] is None}
+    assert main.main(["recipes", "catalogue", "--fits", *words]) == 0
+    *_, count, command = capsys.readouterr().err.splitlines()
+    listed = {row["id"] for row in rows(capsys, *shlex.split(command)[3:])}
+    assert int(count.split()[0]) == len(listed)
+    assert listed >= unknown - fitting > set()
+    assert not listed & fitting
 
 
 def test_a_row_names_the_precision_that_fits_and_how_to_serve_it(capsys):

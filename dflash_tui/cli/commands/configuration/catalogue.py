@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import shlex
 from typing import Any
 
 import msgspec
@@ -22,16 +22,19 @@ _HEADER = ("PAIR", "METHOD", "N", "VLLM", "NEEDS", "PUBLISHED")
 
 
 def show_catalogue(args: argparse.Namespace) -> int:
-    """Print the pairs, those of a method or those that fit; or what is known of one."""
+    """Print the pairs, those of a method, that fit or that may fit; or what is known of one."""
     try:
         catalogues.load_own_catalogue()
     except UsageError as error:
         print_status(f"! {error}")
-    catalogue, place = catalogues.load_catalogue(), _choose_place(args.gpu, needed=args.fits)
+    catalogue, place = catalogues.load_catalogue(), _choose_place(args.gpu, needed=args.fits or args.unknown)
+    listed = [pair for pair in catalogue.pairs if args.method in {None, "", pair.method.value}]
+    unknown = [pair for pair in listed if not _fits(catalogue, pair, place) and _may_fit(catalogue, pair)]
     if args.pair:
         pairs = [_find_pair(catalogue, args.pair)]
+    elif args.unknown:
+        pairs = unknown
     else:
-        pairs = listed = [pair for pair in catalogue.pairs if args.method in {None, "", pair.method.value}]
         pairs = [pair for pair in listed if not args.fits or _fits(catalogue, pair, place)]
     if args.json:
         for pair in pairs:
@@ -44,8 +47,9 @@ def show_catalogue(args: argparse.Namespace) -> int:
         print_status(
             f"as of {catalogue.written}, published by others; dflash-tui recipes catalogue PAIR has the sources"
         )
-        if args.fits:
-            _print_unknown([pair for pair in listed if pair not in pairs and _may_fit(catalogue, pair)])
+        if args.fits and unknown and not args.unknown:
+            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size left out; they are listed by:")
+            print_status(_format_unknown_command(args))
     return 0
 
 
@@ -86,11 +90,10 @@ def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
     )
 
 
-def _print_unknown(pairs: Sequence[CataloguePair]) -> None:
-    """Say which pairs are left out because nobody knows whether they fit."""
-    if pairs:
-        names = ", ".join(pair.id for pair in pairs)
-        print_status(f"{pluralize(len(pairs), 'pair')} of unknown size left out: {names}")
+def _format_unknown_command(args: argparse.Namespace) -> str:
+    """Return the command that lists the pairs that are left out because nobody knows whether they fit."""
+    options = [word for name in ("gpu", "method") if (value := getattr(args, name)) for word in (f"--{name}", value)]
+    return shlex.join(["dflash-tui", "recipes", "catalogue", "--unknown", *options])
 
 
 def _row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> tuple[str, ...]:
