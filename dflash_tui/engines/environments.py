@@ -18,6 +18,7 @@ import uv
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import editable_install, package_lock
@@ -250,7 +251,8 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, seconds, packages)
     private_files.replace_private_file(folder / MARKER, msgspec.json.encode(engine))
-    text = f"{name} {spec.vllm}, {len(packages)} packages in {seconds:.0f} s"
+    count = len(packages) - bool(spec.stands_in)  # of the metadata that was written here, uv installed nothing
+    text = f"{name} {spec.vllm}, {pluralize(count, 'package')} in {seconds:.0f} s"
     report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
     return engine
 

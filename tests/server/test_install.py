@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,8 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     assert "iniconfig==2.1.0" in made.packages
     assert made.python.exists()
     assert told[-1].done
+    (installed,) = [event.text for event in told if event.text.startswith("Installed")]
+    assert re.findall(r"(\d+) package", told[-1].text) == re.findall(r"(\d+) package", installed) == ["1"]
     assert environments.find_engine(folder) == made
     assert asyncio.run(environments.install_engine(spec, folder, quiet)) == made
     # The alias under which vLLM looks itself up belongs to a stand-in only.
