@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,8 @@ _ALWAYS = int(0.8 * GIB)
 _PER_TOKEN = 17
 _LOGITS = 3
 _LOGITS_DRAFTING = 7
+_PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4}(?:\.\d{1,3})?)[Bb](?![A-Za-z0-9])")
+_MOST_BITS = 32
 # From 0.26.0 on vLLM reserves a sliding window for two batches under way (pull request 47728).
 _TWO_BATCHES = Version("0.26.0")
 
@@ -76,6 +79,8 @@ class MemoryShare(msgspec.Struct, frozen=True):
     name: str
     size: int | None
     source: str
+    least: bool = False
+    """Whether it takes that much at least."""
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True):
@@ -102,7 +107,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
     longest: int | None = None
     """The length, in whole 1024 tokens, of the longest request that fits into `kv_left`."""
     unknown: tuple[str, ...] = ()
-    """The parts of which nothing is known: left out of the sums, which are lower bounds then."""
+    """The parts of which nothing is known, or what they take at least: the sums are lower bounds then."""
 
     @property
     def fixed(self) -> int:
@@ -183,7 +188,8 @@ def estimate_memory(
     batched, sequences = read_batch_limits(resolved, machine)
     # A quantization while loading leaves something else than the files.
     files = None if resolved.weights_gb else target_bytes
-    shares = [_share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)]
+    weights = _share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)
+    shares = [weights if weights.size else _guess_least_weights(resolved, split)]
     draft = resolved.drafter if tokens else None
     if draft:
         shares.append(_share("drafter", drafter_bytes, draft.size_gb, split))
@@ -236,7 +242,7 @@ def _compare_with_gpu(
         max_model_len=length,
         utilization=utilization,
         longest=longest,
-        unknown=(*(share.name for share in shares if share.size is None), *missing),
+        unknown=(*(share.name for share in shares if share.size is None or share.least), *missing),
     )
 
 
@@ -266,6 +272,25 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
     return (
         MemoryShare(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else MemoryShare(name, None, "unknown")
     )
+
+
+def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:
+    """Return what the target's weights take at least, by the parameters in its name and the bits of its quantization.
+
+    Of a mixture of experts the name may count those alone that a token uses.
+    """
+    name, flag = resolved.target.model.rstrip("/").rpartition("/")[2], resolved.flags.get("quantization")
+    bits = [read_bits(text) for text in (resolved.target.quantization, str(flag or resolved.target.quantization))]
+    if (parameters := _PARAMETERS.search(name)) and (least := min(map(int, filter(None, bits)), default=0)):
+        size = int(float(parameters[1]) * 1e9 * least / 8) // split
+        return MemoryShare("weights", size, f"{parameters[0]} of {least} bits by the model's name", least=True)
+    return MemoryShare("weights", None, "unknown")
+
+
+def read_bits(quantization: str) -> int | None:
+    """Return the bits of a weight, the fewest by what the quantization is called; None where that does not say."""
+    numbers = map(int, re.findall(r"\d{1,3}", quantization))
+    return min((number for number in numbers if 1 < number <= _MOST_BITS), default=None)
 
 
 def read_max_model_len(resolved: ResolvedRecipe) -> int | None:

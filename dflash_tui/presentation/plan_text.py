@@ -104,6 +104,8 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))
     if planned.memory:
         yield "memory", format_memory(planned.memory)
+    elif not plan.on_cpu:
+        yield "memory", f"unknown: GPUs of class {plan.hardware.value} differ in what they have, and none is here"
 
 
 def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
@@ -191,7 +193,7 @@ def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 def format_memory(fit: MemoryEstimate) -> str:
     """Return the memory arithmetic in a line; what is unknown is named."""
-    parts = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
+    parts = list_shares(fit)
     parts.append(f"KV for {fit.max_model_len or UNKNOWN} tokens {format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
     short = ""
@@ -199,7 +201,14 @@ def format_memory(fit: MemoryEstimate) -> str:
         short = f"; does not fit: {format_gib(-fit.kv_left)} too little before any KV cache"
     elif not fit.holds_request:
         short = f"; does not fit: {format_gib(fit.kv_left)} are left for the KV cache"
+    elif "weights" in fit.unknown:
+        short = "; whether it fits is unknown without the size of the weights"
     return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken{short}"
+
+
+def list_shares(fit: MemoryEstimate) -> list[str]:
+    """Return the parts of the memory without the KV cache, each with its size."""
+    return [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
 
 
 def format_time_to_ready(plan: Plan, before: TimeToReady | None) -> str:

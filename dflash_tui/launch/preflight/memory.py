@@ -10,7 +10,7 @@ from dflash_tui.common.formatting import GIB, format_gib, format_number
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
 
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
@@ -43,7 +43,7 @@ def check_memory(situation: Situation) -> Iterator[Check]:
 
 def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
     kind = "unified memory" if fit.unified else "GPU memory"
-    lacking = f" (without {', '.join(fit.unknown)}, whose size is unknown)" if fit.unknown else ""
+    lacking = _list_unknown(fit)
     budget = f"vLLM will use {format_gib(fit.budget)} ({fit.utilization:.0%} of {format_gib(fit.total)})"
     request = f"one request of {fit.max_model_len or 'unknown many'} tokens"
     if fit.certain > fit.budget:
@@ -58,11 +58,18 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
             kind, f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
         )
     if "weights" in fit.unknown:
-        finding = f"{budget}; whether the weights fit beside {format_gib(fit.certain)} is unknown without their size"
+        finding = f"{budget}; whether it fits is unknown without the size of the weights"
         return warn_check(kind, finding, "the size is known once the hub can be reached")
     room = f"about {format_gib(fit.kv_left)} for the KV cache"
     many = f": {format_number(fit.requests, 1)} times {request}" if fit.requests else ""
     return pass_check(kind, f"{budget}; {room}{many}{lacking}")
+
+
+def _list_unknown(fit: MemoryEstimate) -> str:
+    """Return by what the size of weights is a least, and which parts are left out; empty where all is known."""
+    least = "".join(f" at least ({share.name}: {share.source})" for share in fit.shares if share.least)
+    names = [name for name in fit.unknown if not (least and name == "weights")]
+    return least + (f" (without {', '.join(names)}, whose size is unknown)" if names else "")
 
 
 def _exceeds_free(fit: MemoryEstimate) -> bool:
@@ -113,7 +120,7 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> str:
 def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
     """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
 
-    Of one whose size nobody knows the last is whether its weights have fewer bits.
+    Of one whose size nobody knows the last is whether it has weights of fewer bits, which may fit.
     """
     resolved = situation.resolved
     for name in (name for name, part in resolved.recipe.variants.items() if part.target):
@@ -123,13 +130,8 @@ def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str
         if other.target.model != resolved.target.model and other.hosts == resolved.hosts:
             estimate = msgspec.structs.replace(situation, resolved=other, models=()).fit()
             fits = estimate is not None and estimate.certain <= budget
-            is_smaller = _count_bits(other.target.quantization) < _count_bits(resolved.target.quantization)
-            yield name, other.target.size_gb, fits if other.target.size_gb else is_smaller
-
-
-def _count_bits(quantization: str) -> int:
-    """Return the bits of a weight by what the recipe calls its quantization."""
-    return next((int(bits) for bits in "48" if bits in quantization), 16)
+            bits = [read_bits(target.quantization) or 16 for target in (other.target, resolved.target)]
+            yield name, other.target.size_gb, fits and (other.target.size_gb is not None or bits[0] < bits[1])
 
 
 def _format_settings(changes: Mapping[str, int | float]) -> str:

@@ -40,6 +40,7 @@ from dflash_tui.presentation.plan_text import (
     format_restart,
     format_start_measures,
     format_time_to_ready,
+    list_shares,
 )
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -205,11 +206,12 @@ def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
     drawn: list[tuple[str, str] | str] = []
     for name, size in parts:
         drawn.append(("█" * round(size * scale), _SHARES.get(name, "$foreground 60%")))
-    drawn.append(("▒" * round(kv * scale), "$series-a"))
+    whole_known = "weights" not in fit.unknown
+    drawn.append(("▒" * round(kv * scale * whole_known), "$series-a"))
     used = sum(len(part[0]) for part in drawn)
     drawn.append(("░" * max(0, bar - used), "$border"))
-    words = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
-    words.append(f"KV cache ▒ {format_gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
+    left = f"KV cache ▒ {format_gib(fit.kv_left)}" if whole_known else "KV cache —"
+    words = [*list_shares(fit), left if fit.kv_left > 0 else "nothing left for the KV cache"]
     need = f"one request of {fit.max_model_len} tokens needs {format_gib(fit.kv_needed)}" if fit.kv_needed else ""
     rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
     rows.append(render_fact("", f"≈ {', '.join(words)}", width))

@@ -115,6 +115,28 @@ def test_what_is_unknown_is_named_and_not_counted(snapshot):
     assert made(kv_cache_dtype="nvfp4").unknown == ("KV cache",)
 
 
+@pytest.mark.parametrize(
+    ("model", "quantization", "flag", "size"),
+    [
+        ("nvidia/Qwen3.5-122B-A10B-NVFP4", "NVFP4", None, 61_000_000_000),
+        ("someone/Qwen3.5-122B-A10B-int4-fp8-hybrid", "int4 and fp8", None, 61_000_000_000),
+        ("someone/small-3.8b", "BF16", None, 7_600_000_000),
+        ("/models/70B/target-8B/", "BF16", "fp8", 8_000_000_000),  # which makes eight bits of them while it loads
+        ("someone/big-70B", "", None, None),  # nothing says how many bits
+        ("someone/gemma-4-E4B", "BF16", None, None),  # parameters that act as so many
+        ("someone/Mixtral-8x7B", "BF16", None, None),
+        ("someone/gpt-v1.5", "MXFP4", None, None),
+    ],
+)
+def test_weights_of_unknown_size_take_at_least_what_the_name_says(model, quantization, flag, size):
+    """Which may be too much for a GPU, and never enough to say that it fits."""
+    resolved = gemma(**({"quantization": flag} if flag else {}))
+    nameless = replace(resolved, target=replace(resolved.target, model=model, quantization=quantization, size_gb=None))
+    estimate = memory.estimate_memory(nameless, H200, mode=Mode.EAGER, tokens=0)
+    assert (estimate.shares[0].size, estimate.shares[0].least) == (size, size is not None)
+    assert estimate.unknown == ("weights",)
+
+
 def test_files_on_this_machine_win_over_the_recipe():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
