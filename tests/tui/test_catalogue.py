@@ -23,7 +23,8 @@ from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support import hub_server
 from tests.support.hub_server import Hub
-from tests.tui.panel import NO_GPU, shows, text, wait_for
+from tests.support.preflight_situations import a_gpu
+from tests.tui.panel import NO_GPU, press_at_once, shows, text, wait_for
 
 CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
@@ -97,6 +98,30 @@ async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
         panel.launch_screen.probe_and_list()
         await pilot.pause()
         assert rows.chosen is listed[1]
+
+
+async def test_of_those_that_nobody_reported_the_one_with_a_published_speed_stands_first(hub):
+    """On a laptop that is what the guide names, not what fits by arithmetic alone."""
+    panel = panel_with_catalogue(GpuProbe((a_gpu(Hardware.RTX_5090_LAPTOP),)))
+    async with panel.run_test(size=(120, 36)) as pilot:
+        rows = panel.screen.query_one(RecipeList)
+        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "gemma-4-26b-a4b")
+
+
+async def test_the_recipe_that_the_filter_found_stays_highlighted_without_it(hub):
+    panel = panel_with_catalogue(GpuProbe((CARD,)))
+    async with panel.run_test(size=(120, 36)) as pilot:
+        rows = panel.screen.query_one(RecipeList)
+        await wait_for(pilot, lambda: rows.place.budget is not None)
+        press_at_once(panel, "slash", *"qwen3-coder", "enter")
+        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "qwen3-coder-next")
+        every = [*rows.entries]
+        await pilot.press("escape")
+        await wait_for(pilot, lambda: rows.visible_names == every)
+        assert rows.chosen is rows.entries["qwen3-coder-next"]
+        rows.choose("qwen3.8-27b")
+        await pilot.pause()
+        assert rows.chosen is rows.entries["qwen3.8-27b"]
 
 
 async def test_recipes_that_fit_are_found_by_that_word(hub):

@@ -76,8 +76,12 @@ class RecipeList(Vertical):
     @property
     def chosen(self) -> Entry | None:
         """The highlighted recipe or pair, why a recipe's file does not load, or None when there is none."""
+        return self.entries.get(self._chosen_name)
+
+    @property
+    def _chosen_name(self) -> str:
         index = self.query_one(OptionList).highlighted
-        return None if index is None else self.entries[self.visible_names[index]]
+        return "" if index is None else self.visible_names[index]
 
     def draw(self) -> None:
         """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
@@ -131,7 +135,8 @@ class RecipeList(Vertical):
         self._moved = True
         if name in self.entries:
             self.close_filter(keep=False)
-            self.query_one(OptionList).highlighted = list(self.entries).index(name)
+            self._fill("", highlight=name)
+            self.draw()
 
     def sort_for_machine(self) -> None:
         """List what suits the machine best first and highlight it, unless somebody has chosen already."""
@@ -144,22 +149,24 @@ class RecipeList(Vertical):
     def _sort(self, entries: Entries) -> Entries:
         return dict(sorted(entries.items(), key=lambda item: self._rank(*item)))
 
-    def _rank(self, name: str, entry: Entry) -> tuple[int, int, int, str]:
-        """Return where an entry stands: by how it suits, then by how far it was tried.
+    def _rank(self, name: str, entry: Entry) -> tuple[int, int, int, int, str]:
+        """Return where an entry stands: by how it suits, how far it was tried, and whether its speed is published here.
 
         Where there is a GPU, what is for a CPU comes behind all that may run on it. Pairs of the catalogue follow in
         their own order, since sorting keeps it.
         """
         if isinstance(entry, CataloguePair):
-            return len(_SUITS), 0, 0, ""
+            return len(_SUITS), 0, 0, 0, ""
         if isinstance(entry, DflashError):  # one of the user's own, to be seen
-            return _SUITS.index(Suitability.MAYBE), True, 0, name
+            return _SUITS.index(Suitability.MAYBE), True, 0, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
         try:
-            tried = _TRIED.index(self.choice.plan(entry).resolved.standing.status)
+            resolved = self.choice.plan(entry).resolved
         except DflashError:
-            tried = len(_TRIED)
-        return _SUITS.index(suits), entry.for_cpu, tried, name
+            return _SUITS.index(suits), entry.for_cpu, len(_TRIED), True, name
+        here = entry.hardware.get(resolved.hardware)
+        is_published = here is not None and any(figures.tok_s for figures in here.expected)
+        return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), not is_published, name
 
     def open_filter(self) -> None:
         """Show the filter and type into it."""
@@ -185,8 +192,11 @@ class RecipeList(Vertical):
         """Whether the filter is open or leaves recipes out."""
         return bool(self.query_one("#filter").display)
 
-    def _fill(self, words: str) -> None:
-        """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`."""
+    def _fill(self, words: str, highlight: str = "") -> None:
+        """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`.
+
+        The one to `highlight` is looked at then, else the first.
+        """
         table = self.query_one(OptionList)
         wanted = words.lower().split()
         shared_catalogue = catalogues.load_catalogue()
@@ -204,7 +214,8 @@ class RecipeList(Vertical):
         self._drawn = None
         table.clear_options()
         table.add_options(rows)
-        table.highlighted = 0 if self.visible_names else None
+        first = self.visible_names.index(highlight) if highlight in self.visible_names else 0
+        table.highlighted = first if self.visible_names else None
 
     def _describe(self, entry: Entry, shared_catalogue: Catalogue) -> str:
         """Return the words that an entry is found by, beside its name."""
@@ -218,7 +229,7 @@ class RecipeList(Vertical):
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:
         message.stop()
-        self._fill(message.value)
+        self._fill(message.value, highlight="" if message.value else self._chosen_name)
         self.draw()
         self.post_message(self.Highlighted())
 
