@@ -30,6 +30,14 @@ class Suitability(StrEnum):
     NO = "✗"
 
 
+MARKS = (
+    (Suitability.YES.value, "Suits this machine: it was verified or reported on it, and fits"),
+    (Suitability.MAYBE.value, "May run: nobody reported it on this GPU, or whether it fits is not known"),
+    (Suitability.NO.value, "Does not run here: there is no such GPU or too little memory, or it is known to fail"),
+)
+"""What the mark beside a recipe means."""
+
+
 class SuitabilityReason(NamedTuple):
     """How a recipe suits the machine, and why."""
 

@@ -10,6 +10,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Help, list_keys
 from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.key_line import ShownKey, fit_keys
@@ -93,8 +94,9 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "⏎ Launch")
         titles = [group.title for group in list_keys(panel.screen)]
-        assert titles == ["this screen", "everywhere"]
-        (own, everywhere) = (dict(group.keys) for group in list_keys(panel.screen))
+        assert titles == ["this screen", "everywhere", "the mark of a recipe"]
+        (own, everywhere, marks) = (dict(group.keys) for group in list_keys(panel.screen))
+        assert {*marks} == {*Suitability}
         assert {"e", "o", "y", "/"} <= set(own)
         assert {"t", "r", "3", "ctrl+p"} <= set(everywhere)
         names = [command.name for command in PanelCommands(panel.screen)._commands()]

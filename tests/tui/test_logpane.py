@@ -95,6 +95,18 @@ async def test_levels_leave_out_what_is_below(live):
         assert len(pane.lines) == everything + 2
 
 
+async def test_a_key_scrolls_sideways_by_half_a_width(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, LogLine(now, "x" * 900, "INFO", "x.py")])
+        await pilot.press("l")
+        pane = pane_of(panel)
+        await wait_for(pilot, lambda: pane.max_scroll_x > 400)
+        await pilot.press("right", "right", "left")
+        await wait_for(pilot, lambda: pane.scroll_offset.x == pane.size.width // 2)
+
+
 async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
     events, now = live
     panel = app(now=now)

@@ -33,6 +33,7 @@ from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.launch_selection import MARKS
 from dflash_tui.tui.model_lookups import ModelLookups
 from dflash_tui.tui.own_recipes import OwnRecipesScreen
 from dflash_tui.tui.render import plan as render_plan
@@ -80,6 +81,8 @@ class LaunchScreen(OwnRecipesScreen):
         Binding("question_mark", "app.keys", "Help", key_display="?"),
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers keep running"),
     ]  # fmt: skip
+
+    GLOSSES: ClassVar = {"the mark of a recipe": MARKS}
 
     class Launch(Message):
         """Somebody wants this plan launched; `forced` says why failed checks are overruled."""

@@ -57,6 +57,8 @@ class LogPane(Log):
         Binding("g", "top", "Top", show=False, tooltip="Log: first line"),
         Binding("G", "end", "End", show=False, key_display="G", tooltip="Log: last line, and follow"),
         Binding("escape", "all", "All lines", show=False, tooltip="Log: clear search and level"),
+        Binding("left", "scroll_half(-1)", "Left", show=False),
+        Binding("right", "scroll_half(1)", "Right", show=False),
     ]
 
     def __init__(self) -> None:
@@ -70,6 +72,10 @@ class LogPane(Log):
         self._place: int | None = None  # the line to be shown at the top once it is read again
         self._far_logs: list[FarLog] = []
         self._rank = 0
+
+    def action_scroll_half(self, direction: int) -> None:
+        """Scroll sideways by half of what is shown."""
+        self.scroll_relative(x=direction * max(1, self.size.width // 2), animate=False)
 
     def on_mount(self) -> None:
         self._update_title()

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe, Status
+from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, Status
 from dflash_tui.presentation.recipe.catalogue_text import Place, choose_place
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
@@ -27,6 +27,7 @@ from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
+_UNPUBLISHED = 2  # as a rank of published figures
 
 Entry = Recipe | DflashError | CataloguePair
 Entries = dict[str, Entry]
@@ -150,7 +151,7 @@ class RecipeList(Vertical):
         return dict(sorted(entries.items(), key=lambda item: self._rank(*item)))
 
     def _rank(self, name: str, entry: Entry) -> tuple[int, int, int, int, str]:
-        """Return where an entry stands: by how it suits, how far it was tried, and whether its speed is published here.
+        """Return where an entry stands: by how it suits, how far it was tried, and the speed that is published here.
 
         Where there is a GPU, what is for a CPU comes behind all that may run on it. Pairs of the catalogue follow in
         their own order, since sorting keeps it.
@@ -163,10 +164,10 @@ class RecipeList(Vertical):
         try:
             resolved = self.choice.plan(entry).resolved
         except DflashError:
-            return _SUITS.index(suits), entry.for_cpu, len(_TRIED), True, name
+            return _SUITS.index(suits), entry.for_cpu, len(_TRIED), _UNPUBLISHED, name
         here = entry.hardware.get(resolved.hardware)
-        is_published = here is not None and any(figures.tok_s for figures in here.expected)
-        return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), not is_published, name
+        unproven = min(map(_rank_figures, here.expected), default=_UNPUBLISHED) if here else _UNPUBLISHED
+        return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), unproven, name
 
     def open_filter(self) -> None:
         """Show the filter and type into it."""
@@ -244,6 +245,13 @@ class RecipeList(Vertical):
         self._moved = self._moved or message.option_index > 0
         self.call_after_refresh(self.show_position)
         self.post_message(self.Highlighted())
+
+
+def _rank_figures(figures: PublishedFigures) -> int:
+    """Return 0 for a speed that is published as faster than without speculation, 1 for another that is not slower."""
+    if figures.tok_s is None or figures.baseline_tok_s is None:
+        return _UNPUBLISHED if figures.tok_s is None else 1
+    return 0 if figures.tok_s[0] > figures.baseline_tok_s[1] else _UNPUBLISHED
 
 
 def _render_rows(recipes: list[RecipeRow], pairs: list[RecipeRow], width: int) -> tuple[Content, list[Content]]:

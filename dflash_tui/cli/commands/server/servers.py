@@ -28,7 +28,7 @@ def ps(args: argparse.Namespace) -> int:
         age = server_process.measure_age(run, time.time())
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": status, "port": run.plan.port}
-            figures = {"pid": run.pid, "age_s": age, "memory_bytes": memory, "synthetic": run.plan.synthetic}
+            figures = {"pid": run.pid, "age_s": round(age, 1), "memory_bytes": memory, "synthetic": run.plan.synthetic}
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
             endpoint = Endpoint.from_run(run)
             reached = {
