@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.check import Check
     from dflash_tui.launch.preflight.runner import PreflightReport
 
+_OPTION = re.compile(r"--(set|variant|profile)[ ](\S+)")
+_KEYS = {"set": "`o`", "variant": "`v`", "profile": "`s`"}
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
 
@@ -127,11 +130,18 @@ class Doctor(Dialog[str | None]):
             self.notify("write why you launch although a check failed: the run keeps it", markup=False)
 
 
+def name_keys(fix: str) -> str:
+    """Return what to do in the panel, where a key chooses what an option of the command line does."""
+    if "dflash-tui" in fix:  # a whole command
+        return fix
+    return _OPTION.sub(lambda match: f"{_KEYS[match[1]]} {match[2]}", fix)
+
+
 def render_check(check: Check, width: int) -> Content:
     """Return a check in rows of `width` cells, with its fix beneath when it is not right."""
     head = _STYLES[check.level.value]
     text = render_hung(head, f"{check.name}: {check.finding}", width)
     content = text.stylize("bold", len(head[0]), len(head[0]) + len(check.name) + 1)
     if check.fix and check.level.value != "ok":
-        content = Content("\n").join([content, render_hung(("  → ", "bold $primary"), check.fix, width)])
+        content = Content("\n").join([content, render_hung(("  → ", "bold $primary"), name_keys(check.fix), width)])
     return content
