@@ -166,11 +166,11 @@ async def test_nobody_insists_on_what_would_be_refused_anyway(monkeypatch):
 @pytest.mark.parametrize(
     ("fix", "keys"),
     [
-        ("--set max-model-len=32768 or less", "`o` max-model-len=32768 or less"),
-        ("stop it, or --set a=1 --set b-c=2", "stop it, or `o` a=1 `o` b-c=2"),
-        ("--variant nvfp4 (19 GB), or --profile seed", "`v` nvfp4 (19 GB), or `s` seed"),
-        ("release it: dflash-tui doctor x --set a=1", "release it: dflash-tui doctor x --set a=1"),
-        ("take the next free one: `o` in the panel, or --port 8001",) * 2,
+        ("--set a=32768 or less", "`o` a=32768 or less"),
+        ("--set a=1 --set b-c=2", "`o` a=1 `o` b-c=2"),
+        ("--variant x (19 GB), --profile y", "`v` x (19 GB), `s` y"),
+        ("dflash-tui doctor x --set a=1",) * 2,
+        ("`o`, or --port 8001",) * 2,
     ],
 )
 def test_what_to_do_is_said_in_keys(fix, keys):
