@@ -94,7 +94,7 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "⏎ Launch")
         titles = [group.title for group in list_keys(panel.screen)]
-        assert titles == ["this screen", "everywhere", "the mark of a recipe"]
+        assert titles == ["this screen", "everywhere", *LaunchScreen.GLOSSES]
         (own, everywhere, marks) = (dict(group.keys) for group in list_keys(panel.screen))
         assert {*marks} == {*Suitability}
         assert {"e", "o", "y", "/"} <= set(own)
