@@ -230,6 +230,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(time.time(), Step.INSTALL, plan, 0.0))
     recorded = package_lock.lock_file(folder)
+    package_lock.require_trusted_lock(folder)
 
     async def run_uv(*argv: str) -> str:
         return await _uv(list(argv), _InstallProgress(spec, report), lock, recorded)
