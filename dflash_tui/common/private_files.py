@@ -166,10 +166,21 @@ def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = 
 
 def replacement_problem(path: Path) -> str:
     """Return why a file or folder is not trusted: everybody can replace it, or a link on the way to it."""
-    for place in _trace_links(path):
-        if problem := _describe_writers(place, shareable=True, named=True):
-            return problem if place == path else f"is reached through {place}, which {problem}"
+    if place := find_replaceable(path):
+        problem = _describe_writers(place, shareable=True, named=True)
+        return problem if place == path else f"is reached through {place}, which {problem}"
     return ""
+
+
+def find_replaceable(path: Path, closed: Path | None = None) -> Path | None:
+    """Return what everybody can write on the way to a file or folder, links included; None where there is nothing.
+
+    Args:
+        path: The file or folder.
+        closed: A folder without links on the way to it that nobody else enters: what is in it matters to nobody.
+    """
+    passed = (place for place in _trace_links(path) if not closed or not place.is_relative_to(closed))
+    return next((place for place in passed if _describe_writers(place, shareable=True, named=True)), None)
 
 
 def find_open_path(folder: Path) -> Path | None:
@@ -241,6 +252,5 @@ def explain_untrusted_record(file: Path, top: Path) -> str:
 def suggest_ownership_fix(path: Path, top: Path | None = None) -> str:
     """Return what to do about a file or folder that is not trusted, in which `top` is as for `ownership_problem`."""
     untrusted = [place for place in _list_places(path, top) if _describe_writers(place, shareable=False)]
-    untrusted += [place for place in _trace_links(path) if _describe_writers(place, shareable=True, named=True)]
-    place = untrusted[0] if untrusted else path
+    place = untrusted[0] if untrusted else find_replaceable(path) or path
     return f"if you know what is in it: chown it to yourself, and chmod {'-R ' * place.is_dir()}go-w {place}"

@@ -155,6 +155,9 @@ def find_untrusted_engine(folder: Path) -> UnusedEngine | None:
     top = paths.data_folder() if ours else folder
     if why := _explain_untrusted_engine(folder, top, named=not ours):
         return UnusedEngine(folder, f"it {why}", private_files.suggest_ownership_fix(folder, top))
+    if place := _find_replaceable_code(folder):
+        why = f"it runs code that is reached through {place}, which can be written by everybody"
+        return UnusedEngine(folder, why, private_files.suggest_ownership_fix(place))
     return None
 
 
@@ -171,6 +174,22 @@ def _explain_untrusted_engine(folder: Path, top: Path, *, named: bool) -> str:
     inner = [folder / "bin", *folder.glob("lib/python3.*/site-packages"), *folder.glob("lib/python3.*/*/vllm")]
     problems = (private_files.ownership_problem(place, folder, shareable=True, named=named) for place in inner)
     return next(filter(None, problems), "")
+
+
+def _find_replaceable_code(folder: Path) -> Path | None:
+    """Return what everybody can write on the way to the Python, the program and the packages of the engine in `folder`.
+
+    Links and source trees lead out of an engine, also out of one that nobody else can enter.
+    """
+    if not folder.is_dir():
+        return None
+    closed = None if folder.stat().st_mode & 0o077 else paths.resolve_links(folder)
+    try:
+        sites = list(folder.glob("lib/python3.*/site-packages"))
+        parts = [folder / "bin" / "python", folder / "bin" / "vllm", *sites, *map(editable_install.find_package, sites)]
+        return next(filter(None, (private_files.find_replaceable(part, closed) for part in parts)), None)
+    except OSError:  # what we may not look at is not run by us either
+        return None
 
 
 async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engine:

@@ -192,16 +192,22 @@ def test_an_engine_of_a_group_is_used(own_engine):
     assert inventory.list_engines() == [own_engine]
 
 
+def adopt_by_record(engine: Engine, folder: Path) -> Engine:
+    """Move an engine to where a user would have it, and write the record of an adopted one."""
+    Path(engine.folder).rename(folder)
+    (folder / "bin" / "vllm").touch()
+    record = inventory._record(folder)
+    private_files.ensure_private_folder(record.parent)
+    adopted = msgspec.structs.replace(engine, folder=str(folder), adopted=True)
+    private_files.write_private_file(record, msgspec.json.encode(adopted))
+    return adopted
+
+
 @pytest.mark.parametrize("place", [".", "bin"])
 def test_an_adopted_engine_that_all_may_write_is_named_and_not_used(own_engine, tmp_path, place):
     """It may be of another user, whose environment one was told to take."""
     folder = tmp_path / "theirs"
-    Path(own_engine.folder).rename(folder)
-    (folder / "bin" / "vllm").touch()
-    record = inventory._record(folder)
-    private_files.ensure_private_folder(record.parent)
-    adopted = msgspec.structs.replace(own_engine, folder=str(folder), adopted=True)
-    private_files.write_private_file(record, msgspec.json.encode(adopted))
+    adopted = adopt_by_record(own_engine, folder)
     if os.geteuid() == 0:
         os.chown(folder, 12345, -1)
     assert inventory.list_engines() == [adopted]
@@ -210,6 +216,35 @@ def test_an_adopted_engine_that_all_may_write_is_named_and_not_used(own_engine, 
     unused = inventory.find_unused_engine_by_name(str(folder))
     assert unused
     assert "by everybody" in unused.why
+    with pytest.raises(UsageError, match="by everybody"):
+        inventory.adopt_engine(folder, patch=False)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+@pytest.mark.parametrize("part", ["python", "vllm", "package", "site-packages", "source tree"])
+def test_an_adopted_engine_whose_code_is_where_everybody_can_write_is_not_used(own_engine, tmp_path, part, mode):
+    """Its folder may be closed: a link or an editable install leads out of it."""
+    adopted = adopt_by_record(own_engine, tmp_path / "theirs")
+    folder, site = Path(adopted.folder), adopted.site_packages
+    folder.chmod(mode)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    moved = {"python": folder / "bin/python", "vllm": folder / "bin/vllm", "site-packages": site}.get(
+        part, site / "vllm"
+    )
+    moved.rename(shared / moved.name)
+    if part == "source tree":
+        (shared / "vllm" / "__init__.py").touch()
+        (site / "ours.pth").write_text(f"{shared}\n")
+    else:
+        moved.symlink_to(shared / moved.name)
+    assert inventory.list_engines() == [adopted]
+    shared.chmod(0o777)
+    assert inventory.list_engines() == []
+    unused = inventory.find_unused_engine_by_name(str(folder))
+    assert unused
+    assert f"reached through {shared}" in unused.why
+    assert unused.hint.endswith(f"go-w {shared}")
     with pytest.raises(UsageError, match="by everybody"):
         inventory.adopt_engine(folder, patch=False)
 

@@ -100,14 +100,23 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
 
 
 def _check_engine_files(situation: Situation) -> Iterator[Check]:
-    """Check that not everybody can write what the engine runs: some 0.2 s where others can enter its folder."""
-    try:
-        path = private_files.find_open_path(Path(situation.engine.folder)) if situation.engine else None
-    except OSError:  # an engine that is gone, or not ours to read, is told of by the other checks
+    """Check that not everybody can write what the engine runs: some 0.2 s where others can enter its folder.
+
+    Its vLLM may be elsewhere: in a source tree, or where a link leads.
+    """
+    if (engine := situation.engine) is None:
         return
-    if path:
-        fix = f"if you know what is in it: chmod -R o-w {situation.plan.engine_folder}"
-        yield fail_check("engine", f"{path} can be written by everybody", fix)
+    folder = Path(engine.folder)
+    try:
+        package = paths.resolve_links(engine.vllm_package)
+        elsewhere = [] if package.is_relative_to(paths.resolve_links(folder)) else [package]
+        open_paths = {place: private_files.find_open_path(place) for place in (folder, *elsewhere)}
+    except (OSError, EngineError):  # an engine that is gone, or not ours to read, is told of by the other checks
+        return
+    for place, path in open_paths.items():
+        if path:
+            fix = f"if you know what is in it: chmod -R o-w {place}"
+            yield fail_check("engine", f"{path} can be written by everybody", fix)
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
