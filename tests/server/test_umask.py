@@ -19,6 +19,8 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, transaction
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
+from dflash_tui.launch.preflight import launch as preflight
+from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -26,6 +28,7 @@ from dflash_tui.runs import lifecycle, server_process
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.support import tiny_wheels
 from tests.support.experiment_factories import a_plan
+from tests.support.preflight_situations import situation
 from tests.support.waiting import wait_until
 
 RECIPE = f"""\
@@ -184,6 +187,40 @@ def test_an_engine_that_all_may_write_is_named_and_not_used(own_engine, capsys, 
     assert inventory.list_leftovers() == []
     subprocess.run(["chmod", "-R", "go-w", str(paths.data_folder())], check=True)
     assert inventory.list_engines() == [own_engine]
+
+
+@pytest.mark.parametrize("place", [".", "inductor", "inductor/aot/kernel.py", "models", "models/demo-cpu"])
+def test_a_launch_is_checked_for_caches_and_models_that_all_may_write(place):
+    """Of both the server runs what it finds; what lies open in folders that are closed is no matter."""
+    situated = situation("demo-cpu")
+    kernel = paths.cache_folder() / "inductor" / "aot" / "kernel.py"
+    models = Path(situated.plan.models_folder)
+    for folder in (kernel.parent, models):
+        folder.mkdir(parents=True)
+    kernel.touch()
+    for folder in (paths.cache_folder(), paths.data_folder()):
+        folder.chmod(0o755)
+    places = {"models": paths.models_folder(), "models/demo-cpu": models}
+    opened = places.get(place, paths.cache_folder() / place)
+    assert list(preflight._check_folder_writers(situated)) == []
+    mode = opened.stat().st_mode & 0o777
+    opened.chmod(mode | 0o022)
+    [check] = preflight._check_folder_writers(situated)
+    assert (check.level, str(opened) in check.finding + check.fix) == (CheckLevel.FAIL, True)
+    assert "by everybody" in check.finding
+    opened.chmod(mode | 0o020)
+    assert list(preflight._check_folder_writers(situated)) == []
+
+
+def test_what_lies_open_in_a_closed_cache_is_no_matter():
+    """As where servers write with a umask of their own; a launch has the check among its others."""
+    folder = paths.cache_folder() / "inductor"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    findings = [check.finding for check in preflight.check_launch(situation("demo-cpu"))]
+    paths.cache_folder().chmod(0o700)
+    closed = [check.finding for check in preflight.check_launch(situation("demo-cpu"))]
+    assert len(findings) == len(closed) + 1
 
 
 def test_an_engine_of_a_group_is_used(own_engine):

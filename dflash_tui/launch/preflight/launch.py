@@ -47,6 +47,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     checks += [
         *_check_disk_space(situation),
         *_check_folders(situation),
+        *_check_folder_writers(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
@@ -109,14 +110,23 @@ def _check_engine_files(situation: Situation) -> Iterator[Check]:
     folder = Path(engine.folder)
     try:
         package = paths.resolve_links(engine.vllm_package)
-        elsewhere = [] if package.is_relative_to(paths.resolve_links(folder)) else [package]
-        open_paths = {place: private_files.find_open_path(place) for place in (folder, *elsewhere)}
     except (OSError, EngineError):  # an engine that is gone, or not ours to read, is told of by the other checks
         return
-    for place, path in open_paths.items():
-        if path:
-            fix = f"if you know what is in it: chmod -R o-w {place}"
-            yield fail_check("engine", f"{path} can be written by everybody", fix)
+    yield from _check_open_paths("engine", folder)
+    if not package.is_relative_to(paths.resolve_links(folder)):
+        yield from _check_open_paths("engine", package)
+
+
+def _check_open_paths(name: str, folder: Path) -> Iterator[Check]:
+    """Check that not everybody can write something in a folder, at whatever depth."""
+    try:
+        path = private_files.find_open_path(folder)
+    except OSError:  # it is gone, not ours to read, or changed meanwhile, as by a server
+        return
+    if path:
+        yield fail_check(
+            name, f"{path} can be written by everybody", f"if you know what is in it: chmod -R o-w {folder}"
+        )
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
@@ -314,6 +324,19 @@ def _check_folders(situation: Situation) -> Iterator[Check]:
         existing = paths.find_existing(folder)
         if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
             yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
+
+
+def _check_folder_writers(situation: Situation) -> Iterator[Check]:
+    """Check that nobody else can have written our caches, of which the server runs what was compiled, or our models."""
+    places = {paths.cache_folder(): paths.cache_folder()}
+    if situation.plan.models_folder:
+        places[Path(situation.plan.models_folder)] = paths.data_folder()
+    for folder, top in places.items():
+        why = private_files.ownership_problem(folder, top, shareable=True) or private_files.replacement_problem(folder)
+        if why:
+            yield fail_check("folder", f"{folder} {why}", private_files.suggest_ownership_fix(folder, top))
+        else:
+            yield from _check_open_paths("folder", folder)
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:
