@@ -21,6 +21,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def own_recipe_file(name: str) -> Path:
+    """Return the file of the user's own recipe of this name, whether it is there or not."""
+    return paths.user_recipes_folder() / f"{name}.yaml"
+
+
 def refuse_shipped_name(name: str, hint: str) -> None:
     """Raise UsageError where a recipe would take the place of a shipped one, which commands name; with what to do."""
     if name in recipe_loader.list_shipped_files():
@@ -33,7 +38,7 @@ def refuse_name(name: str, *, replace: bool = False) -> None:
     Raises:
         UsageError: the name is none, or one is there and not to be replaced.
     """
-    path = paths.user_recipes_folder() / f"{check_name(name)}.yaml"
+    path = own_recipe_file(check_name(name))
     if path.exists() and not replace:
         raise UsageError(f"{path} already exists", hint=f"edit it, or print it with dflash-tui recipes show {name}")
 
@@ -51,7 +56,7 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
         UsageError: the name is none, or one is there.
     """
     refuse_name(name, replace=replace)
-    path = paths.user_recipes_folder() / f"{name}.yaml"
+    path = own_recipe_file(name)
     private_files.ensure_private_folder(path.parent)
     if schema:
         schema_file = path.parent / "recipe.schema.json"

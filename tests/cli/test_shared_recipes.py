@@ -1,8 +1,11 @@
 """`recipes add`, `import` and `update`: what others wrote is checked and said, bounded, and never run unseen."""
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -62,6 +65,20 @@ def test_a_recipe_of_others_is_checked_and_its_powers_are_said(tmp_path, capsys)
     assert main.main(["recipes", "add", str(source)]) == 2
     assert main.main(["recipes", "add", str(source), "--replace"]) == 0
     assert "power" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["add", "theirs.yaml"], ["import", "--", "vllm", "serve", "a/b", "--trust-remote-code"]]
+)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_recipe_whose_powers_cannot_be_said_is_not_kept(tmp_path, words, options):
+    """They are said first: on a full disk, or when it is ended meanwhile, there is none that nothing was said of."""
+    (tmp_path / "theirs.yaml").write_text(FULL)
+    argv = [sys.executable, "-m", "dflash_tui", "recipes", words[0], *options, *words[1:]]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=full, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert own_recipes() == set()
 
 
 @pytest.mark.parametrize("command", ["add", "import", "update"])

@@ -38,8 +38,7 @@ def add_recipe(args: argparse.Namespace) -> int:
     except UnicodeDecodeError:
         raise RecipeError(f"{args.source}: not UTF-8") from None
     recipe = _check(name, text, args.source)
-    path = recipe_files.add_own_recipe(name, text, replace=args.replace)
-    _report(path, recipe, (), args)
+    _report_and_add(recipe, text, (), args)
     return 0
 
 
@@ -50,8 +49,7 @@ def import_command(args: argparse.Namespace) -> int:
     recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
     recipe_files.refuse_name(name, replace=args.replace)
     recipe = _check(name, imported.text, "the command")
-    path = recipe_files.add_own_recipe(name, imported.text, replace=args.replace)
-    _report(path, recipe, imported.left_out, args)
+    _report_and_add(recipe, imported.text, imported.left_out, args)
     return 0
 
 
@@ -109,19 +107,25 @@ def _check(name: str, text: str, source: str) -> Recipe:
             raise RecipeError(error.what.replace(str(path), source), hint=error.hint) from None
 
 
-def _report(path: Path, recipe: Recipe, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
+def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
+    """Print what a recipe may do and what is wrong with it, then put it among the user's own.
+
+    In this order: of one whose powers could not be printed, as on a full disk, there is no file either.
+    """
     powers = list_all_powers(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
     if args.json:
+        path = recipe_files.own_recipe_file(recipe.name)
         print_json(AddedRecipe(str(path), powers, clean_left_out, mistakes))
+        recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)
         return
-    print_data(str(path))
     for omission in clean_left_out:
         print_status(f"left out  {omission.what}: {omission.why}")
     for line in recipe_trust.list_recipe_lines(recipe, powers):
         print_status(f"power     {line}")
     for mistake in mistakes:
         print_status(f"wrong     {mistake}; correct it in the file")
+    print_data(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
     announcement = "; you are asked about its powers before anything of it is run" if powers else ""
     print_status(f"checked, and nothing of it was run{announcement}. Next: dflash-tui plan {recipe.name}")

@@ -112,6 +112,19 @@ def test_of_thousands_of_wrong_values_ten_are_told(snapshot):
     assert "\n".join([mistakes[-1], told[-1], problems[10], problems[-1]]) == snapshot
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("parts", "flags", "most"), [(9_000, 0, 4_000), (50, 5_000, 20)])
+def test_of_too_many_combinations_the_first_are_checked(parts, flags, most):
+    """And how many there are is a mistake, so that nobody takes the recipe for one that is right."""
+    recipe = recipe_loader.find_recipe("demo-cpu")
+    same = {f"p{number}": RecipePart() for number in range(parts)}
+    many = {f"x{number}": 1 for number in range(flags)}
+    huge = replace(recipe, methods={}, profiles=same, variants=same, flags={**recipe.flags, **many})
+    last = find_recipe_mistakes(huge)[-1]
+    assert last.startswith(f"{parts * (parts + 1):,} combinations")
+    assert most // 2 < int(last.split()[-3].replace(",", "")) <= most
+
+
 def test_the_shipped_recipes_would_start_by_their_releases():
     """In each class, profile, variant and method, or a launch would be refused before its engine is installed."""
     recipes, _ = recipe_loader.load_all_recipes()
