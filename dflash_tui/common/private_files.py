@@ -249,6 +249,11 @@ def explain_untrusted_record(file: Path, top: Path) -> str:
     return f"its {file.name} {why}" if why else ""
 
 
+def explain_linked_folder(folder: Path) -> str:
+    """Return as a clause why a folder of ours is not used if it is a link, whose files would be removed elsewhere."""
+    return "it is a link: move what it leads to into its place, or remove the link" if folder.is_symlink() else ""
+
+
 def suggest_ownership_fix(path: Path, top: Path | None = None) -> str:
     """Return what to do about a file or folder that is not trusted, in which `top` is as for `ownership_problem`."""
     untrusted = [place for place in _list_places(path, top) if _describe_writers(place, shareable=False)]

@@ -146,9 +146,10 @@ def clear_leftover(folder: Path) -> None:
     """Delete what a killed installation or removal left in `folder`, or an engine that is broken.
 
     Raises:
-        UsageError: it is being installed right now, or a server runs from it.
+        UsageError: it is being installed right now, a server runs from it, or it is a link.
     """
     _refuse_running_server(folder)
+    _refuse_link(folder)
     with _hold_install_lock(folder):
         shutil.rmtree(folder)
 
@@ -243,9 +244,11 @@ def remove_engine(engine: Engine) -> None:
     """Delete an engine that we installed; of an adopted one only our record.
 
     Raises:
-        UsageError: a server runs from it.
+        UsageError: a server runs from it, or one that we installed is a link now.
     """
     _refuse_running_server(Path(engine.folder))
+    if not engine.adopted:
+        _refuse_link(Path(engine.folder))
     _options_file(engine).unlink(missing_ok=True)
     if engine.adopted:
         _record(Path(engine.folder)).unlink(missing_ok=True)
@@ -262,6 +265,13 @@ def _refuse_running_server(folder: Path) -> None:
     for run in registry.list_runs():
         if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
             raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
+
+
+def _refuse_link(folder: Path) -> None:
+    """Refuse to remove what a link leads to: somebody may have moved the engine, or others may need what is there."""
+    if folder.is_symlink():
+        hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
+        raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)
 
 
 def measure_engine_size(engine: Engine) -> int:

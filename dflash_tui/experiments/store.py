@@ -144,6 +144,8 @@ def _load_design(path: Path) -> Design:
     possible = 0 <= design.made_at < YEAR_2100 and (launched <= arms if design.tuning else launched == arms)
     if design.id != path.parent.name or not possible:  # by its id it is written to, and removed
         raise UsageError(f"its {_DESIGN} is another experiment's, or has impossible values")
+    if why := private_files.explain_linked_folder(path.parent):
+        raise UsageError(why)
     return design
 
 

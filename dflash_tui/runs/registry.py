@@ -75,6 +75,8 @@ def _load_run(path: Path) -> Run:
         raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
     if run.id != path.parent.name or not _is_possible(run):
         raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
+    if why := private_files.explain_linked_folder(path.parent):
+        raise UsageError(why)
     return run
 
 

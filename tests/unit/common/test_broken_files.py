@@ -132,6 +132,46 @@ def test_a_broken_experiment_hides_no_other(harm, capsys):
         store.find_experiment(bad.name)
 
 
+def move_and_link(folder: Path, target: Path) -> None:
+    """Leave a link in the place of a folder."""
+    folder.rename(target)
+    folder.symlink_to(target)
+
+
+def test_a_run_or_experiment_that_is_a_link_is_named_and_nothing_is_removed_through_it(tmp_path, capsys):
+    """Its files are elsewhere, and a link is no folder that could be removed."""
+    run, design = a_run(), a_design()
+    run.folder.mkdir(parents=True)
+    (run.folder / registry.RUN_FILE).write_bytes(msgspec.json.encode(run))
+    experiment = store.create_experiment(design)
+    assert (registry.list_runs(), store.list_experiments()) == ([run], [design])
+    move_and_link(run.folder, tmp_path / "run")
+    move_and_link(experiment, tmp_path / "experiment")
+    assert (registry.list_runs(), store.list_experiments()) == ([], [])
+    assert main.main(["runs", "prune", "--yes"]) == 0
+    assert main.main(["ab", "remove", design.id]) == 2
+    for words, folder in ((["ps"], run.folder), (["ab", "list"], experiment)):
+        capsys.readouterr()
+        assert main.main(words) == 0
+        assert f"! ignoring {folder}: it" in capsys.readouterr().err
+    assert (tmp_path / "run" / registry.RUN_FILE).exists()
+    assert (tmp_path / "experiment" / "experiment.json").exists()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_engine_that_is_a_link_is_not_removed_by_half(tmp_path, capsys, finished):
+    """What it leads to may be of others, and is named; the engine stays usable."""
+    engine = engine_in(paths.engines_folder() / "moved")
+    if not finished:
+        (Path(engine.folder) / "dflash-engine.json").unlink()
+    move_and_link(Path(engine.folder), tmp_path / "engine")
+    assert main.main(["engine", "remove", "moved"]) == 2
+    assert str(tmp_path / "engine") in capsys.readouterr().err
+    assert engine.python.is_symlink()
+    assert [path.name for path in paths.engines_folder().iterdir()] == ["moved"]
+    assert inventory.list_engines() == [engine] * finished
+
+
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_broken_engine_hides_no_other(harm, capsys):
     """Neither a marker nor a record of an adopted one, nor what is cached of a good one; the list names each."""
