@@ -39,13 +39,22 @@ SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "planted-aws",
     "UV_PUBLISH_TOKEN": "planted-publish",
     "HARMLESS_NAME": "hf_Pl4ntedPl4ntedPl4ntedPl4nted",
+    "DB_URL": "http://me:'planted-quoted'@127.0.0.1",
+    "STORAGE_CONNECTION_STRING": "AccountName=me;AccountKey=planted-account",
+    "DB_CONNECTION": "host=127.0.0.1 user=me password='planted-connection'",
+    "HEADERS": '{"x": {"api_key": "planted-json"}}',
 }
 INDEX = {
     "UV_INDEX_OURS_PASSWORD": "planted-index",
     "UV_DEFAULT_INDEX": "http://me:planted-index@127.0.0.1:9/simple",
     "PIP_EXTRA_INDEX_URL": "http://me:planted-index@127.0.0.1:9/simple",
 }
-HARMLESS = {"SSL_CERT_FILE": "/etc/ssl/x.pem", "HF_ENDPOINT": "http://127.0.0.1:9", "TOKENIZERS_PARALLELISM": "false"}
+HARMLESS = {
+    "SSL_CERT_FILE": "/etc/ssl/x.pem",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "TOKENIZERS_PARALLELISM": "false",
+    "LS_COLORS": "rs=0:di=01",
+}
 PROXY = {"HTTPS_PROXY": "http://me:planted-proxy@127.0.0.1:9"}
 RECORD = "#!/bin/sh\nenv > {record}\necho CWD=$(pwd) >> {record}\nexit 1\n"
 
