@@ -110,15 +110,19 @@ class OwnSecrets:
 
     @staticmethod
     def _count_quoted_half(text: str, forms: list[str], *, at_start: bool) -> int:
-        """Return the length of the first or last word of a text where it is a half of a quoted value, else 0."""
-        word = text[:_LONGEST_WORD].partition(" ")[0] if at_start else text[-_LONGEST_WORD:].rpartition(" ")[2]
-        if not any(mark in word for mark in "\\%&"):
+        """Return the length of the words that begin or end a text where they are a half of a quoted value, else 0."""
+        near = text[:_LONGEST_WORD] if at_start else text[-_LONGEST_WORD:]
+        if not any(mark in near for mark in "\\%&"):
             return 0
-        quoted = word if at_start else re.sub(_HALF_ESCAPE, "", word)
-        half = slice(-_LEAST_HALF, None) if at_start else slice(_LEAST_HALF)
-        ends = {form[half] for form in forms if len(form) > _LEAST_HALF}
-        plain_words = [plain.lower() for plain in (quoted, *_list_unquoted(quoted))]
-        return len(word) if any(end in plain for plain in plain_words for end in ends) else 0
+        half, words, longest = slice(-_LEAST_HALF, None) if at_start else slice(_LEAST_HALF), near.split(" "), 0
+        for blanks in {form.count(" ") for form in forms}:  # a half has as many blanks as its value, or fewer
+            part = " ".join(words[: blanks + 1] if at_start else words[-blanks - 1 :])
+            quoted = part if at_start else re.sub(_HALF_ESCAPE, "", part)
+            ends = {form[half] for form in forms if len(form) > _LEAST_HALF and form.count(" ") == blanks}
+            plain_parts = [plain.lower() for plain in (quoted, *_list_unquoted(quoted))]
+            if any(mark in part for mark in "\\%&") and any(end in plain for plain in plain_parts for end in ends):
+                longest = max(longest, len(part))
+        return longest
 
     def hide_continued(self, before: str, text: str) -> str:
         """Return a clean text without the rest of a value that began at the end of `before`, which is clean, too."""

@@ -90,6 +90,27 @@ def test_a_secret_that_is_cut_otherwise_is_left_out(pieces, monkeypatch):
         assert text.endswith("end")
 
 
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        r"correct h\xf6rse battery staple", "correct h&#246;rse battery staple", "correct h%C3%B6rse battery staple",
+        r"correct h\\u00f6rse battery staple",
+    ],
+)  # fmt: skip
+def test_a_quoted_secret_with_blanks_is_left_out(quoted, monkeypatch):
+    """As Python, HTML, an address and JSON in JSON write it, word by word and broken off; what follows is shown."""
+    monkeypatch.setenv("DB_PASSWORD", "correct hörse battery staple")
+    own_secrets.read_own_secrets()
+    pieces = [{"content": f"{word} "} for word in f"it is '{quoted}' . 100% of 7 x 9 % 5".split(" ")]
+    shown, turn = streamed(*pieces)
+    assert turn.text == "".join(text for _, text in shown)
+    assert turn.text == "it is '[left out]' . 100% of 7 x 9 % 5 "
+    for cut in range(len(quoted)):
+        stream = AnswerStream()
+        stream.take(f"data: {json.dumps({'choices': [{'delta': {'content': f'it is {quoted[:cut]}'}}]})}")
+        assert stream.build_turn(stream.result(), cut=True).text in {"it is ", "it ", "it", ""}
+
+
 @pytest.mark.parametrize("shown_of_it", range(1, len(KEY), 5))
 def test_no_half_of_a_secret_is_left_where_an_answer_is_cut(shown_of_it, monkeypatch):
     """At the longest answer, in text and in the arguments of a tool, and where it was broken off."""

@@ -187,6 +187,29 @@ def test_no_quoted_half_of_a_key_stands_where_the_start_of_a_text_is_cut(monkeyp
     assert secrets.hide_cut("100% of it", start=True) == "100% of it"
 
 
+@pytest.mark.parametrize("value", ["correct hörse battery staple", 'pass"wörd of a database'])
+@pytest.mark.parametrize(
+    "quote_text",
+    [
+        ascii, lambda text: json.dumps(json.dumps(text)),
+        lambda text: text.encode("ascii", "xmlcharrefreplace").decode(),
+        lambda text: quote(text, safe=" "), lambda text: quote(quote(text, safe=" "), safe=" "),
+    ],
+    ids=["Python", "JSON twice", "HTML", "address", "address twice"],
+)  # fmt: skip
+def test_no_quoted_half_of_a_value_with_blanks_stands_where_a_text_is_cut(monkeypatch, value, quote_text):
+    """All of its words, not only the one that was cut."""
+    monkeypatch.setenv("DB_PASS", value)
+    secrets = own_secrets.read_own_secrets()
+    quoted = quote_text(value)
+    for cut in range(6, len(quoted) - 6):
+        before = secrets.hide_cut(f"so it is {quoted[:cut]}", end=True)
+        assert not any(word in before for word in ("corr", "batt", "pass", "rd of"))
+    after = secrets.hide_cut(f"{quoted[6:]} it was so", start=True)
+    assert not any(word in after for word in ("tery", "staple", "of a", "base"))
+    assert secrets.hide_cut("of 100% of it", end=True) == "of 100% of it"
+
+
 async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
     output = asyncio.StreamReader()
     output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))
