@@ -336,6 +336,18 @@ def test_every_process_is_given_its_variables_and_its_folder():
     assert forgotten == []
 
 
+def test_what_programs_write_is_split_at_line_feeds_alone():
+    """Python ends lines at characters that may stand in a secret, of which the halves would then be shown."""
+    split = []
+    for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
+        for node in ast.walk(parse_file(path)):
+            if isinstance(node, ast.Attribute) and node.attr == "splitlines":
+                names = re.findall(r"\w+", re.sub(r"\w+=", "", ast.unparse(node.value)))
+                if not {"stdout", "stderr", "output", "errors", "error", "log"}.isdisjoint(names):
+                    split.append(f"{path.name}:{node.lineno}")
+    assert split == []
+
+
 def test_deferred_imports_are_those_that_are_listed():
     """A function imports only what is too slow to be imported with its module, and the list says why."""
     package, deferred = Path(dflash_tui.__file__).parent, set()

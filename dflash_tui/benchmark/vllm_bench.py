@@ -176,6 +176,7 @@ def _last_log_line(log: Path) -> str:
     with log.open("rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - _LOG_END)
         file.seek(start)
-        first, *others = file.read().decode(errors="replace").splitlines() or [""]
+        output = file.read().decode(errors="replace")
+        first, *others = output.split("\n")
         lines = [own_secrets().hide_cut(clean_text(first), start=start > 0), *map(clean_line, others)]
     return next((line[:500] for line in reversed(lines) if line), "no output")

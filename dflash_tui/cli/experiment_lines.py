@@ -11,7 +11,7 @@ from dflash_tui.cli.console import print_data, print_status, print_table
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.experiments import controller, store
@@ -141,5 +141,4 @@ def _last_log_line(folder: Path) -> str:
         log = private_files.read_file(folder / store.LOG, _LARGEST_LOG)
     except OSError:
         return ""
-    lines = log.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    return join_last_lines(log.decode(errors="replace"), 1)

@@ -9,6 +9,7 @@ in there as \u1234.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from dflash_tui.common.control_characters import UNSEEN, strip_control_characters
@@ -46,6 +47,13 @@ def clean_end(data: bytes, limit: int) -> str:
 def join_clean_lines(text: str) -> str:
     """Return a text of several lines as one clean line with single blanks: cleaned first, since Python splits more."""
     return " ".join(clean_lines(text).split())
+
+
+def join_last_lines(output: str, count: int) -> str:
+    """Return the last `count` lines of a program's output that are not empty, each of them clean, as one line."""
+    # Python's own line ends are characters within a secret as any others, and go when a line is cleaned.
+    lines = filter(None, (clean_line(line).strip() for line in reversed(output.split("\n"))))
+    return " | ".join([*islice(lines, count)][::-1])
 
 
 def escape_control_characters(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, explain_resource_limit
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.machine.process_environment import build_helper_environment
 
 IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
@@ -131,7 +131,7 @@ def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapp
         runner.check()
         if process.returncode == 0:
             return answer.read_bytes()
-        raise _script_error(python, words, "".join(stderr.decode(errors="replace").strip().splitlines()[-1:]))
+        raise _script_error(python, words, join_last_lines(stderr.decode(errors="replace"), 1))
 
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:

@@ -19,7 +19,7 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_text
+from dflash_tui.common.sanitizer import clean_text, join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import editable_install, package_lock
 from dflash_tui.engines.install_advice import advise_on_install_error
@@ -359,7 +359,7 @@ def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path
     if mismatch := package_lock.explain_mismatch("\n".join(lines), recorded):
         return mismatch
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
-    evidence = " ".join(" ".join(lines[first : first + 8]).split())
+    evidence = join_clean_lines("\n".join(lines[first : first + 8]))
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
     advice = advise_on_install_error(evidence, recorded)
     return EngineError(what, evidence=clean_text(evidence, 1500), hint=f"no incomplete engine was left; {advice}")

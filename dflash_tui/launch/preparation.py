@@ -15,7 +15,7 @@ import msgspec
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.engines import cli_flags, engine_python, failed_measures, inventory, model_inspection
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines.environments import Engine, Report
@@ -208,8 +208,8 @@ async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> N
                 process.terminate()
                 await process.wait()
         if process.returncode != 0:
-            last = output.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-            raise DflashError(f"the models of {plan.recipe} could not be built", evidence=" | ".join(last))
+            last = join_last_lines(output.decode(errors="replace"), _LAST_LINES)
+            raise DflashError(f"the models of {plan.recipe} could not be built", evidence=last)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

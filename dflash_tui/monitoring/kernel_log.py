@@ -109,7 +109,7 @@ def _read_journal(since: float) -> Iterator[tuple[float, str]]:
         journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False, env=env, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return
-    for line in journalctl.stdout.decode(errors="replace").splitlines():
+    for line in journalctl.stdout.decode(errors="replace").split("\n"):
         stamp, _, message = line.partition(" ")
         try:
             yield float(stamp), message.partition("kernel: ")[2]

@@ -173,8 +173,9 @@ def main(words: list[str]) -> int:
         kind, text = failure.kind, failure.evidence
     except OSError as error:
         kind, text = "write", str(error)
+    lines = filter(None, map(str.strip, text.split("\n")))
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(f"{MARK} {kind} {' | '.join(filter(None, map(str.strip, text.splitlines())))}\n")
+        sys.stdout.write(f"{MARK} {kind} {' | '.join(lines)}\n")
         sys.stdout.flush()
     return int(kind != "installed")
 

@@ -14,7 +14,7 @@ from typing import IO, cast
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_end, clean_text
+from dflash_tui.common.sanitizer import clean_end, clean_text, join_last_lines
 from dflash_tui.common.ssh_host import CALLED_AS
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
@@ -73,7 +73,7 @@ def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) ->
 
 def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
     """Return the error that a program on a host went away without an exit code, by the last lines that ssh wrote."""
-    last = " | ".join(line.strip() for line in errors.splitlines()[-3:] if line.strip())
+    last = join_last_lines(errors, 3)
     stays = "what was launched there goes on" if "--foreground" not in words else "a server of up --foreground ends"
     what = f"the connection to {host} broke, or dflash-tui was killed there"
     return DflashError(what, evidence=last, hint=f"{stays}; see it again with: dflash-tui --host {host}")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster.hosts import LOCAL
@@ -213,7 +213,7 @@ def explain_end(host: str, code: int | None, errors: str) -> DflashError:
 
     255 is ssh's own failure, anything else the far command's.
     """
-    last = " | ".join(line.strip() for line in errors.splitlines()[-3:] if line.strip())
+    last = join_last_lines(errors, 3)
     if code == _NO_PROGRAM or re.search(r"dflash-tui: (?:command )?not found", errors):
         return NeedsProgram(host, f"{host} has no dflash-tui", evidence=last)
     if code == _SSH_FAILED:

@@ -170,7 +170,7 @@ def _format_answer(request: RequestDone) -> str:
 def _format_ended_boot(boot: Boot, attempts: int) -> str:
     if boot.error:
         again = "; retrying once" if boot.attempt < attempts else "; continuing without it"
-        return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
+        return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.split("\n")))
     start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
     speed = "" if boot.start else f", {format_number(median_speed(boot), 1, 'tok/s')}"
     return f"  {start}{speed}, took {format_duration(boot.took)}"

@@ -20,7 +20,7 @@ _LINKS = (
 
 def escape_text(text: str) -> str:
     """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
-    body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.splitlines())))
+    body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.split("\n"))))
     for meant, instead in _LINKS:
         body = meant.sub(instead, body)
     return body

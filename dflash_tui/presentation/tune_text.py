@@ -87,7 +87,7 @@ def list_candidates(progress: Progress) -> list[CandidateRow]:
                 summary.boots,
                 summary.tok_s.median if summary.tok_s else None,
                 starts.median if starts else None,
-                clean_line(errors[0].splitlines()[0]) if errors else "",
+                clean_line(errors[0].split("\n")[0]) if errors else "",
             )
         )
     return sorted(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import truncate
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.machine.process_environment import build_own_environment
 
 
@@ -23,8 +23,8 @@ class DetachedProcess(NamedTuple):
 
     def read_last_words(self) -> str:
         """Return the last three lines that it has written as one clean line."""
-        output = self.log.read_bytes()[self.began :].decode(errors="replace").strip().splitlines()
-        return truncate(clean_line(" | ".join(output[-3:])), 500)
+        output = self.log.read_bytes()[self.began :].decode(errors="replace")
+        return truncate(join_last_lines(output, 3), 500)
 
 
 def start_detached(log: Path, module: str, *words: str) -> DetachedProcess:

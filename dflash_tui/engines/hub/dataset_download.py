@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import datasets, question_files
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines.hub import cache, client, download
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryInfo
@@ -118,6 +118,6 @@ def _read_parquet(name: str, source: Path) -> bytes:
         raise DflashError(f"{name} could not be read in {_PATIENCE:g} s", evidence=str(source)) from None
     if done.returncode == 0:
         return done.stdout
-    why = clean_line((done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"])[-1])
+    why = join_last_lines(done.stderr.decode(errors="replace"), 1) or f"exit {done.returncode}"
     do = "install pyarrow beside dflash-tui (its extra `datasets`), or give a file of JSON lines: --dataset FILE"
     raise DflashError(f"{name} comes as a Parquet file that could not be read", evidence=why[:300], hint=do)

@@ -16,6 +16,7 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.byte_progress import ByteProgress
@@ -166,9 +167,8 @@ def _environment() -> dict[str, str]:
 
 def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashError:
     """Return the error for the last lines of the script."""
-    lines = output.strip().splitlines()
-    failure = _Failure("", f"exit code {code}: {' | '.join(lines[-3:])}")
-    for line in lines:
+    failure = _Failure("", f"exit code {code}: {join_last_lines(output, 3)}")
+    for line in output.split("\n"):
         with contextlib.suppress(msgspec.MsgspecError):
             failure = msgspec.json.decode(line, type=_Failure)
     access = _ACCESS.get(failure.kind)

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_text
+from dflash_tui.common.formatting import pluralize, truncate
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.process_environment import build_helper_environment
@@ -78,12 +78,11 @@ def read_ray_cluster(python: Path) -> RayCluster:
             timeout=_TIMEOUT,
             check=False,
         )
-        lines = script.stdout.splitlines() or [b""]
-        return msgspec.json.decode(lines[-1], type=RayCluster)
+        return msgspec.json.decode(script.stdout.rstrip().rpartition(b"\n")[2], type=RayCluster)
     except subprocess.TimeoutExpired:
         return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
     except OSError as error:
         return RayCluster(error=str(error))
     except msgspec.MsgspecError:
-        errors = script.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
-        return RayCluster(error=f"the engine's Python could not read the cluster: {clean_text(errors[-1], 200)}")
+        why = truncate(join_last_lines(script.stderr.decode(errors="replace"), 1), 200) or "no output"
+        return RayCluster(error=f"the engine's Python could not read the cluster: {why}")
