@@ -53,12 +53,16 @@ _SECRETS = {
          r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
 }  # fmt: skip
-# Names and passwords of addresses as people mistype them: with one slash, as in a `Path`, with a slash in the password,
-# without a scheme. In host:port/path@version there is none.
+# Names and passwords of addresses as people mistype them: with one slash, as in a `Path`, with a slash or quotes in the
+# password, without a scheme. In host:port/path@version there is none. A quote ends a text where a list or JSON goes on.
+_QUOTE = r"['\"](?![,:\]}\s])"
+# Without a way back: what holds no @ within two thousand characters is given up at once.
+_NO_AT = rf"(?:[^\s'\"@]{{1,64}}+|{_QUOTE}){{0,32}}+"
+_TYPED = rf"{_NO_AT}(?:@{_NO_AT}){{0,8}}"
 _PASSWORDS = (
-    r"(:/{1,3})[^/\s'\"]+(?=@)",
-    r"(:/{1,3})[^/\s:'\"]*:(?!\d{1,5}/)[^\s'\"]{0,500}(?=@)",
-    r"()(?<![\w.@:+-])[\w.+-]+:[^\s/@'\"]{2,}(?=@(?!sha\d))",
+    rf"(:/{{1,3}})(?:[^/\s'\"]|{_QUOTE})+(?=@)",
+    rf"(:/{{1,3}})[^/\s:'\"]*:(?!\d{{1,5}}/){_TYPED}(?=@)",
+    rf"()(?<![\w.@:+-])[\w.+-]+:(?!/|\d{{1,5}}/|.?@){_TYPED}(?=@(?!sha\d))",
 )
 # What is a secret by itself: tokens, private keys, addresses with a password or a signature, and headers.
 _FORMS = (

@@ -50,7 +50,9 @@ def test_a_secret_is_left_out(text, expected):
     "text",
     [
         "no run called '10.0.0.5:8000'", "http://h:8000/x/model@main cannot be read", "image sha is a:latest@sha256:0f",
-        "file.yaml:3: key@x: expected", "mail me@host", "ssh user@host ls",
+        "file.yaml:3: key@x: expected", "mail me@host", "ssh user@host ls", "h:8000/x/model@main",
+        """'h:80','me@host'""", '{"a":"http://h","b":"me@host"}', "['a:b', 'c@d']", """'http://h' me@host""",
+        "https://github.com/x/y.git@main", "git+https://h:443/x@v1",
     ],
 )  # fmt: skip
 def test_an_address_without_a_password_stays(text):
@@ -194,7 +196,9 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "AGE-SECRET-KEY-1" + "Q9" * 29, "https://hooks.slack.com/services/T0/B0/" + "a1" * 12,
             "https://discord.com/api/webhooks/12345/" + "a1" * 30, "https://x.blob.core.windows.net/c?sv=1&sig=ab%3D",
             "x-api-key=abcdef12", "a=1,my-secret=abcdef12", "https://host/v1?access_token=abcdef12",
-            "http://me:s3cr/3t@host", "me:pw@db:5432", "x-api-key: abcdef12", "A: b, password: hunter22",
+            "http://me:s3cr/3t@host", "me:pw@db:5432", "http://me:'s3cr3tpw'@host:4317", 'http://me:s3"cr"3t@host',
+            "me:s3cr/3tpw@host:80", "me:s3c'r3t@host", "x=http://me:\"s3cr3tpw\"@host",
+            "x-api-key: abcdef12", "A: b, password: hunter22",
             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx", "GOCSPX-" + "a1" * 14, "dapi" + "a1" * 16, "glsa_" + "a1" * 20,
             "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
             "wandb_v1_" + "a1" * 20, "http:me:pw@10.0.0.5:8000", "password='hunter22'", "password = hunter22",
@@ -254,7 +258,15 @@ def test_a_private_key_is_left_out_to_its_end():
         "+",
         "a:",
         "-----BEGIN PRIVATE KEY-----",
+        "://a:",
+        "(a:",
+        "://a:b'",
+        "(a:b@sha1",
+        "://a:" * 90 + "',@",
+        "(a:" * 160 + "',@",
+        "://" + "a'" * 400 + "',@",
     ],
+    ids=lambda part: part[:20],
 )
 @pytest.mark.timeout(20)
 def test_a_hostile_line_takes_no_longer_than_another(part):
