@@ -43,11 +43,15 @@ _QUOTED = (
 # One character as JSON, JavaScript or Python quote it, and what may be quoted by them, by HTML or by an address.
 _ESCAPE = (
     r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U000([0-9a-fA-F]{5})|u\{([0-9a-fA-F]{1,5})\}|([\"'/\\`])"
-    r"|([bf])|(0?33))"
+    r"|([bfnr])|(0?33))"
 )
-_CONTROLS = {"b": "\b", "f": "\f"}
+# A quoted line end is left out as other characters are: one in a value would keep it from being known.
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\r", "r": "\r"}
+_LINE_END_IN_HTML, _LINE_END_IN_ADDRESS = r"&(?:#(?:0*10|[xX]0*[aA])|NewLine);", r"%0[aA]"
 # HTML has no name for what begins an escape sequence.
 _ESCAPE_IN_HTML = r"&#(?:0*27|[xX]0*1[bB]);"
+# After what a value may stand, beside what is no letter: a quoted line end or tab.
+_LINE_END_BEFORE = r"(?<=\\[abfnrtv])|(?<=%0[ad])|(?<=\\x0[ad])|(?<=\\u000[ad])"
 _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
 _TIMES_QUOTED = 3
 # How a word ends that was cut in a quoted character, and how much of a quoted value is known for its start.
@@ -82,8 +86,8 @@ class OwnSecrets:
             text = self._pattern.sub(lambda _: instead, text)
         # With marks on its letters, with quoted characters between them, or quoted as a whole, one can still read it.
         for plain in _list_unquoted(text):
-            if self._occurs_plainly(plain):
-                text = self._pattern.sub(lambda _: instead, plain)
+            if self._occurs_plainly(plain) and (hidden := self._pattern.sub(lambda _: instead, plain)) != plain:
+                return self.hide(hidden, instead)
         return text
 
     def hide_cut(self, text: str, *, start: bool = False, end: bool = False, least: int = 1) -> str:
@@ -174,18 +178,18 @@ def _unquote(text: str) -> str:
     if "\\" in text:
         text = re.sub(_ESCAPE, _read_escape, text)
     if "&" in text:
-        text = html.unescape(re.sub(_ESCAPE_IN_HTML, "\x1b", text))
-    return unquote(text) if "%" in text else text
+        text = html.unescape(re.sub(_LINE_END_IN_HTML, "\r", re.sub(_ESCAPE_IN_HTML, "\x1b", text)))
+    return unquote(re.sub(_LINE_END_IN_ADDRESS, "\r", text)) if "%" in text else text
 
 
 def _read_escape(escape: re.Match[str]) -> str:
     if digits := next(filter(None, escape.groups()[:4]), ""):
-        return chr(int(digits, 16))
+        return chr(int(digits, 16)).replace("\n", "\r")
     return escape[5] or _CONTROLS.get(escape[6], "\x1b")
 
 
 def _word(form: str) -> str:
-    return rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
+    return rf"(?:(?<![A-Za-z0-9])|{_LINE_END_BEFORE}){re.escape(form)}(?![A-Za-z0-9])"
 
 
 def _list_forms(value: str) -> Iterator[tuple[str, bool]]:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 from urllib.parse import quote
 
 import msgspec
@@ -279,7 +280,9 @@ def test_a_long_log_is_left_out_by_whole_lines(key, monkeypatch, tmp_path):
         r"p\u0026ss\u003Cw0rd/\u002B \u0022\u00E9\u0027\\end", r"p\u0026ss\u003cw0rd/+ \"é\u0027\\end",
         r"p&ss<w0rd/+ \\\"\\u00e9'\\\\end", r"p\u{26}ss<w0rd/+ \"\u{e9}'\\end",
         "p&amp;ss&#27;[31m&lt;w0rd/+ &quot;é&#x27;\\end",
-        r"p&\bss<w\f0rd/+ \"é'\\end", r"p&\33[1mss<w\f0rd/+ \"é'\\end",
+        r"p&\bss<w\f0rd/+ \"é'\\end", r"p&\33[1mss<w\f0rd/+ \"é'\\end", r"p&\rss<w\n0rd/+ \"é'\\end",
+        r"p&\u000ass<w\r\n0rd/+ \"é'\\end", r"p&ss<w\\n0rd/+ \\\"é'\\\\end", "p%26ss%0D%0A%3Cw0rd/+ %22é'%5Cend",
+        "p&amp;ss&#10;&lt;w&#x0A;0rd/+ &quot;é'\\end",
     ],
 )  # fmt: skip
 def test_a_value_is_known_as_programs_quote_it(quoted, monkeypatch):
@@ -310,3 +313,23 @@ def test_base64_is_known_wherever_it_begins(key):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             coded = encode(f"{before}{KEY}?>".encode()).decode()
             assert "[left out]" in clean_line(f"Basic {coded}")
+
+
+def test_base64_is_known_in_lines_that_json_quotes(monkeypatch):
+    """As `base64.encodebytes` writes it, which a server's refusal may quote."""
+    monkeypatch.setenv("VLLM_API_KEY", f"{KEY}-{'0123456789abcdef' * 6}")
+    own_secrets.read_own_secrets()
+    for value in (os.environ["VLLM_API_KEY"], f"me:{os.environ['VLLM_API_KEY']}"):
+        coded = base64.encodebytes(value.encode()).decode()
+        hidden = clean_line(json.dumps({"header": coded, "more": json.dumps(coded)}))
+        assert "[left out]" in hidden
+        assert not any(line[8:40] in hidden for line in coded.split()[:-1])
+
+
+@pytest.mark.parametrize("line_end", [r"\n", r"\t", r"\u000a", r"\x0d", "%0A", "&#10;", r"\\n", "%250a"])
+def test_a_short_value_is_known_after_a_quoted_line_end(line_end, monkeypatch):
+    """It stands alone there, and not within a word."""
+    monkeypatch.setenv("DB_PASS", "hunter22")
+    own_secrets.read_own_secrets()
+    assert "hunter22" not in clean_line(f"said it is{line_end}hunter22{line_end}so")
+    assert clean_line(f"100%{line_end}xhunter22") == f"100%{line_end}xhunter22"
