@@ -56,6 +56,8 @@ _QUOTES = rb"\\|&[#a-zA-Z]|%[0-9a-fA-F]{2}"
 _TIMES_QUOTED = 3
 # How a word ends that was cut in a quoted character, and how much of a quoted value is known for its start.
 _HALF_ESCAPE, _LEAST_HALF, _LONGEST_WORD = r"(?:\\[uUx]?[0-9a-fA-F]{0,7}|%[0-9a-fA-F]?|&#?\w{0,8})\Z", 4, 2000
+# How a text begins that was cut in a quoted character, quoted once or twice.
+_ESCAPES_REST, _LONGEST_REST = r"(?:#?\w{0,8};){1,2}|[ux]?[0-9a-f]{1,8}|u?\{?[0-9a-f]{0,5}\}|[nr]", 14
 _LINES = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -108,8 +110,9 @@ class OwnSecrets:
             text = text[: len(text) - max(halves, default=0)]
         if start:
             text = text[self._count_quoted_half(text, forms, at_start=True) :]
-            halves = [n for form in forms for n in range(least, len(form)) if text[:n].lower() == form[-n:]]
-            text = text[max(halves, default=0) :]
+            skips = [n for n in range(1, _LONGEST_REST) if re.fullmatch(_ESCAPES_REST, text[:n], re.IGNORECASE)]
+            starts = [(0, least), *((skip, max(least, _LEAST_HALF)) for skip in skips)]
+            text = text[max(_count_half(text, skip, forms, shortest) for skip, shortest in starts) :]
         return text
 
     @staticmethod
@@ -155,6 +158,13 @@ class OwnSecrets:
         """The longest form first, so that nothing of it is left when another is a part of it."""
         forms = sorted(self._stands_alone.items(), key=lambda item: len(item[0]), reverse=True)
         return re.compile("|".join(_word(form) if alone else re.escape(form) for form, alone in forms), re.IGNORECASE)
+
+
+def _count_half(text: str, skip: int, forms: list[str], least: int) -> int:
+    """Return where the end of a value stops that stands after the first `skip` characters of a text, 0 without one."""
+    ends = (form[-n:] for form in forms for n in range(len(form) - 1, least - 1, -1))
+    small = text[skip : skip + max(map(len, forms), default=0)].lower()
+    return max((skip + len(end) for end in ends if small.startswith(end)), default=0)
 
 
 def _list_unquoted(text: str) -> Iterator[str]:

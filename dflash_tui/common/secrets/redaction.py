@@ -56,8 +56,8 @@ _SECRETS = {
 # Names and passwords of addresses as people mistype them: with one slash, as in a `Path`, with a slash or quotes in the
 # password, without a scheme. In host:port/path@version there is none. A quote ends a text where a list or JSON goes on.
 _QUOTE = r"['\"](?![,:\]}\s])"
-# Without a way back: what holds no @ within two thousand characters is given up at once.
-_NO_AT = rf"(?:[^\s'\"@]{{1,64}}+|{_QUOTE}){{0,32}}+"
+# Without a way back: what holds no @ within a thousand characters is given up at once.
+_NO_AT = rf"(?:[^\s'\"@]{{1,32}}+|{_QUOTE}){{0,32}}+"
 _TYPED = rf"{_NO_AT}(?:@{_NO_AT}){{0,8}}"
 _PASSWORDS = (
     rf"(:/{{1,3}})(?:[^/\s'\"]|{_QUOTE})+(?=@)",

@@ -206,9 +206,26 @@ def test_no_quoted_half_of_a_value_with_blanks_stands_where_a_text_is_cut(monkey
     for cut in range(6, len(quoted) - 6):
         before = secrets.hide_cut(f"so it is {quoted[:cut]}", end=True)
         assert not any(word in before for word in ("corr", "batt", "pass", "rd of"))
-    after = secrets.hide_cut(f"{quoted[6:]} it was so", start=True)
-    assert not any(word in after for word in ("tery", "staple", "of a", "base"))
+        after = secrets.hide_cut(f"{quoted[cut:]} it was so", start=True)
+        assert not any(word in after for word in ("tery", "staple", "of a", "base"))
     assert secrets.hide_cut("of 100% of it", end=True) == "of 100% of it"
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        r"\u002fk3y-zQ12345", "%2Fk3y-zQ12345", "%252Fk3y-zQ12345", "&#x2F;k3y-zQ12345", "&amp;#47;k3y-zQ12345",
+        r"\x2fk3y-zQ12345", r"\u{2f}k3y-zQ12345", r"\\u002fk3y-zQ12345", "&sol;k3y-zQ12345", r"\nk3y-zQ12345",
+    ],
+)  # fmt: skip
+def test_no_half_of_a_key_stands_where_a_quoted_character_was_cut(quoted, monkeypatch):
+    """What is left of the character says no more that it was one."""
+    monkeypatch.setenv("VLLM_API_KEY", "Pl4nted-Pl4nted/k3y-zQ12345")
+    secrets = own_secrets.read_own_secrets()
+    for cut in range(quoted.index("k3y") + 1):
+        assert secrets.hide_cut(f"{quoted[cut:]}, he said", start=True).removeprefix("\\") in {", he said", " he said"}
+    for text in ("2 of 4", "face it", "x; k3y", "add345"):
+        assert secrets.hide_cut(text, start=True) == text
 
 
 async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
