@@ -205,7 +205,7 @@ class CompletionStream:
     def _add(self, delta: dict[str, Any], tokens: object) -> None:
         self.read_delta(delta)
         text = "".join(piece for piece in map(delta.get, _TEXTS) if isinstance(piece, str))
-        self._buffer.add(text, tokens)
+        self._buffer.add(text, tokens if _is_all_text(delta) else None)
         self._whole.update(text.encode(errors="replace"))
         self._beginning += text[: max(_BEGINNINGS) - len(self._beginning)]
 
@@ -285,6 +285,11 @@ def _decode(data: str) -> _Chunk:
 
 def _replace_half(escape: re.Match[str]) -> str:
     return escape[0] if escape[2] else f"{escape[1]}\\ufffd"
+
+
+def _is_all_text(delta: dict[str, Any]) -> bool:
+    """Return whether a piece is all text that is read: only then is it known that its tokens are of no secret."""
+    return all(not part or name == "role" or (name in _TEXTS and isinstance(part, str)) for name, part in delta.items())
 
 
 def _carries_token(choice: _Choice) -> bool:

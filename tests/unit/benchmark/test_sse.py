@@ -310,6 +310,22 @@ def test_a_secret_in_an_answer_is_not_kept_as_tokens(before, secret, monkeypatch
     assert answer.cut == (before > MOST_CHARACTERS)
 
 
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": [{"index": 0, "function": {"arguments": "s3cret-0f-mine"}}]}, {"refusal": "s3cret-0f-mine"},
+        {"content": ["s3cret-0f-mine"]}, {"content": "a", "audio": {"transcript": "s3cret-0f-mine"}},
+    ],
+)  # fmt: skip
+def test_the_tokens_of_what_is_no_text_are_not_kept(delta):
+    """They would say what nothing has looked through for secrets."""
+    data = json.dumps({"choices": [{"delta": delta, "token_ids": [2, 3]}]})
+    assert taken(piece("Hello", [1]), f"data: {data}", ended(3)).build_answer().tokens == ()
+    usual = {"role": "assistant", "content": "a", "reasoning": None, "tool_calls": [], "refusal": None}
+    data = json.dumps({"choices": [{"delta": usual, "token_ids": [2, 3]}]})
+    assert taken(piece("Hello", [1]), f"data: {data}", ended(3)).build_answer().tokens == (1, 2, 3)
+
+
 def test_a_server_that_counts_down_has_no_speed():
     """It would be shown as millions of tokens per second."""
     done = taken(counted("a", 10_000_000), counted("b", 20_000_000), ended(40)).result()
