@@ -49,10 +49,13 @@ def ensure_private_folder(folder: Path) -> None:
 
 
 def tighten_umask() -> None:
-    """Let nobody else have new files where everybody could write them; a umask that a group works with is left."""
+    """Let nobody else have new files where everybody could write them; a umask that a group works with is left.
+
+    What it takes from the owner is given back: new folders that their owner cannot enter serve nobody.
+    """
     before = os.umask(0o077)
     if before & stat.S_IWOTH:
-        os.umask(before)
+        os.umask(before & 0o077)
 
 
 def open_private(path: str, flags: int) -> int:

@@ -147,9 +147,15 @@ def test_the_folder_of_caches_is_made_before_a_server_makes_it(open_umask):
     assert paths.cache_folder().stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(("before", "after"), [(0o000, 0o077), (0o020, 0o077), (0o002, 0o002), (0o022, 0o022)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (0o000, 0o077), (0o020, 0o077), (0o002, 0o002), (0o022, 0o022), (0o777, 0o077), (0o277, 0o077), (0o722, 0o022),
+        (0o700, 0o077),
+    ],
+)  # fmt: skip
 def test_a_umask_that_a_group_works_with_is_left(open_umask, before, after):
-    """Shared caches stay shared; only one that gives new files to everybody is none."""
+    """Shared caches stay shared; only one that gives new files to everybody is none. The owner has what is new."""
     os.umask(before)
     private_files.tighten_umask()
     assert os.umask(0o022) == after
