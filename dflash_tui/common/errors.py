@@ -19,7 +19,7 @@ import os
 from collections.abc import Sequence
 
 from dflash_tui.common.sanitizer import clean_line, clean_lines
-from dflash_tui.common.secrets.redaction import redact_passwords, redact_secrets
+from dflash_tui.common.secrets.redaction import redact_secrets, redact_typed_secrets
 
 
 class DflashError(Exception):
@@ -33,9 +33,9 @@ class DflashError(Exception):
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
         self.what, self.evidence, self.hint = (
-            redact_passwords(clean_lines(what)),
-            redact_passwords(redact_secrets(clean_lines(evidence))),
-            redact_passwords(clean_lines(hint)),
+            redact_typed_secrets(clean_lines(what)),
+            redact_typed_secrets(redact_secrets(clean_lines(evidence))),
+            redact_typed_secrets(clean_lines(hint)),
         )
         super().__init__(self.what)
 

@@ -100,8 +100,8 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     return text
 
 
-def redact_passwords(text: str, instead: str = LEFT_OUT) -> str:
-    """Return clean `text` without passwords and keys in addresses, however they were typed, and without tokens."""
+def redact_typed_secrets(text: str, instead: str = LEFT_OUT) -> str:
+    """Return clean `text` without tokens, and without passwords and keys in addresses, also in mistyped ones."""
     patterns = _PASSWORDS if "@" in text else ()
     for pattern in (*patterns, _SECRETS["query"][1], _SECRETS["token"][1]):
         text = re.sub(pattern, rf"\1{instead}", text)

@@ -57,7 +57,7 @@ def test_a_secret_is_left_out(text, expected):
 )  # fmt: skip
 def test_an_address_without_a_password_stays(text):
     """Messages name hosts, ports, revisions and lines of files."""
-    assert redaction.redact_passwords(text) == text
+    assert redaction.redact_typed_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_hostile_line_takes_no_longer_than_another(part, monkeypatch):
     read_own_secrets()
     line = part * (1_000_000 // len(part)) + " prompt"
     redaction.redact_secrets(redaction.redact_prompts(line))
-    redaction.redact_passwords(f"{line}@")
+    redaction.redact_typed_secrets(f"{line}@")
     settings_secrets.find_secret("x", f"{line}@")
     own_secrets().hide_cut(line, start=True, end=True)
 
