@@ -38,7 +38,7 @@ _WIDEST = 100
 _DIGITS = 12  # of a SHA-256, enough to tell two apart
 _ABOUT_ARMS = (
     "The median of each boot's requests, then the median of the boots, with the least and the greatest boot. "
-    "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians. "
+    f"{tables.ABOUT_RATIOS} "
     "tok/s is the decode speed of a request, its time to the first token (TTFT) left out; steps/s are its "
     "verification steps in that time. AL is the acceptance length: the tokens of an answer per verification step, "
     "the bonus token counted. Ready is the first answer after the launch; first request is what the first real one "

@@ -25,12 +25,13 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.arm_summary import MedianFigure, is_uncached, summarize_arm
 from dflash_tui.experiments.analysis.measures import START, select_measured_boots
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio, SweepPoint
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, SweepPoint
 from dflash_tui.experiments.design import Boot, Conditions, Design
 from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.presentation.intervals import format_ratio
-from dflash_tui.presentation.verdict_text import label_arm
+from dflash_tui.presentation.verdict_text import label_arm, name_prompt
 
+ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
 _NAME = 24
 
@@ -79,6 +80,11 @@ def format_boot_order(design: Design) -> str:
 def synthetic_label(design: Design) -> str:
     """Return why the figures are not those of a real model, or nothing."""
     return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
+
+
+def compares_prompts(report: ExperimentReport) -> bool:
+    """Whether a verdict of the report is a ratio over prompts, so that `ABOUT_RATIOS` belongs under its medians."""
+    return any(comparison.prompts for comparison in report.comparisons)
 
 
 class FigureCell(NamedTuple):
@@ -234,18 +240,13 @@ def list_prompt_rows(comparison: Comparison) -> list[PromptRow]:
 
     Of starts there is the last alone, and its ratio is one of seconds, of which less is better.
     """
-    rows = [PromptRow(_name_prompt(row), row.a, row.b, row.ratio, row.n) for row in comparison.prompts]
+    rows = [PromptRow(name_prompt(row), row.a, row.b, row.ratio, row.n) for row in comparison.prompts]
     a, b = (statistics.geometric_mean(figures) if figures else None for figures in (
         [row.a for row in comparison.prompts], [row.b for row in comparison.prompts]))  # fmt: skip
     ratio = comparison.ratio.inverse if comparison.ratio and comparison.measure == START else comparison.ratio
     level = comparison.test.level if comparison.test else LEVEL
     name = "all" if level == LEVEL else f"all ({100 * level:.3g} % interval)"
     return [*rows, PromptRow(name, a, b, ratio, sum(row.n for row in rows), is_total=True)]
-
-
-def _name_prompt(row: PromptRatio) -> str:
-    streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return truncate_middle(clean_line(row.kind), _NAME) + streams
 
 
 class StartRow(NamedTuple):

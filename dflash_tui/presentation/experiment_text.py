@@ -24,7 +24,13 @@ from dflash_tui.experiments.design import (
 )
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import output_text, start_phases, stock_text, verdict_text
-from dflash_tui.presentation.experiment_tables import list_boot_rows, list_prompt_rows, median_speed
+from dflash_tui.presentation.experiment_tables import (
+    ABOUT_RATIOS,
+    compares_prompts,
+    list_boot_rows,
+    list_prompt_rows,
+    median_speed,
+)
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -187,7 +193,7 @@ def format_report(report: ExperimentReport) -> str:
         lines += [f"  {line}" for line in _list_first_difference(report, comparison)]
         lines += _describe_stock(report, comparison)
     lines += ["", phases] if (phases := _tabulate_phases(report)) else []
-    return "\n".join([*lines, "", tabulate_boots(report)])
+    return "\n".join([*lines, "", tabulate_boots(report), *([ABOUT_RATIOS] if compares_prompts(report) else [])])
 
 
 def _tabulate_phases(report: ExperimentReport) -> str:

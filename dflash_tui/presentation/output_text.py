@@ -15,8 +15,10 @@ _NAME = 16
 
 
 def format_output_headline(outputs: OutputComparison) -> str:
-    """Return the verdict on the answers in one sentence."""
-    return f"{_HEADLINES[outputs.verdict]}{f': {outputs.why}' if outputs.why else ''}"
+    """Return the verdict on the answers in one sentence; answers that were compared may still not decide anything."""
+    undecided = outputs.verdict is OutputVerdict.UNKNOWN and outputs.prompts
+    headline = "answers compared, without a verdict" if undecided else _HEADLINES[outputs.verdict]
+    return f"{headline}{f': {outputs.why}' if outputs.why else ''}"
 
 
 def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:

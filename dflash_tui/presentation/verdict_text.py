@@ -10,13 +10,15 @@ import msgspec
 
 from dflash_tui.benchmark.boot_spread import CLOSEST, CLOSEST_OF_TWO, LINE_FROM, coefficient_of_variation
 from dflash_tui.benchmark.stats import LEVEL, UNSEEN, Ratio
-from dflash_tui.common.formatting import format_duration, format_percent, pluralize
+from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.measures import START, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     Comparison,
     ExperimentReport,
     FurtherVerdict,
     OutputVerdict,
+    PromptRatio,
     Sweep,
     Verdict,
 )
@@ -27,6 +29,9 @@ from dflash_tui.presentation import output_text, start_text
 _SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup"}
 _FACTOR_FROM = 1.5
 _MOST_T = 1000
+# How far one prompt has to move the ratio of all, as a logarithm, to be named: less is chance.
+_LEAST_TURN = math.log(1.1)
+_NAME = 24
 _SUGGESTIVE = "suggestive only: an arm has one boot, which does not show how far boots differ (up to 10 %)"
 
 
@@ -44,6 +49,12 @@ def label_arm(design: Design, arm: int) -> str:
     """Return what an arm is called: `compile`, `n=8`, `spec=off`."""
     name = design.arms[arm].name
     return name if design.tuning or design.vary in _SELF_EXPLANATORY else f"{design.vary}={name}"
+
+
+def name_prompt(prompt: PromptRatio) -> str:
+    """Return what a prompt is called, with how many were under way at a time where that is not one."""
+    streams = f" ×{prompt.streams}" if prompt.streams != 1 else ""
+    return truncate_middle(clean_line(prompt.kind), _NAME) + streams
 
 
 def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
@@ -133,6 +144,7 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
         by = {"both": "both steps/s and acceptance length (AL)", "AL": "the acceptance length (AL)"}
         cause = f"; the difference is in {by.get(comparison.cause, comparison.cause)}" if comparison.cause else ""
         lines.append(f"ratio of {b} to {a}, {what}: {', '.join(ratios)}{cause}")
+    lines += _describe_deciding_prompt(comparison, b, a)
     lines += _describe_further(comparison, b, a)
     lines += _describe_test(report.design, comparison)
     lines += _describe_earlier(report, comparison)
@@ -147,6 +159,24 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
     ]
 
 
+def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[str]:
+    """Return which prompt alone makes the one arm faster or slower than the other, where one does."""
+    logs = [math.log(prompt.ratio.ratio) for prompt in comparison.prompts]
+    if len(logs) < 2:
+        return []
+    whole = fmean(logs)
+    others = [(sum(logs) - log) / (len(logs) - 1) for log in logs]
+    turned = [place for place, mean in enumerate(others) if mean * whole < 0 and abs(mean - whole) > _LEAST_TURN]
+    if not turned:
+        return []
+    place = max(turned, key=lambda place: abs(others[place] - whole))
+    name, ratio = name_prompt(comparison.prompts[place]), format_factor(comparison.prompts[place].ratio.ratio)
+    return [
+        f"one prompt makes the difference: {b} to {a} in {comparison.measure} is {ratio} with {name}, and "
+        f"{format_factor(math.exp(others[place]))} with the others together"
+    ]
+
+
 def _describe_further(comparison: Comparison, b: str, a: str) -> list[str]:
     """Return what is said of TTFT, end-to-end time and output, a line for each number of streams."""
     streams_measured = dict.fromkeys(verdict.streams for verdict in comparison.further)
@@ -156,7 +186,7 @@ def _describe_further(comparison: Comparison, b: str, a: str) -> list[str]:
     }
     return [
         f"ratio of {b} to {a}{f', {streams} at a time' if len(levels) > 1 else ''}, {100 * verdicts[0].level:.3g} % "
-        f"intervals: {', '.join(map(_format_further, verdicts))}"
+        f"intervals, so that all of these hold together at 95 %: {', '.join(map(_format_further, verdicts))}"
         for streams, verdicts in levels.items()
     ]
 

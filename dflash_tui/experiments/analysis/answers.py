@@ -19,7 +19,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.answer import Answer
-from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments.analysis.exact_match import measure_exact_match
 from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
@@ -35,6 +34,7 @@ from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
 # Fewer prompts than these decide nothing: of two, both differ by chance in one experiment of nine.
 FEWEST = 5
+_YARDSTICK = "those of two boots of one arm"
 _UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
 # Characters of a first difference that are shown, before it and after.
 _BEFORE, _AFTER = 60, 120
@@ -153,10 +153,11 @@ def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool
 def _judge(comparison: OutputComparison, excess: Sequence[float]) -> OutputComparison:
     """Return the comparison with its verdict; `excess` has that of each prompt, none where an arm has one boot."""
     if not excess:
-        counts = " and ".join(pluralize(count, "boot") for count in comparison.boots)
-        return replace(comparison, why=f"{counts}: how far boots of one arm differ takes two of each")
+        why = f"whether they differ more than {_YARDSTICK} is unknown, it takes two boots of each arm"
+        return replace(comparison, why=why)
     if len(excess) < FEWEST:
-        return replace(comparison, why=f"{pluralize(len(excess), 'prompt')}: at least {FEWEST} are needed")
+        why = f"whether they differ more than {_YARDSTICK} is unknown, at least {FEWEST} prompts are needed"
+        return replace(comparison, why=why)
     low, high = _bootstrap_mean(excess)
     verdict = OutputVerdict.DIFFERENT if low > 0 else OutputVerdict.ALIKE
     return replace(comparison, verdict=verdict, excess=fmean(excess), low=low, high=high)

@@ -16,9 +16,11 @@ from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_text, start_phases, verdict_text
 from dflash_tui.presentation.experiment_tables import (
+    ABOUT_RATIOS,
     TTFT,
     arm_letter,
     arm_mark,
+    compares_prompts,
     count_requests,
     describe_certainty,
     describe_variation,
@@ -222,6 +224,13 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
         pad = " " * max(0, name_width + 2 - len(name.plain))
         lines.append(Content.assemble(name, pad, (cells, "$foreground")))
     return Content("\n").join(lines)
+
+
+def render_compared_arms(report: ExperimentReport, width: int) -> Content:
+    """Return a row per arm and below them why the ratio of a verdict is another than that of two of them."""
+    note = "\n".join(textwrap.wrap(ABOUT_RATIOS, width)) if compares_prompts(report) else ""
+    rows = render_arms(report.design, report.boots, width)
+    return Content("\n").join([rows, Content.assemble((note, MUTED))]) if note else rows
 
 
 def render_verdict(report: ExperimentReport, comparison: Comparison, width: int) -> Content:

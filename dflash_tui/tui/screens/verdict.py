@@ -125,7 +125,7 @@ class VerdictScreen(Screen[None]):
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         width = self._width("arms")
-        self._show("arms", experiment.render_arms(design, report.boots, width))
+        self._show("arms", experiment.render_compared_arms(report, width))
         note = ", ± half their range" if experiment.shows_spread(design, report.boots, width) else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{note}"
         self._draw_verdict(report, comparison)

@@ -11,6 +11,7 @@ from dflash_tui.benchmark.answer import Answer
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Boot, Design, KeptAnswer
+from dflash_tui.presentation import output_text
 from tests.support.boot_factories import boot, design, modes, plan, request
 
 PROMPTS = 20
@@ -106,16 +107,17 @@ def test_without_kept_answers_it_is_known_whether_but_not_where():
 @pytest.mark.parametrize(
     ("order", "changes", "words"),
     [
-        ((0, 1), {}, "1 boot and 1 boot"),
+        ((0, 1), {}, "two boots of each arm"),
         ((0, 1, 1, 0), {"temperature": 0.7}, "0.7"),
         ((0, 1, 1, 0), {"temperature": None}, "the model's own"),
     ],
 )
-def test_what_cannot_be_known_is_unknown(order, changes, words):
-    """One boot of each, or answers that were sampled."""
+def test_what_cannot_be_known_is_unknown(order, changes, words, snapshot):
+    """One boot of each, whose answers were compared nevertheless, or answers that were sampled."""
     found = compared([turned(alike(), range(9)) if arm else alike() for arm in order], modes(order, **changes))
     assert found.verdict is OutputVerdict.UNKNOWN
     assert words in found.why
+    assert output_text.format_output_headline(found) == snapshot
 
 
 @pytest.mark.parametrize(

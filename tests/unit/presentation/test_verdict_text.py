@@ -8,8 +8,9 @@ import pytest
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.presentation import verdict_text
-from tests.support.boot_factories import boots, design, modes, plan
+from dflash_tui.presentation import experiment_markdown, experiment_text, verdict_text
+from dflash_tui.presentation.experiment_tables import ABOUT_RATIOS
+from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan, request
 
 SPEEDS = [10.0, 20.0, 20.1, 10.1]
 
@@ -104,3 +105,31 @@ def test_arms_are_called_by_what_speaks_for_itself():
     """A mode needs no key; a number, `on` and `off` do."""
     assert verdict_text.label_arm(modes(), 1) == "compile"
     assert verdict_text.label_arm(design("spec", {"on": plan(), "off": plan()}, (0, 1)), 1) == "spec=off"
+
+
+def one_slow_prompt(slow: float) -> ExperimentReport:
+    """Eager against compile, which is half as fast again but `slow` times as fast with the first prompt."""
+    of = modes()
+    factors = dict(zip(KINDS, (slow, *[1.5] * (len(KINDS) - 1)), strict=True))
+    measured = [
+        boot(of, number, [request(kind, 10.0 * 1.1**place * factors[kind] ** arm) for place, kind in enumerate(KINDS)])
+        for number, arm in enumerate(of.order)
+    ]
+    return verdict.build_report(of, measured)
+
+
+@pytest.mark.parametrize("slow", [pytest.param(0.03, id="named"), pytest.param(0.5, id="not where the others agree")])
+def test_a_prompt_that_alone_turns_the_verdict_is_named(slow, snapshot):
+    """The medians of the arms, which one prompt does not move, say the opposite of a ratio over prompts."""
+    report = one_slow_prompt(slow)
+    assert [str(line) for line in verdict_text.list_details(report, report.comparisons[0])] == snapshot
+
+
+def test_why_ratios_are_not_quotients_of_medians_is_under_them():
+    """In the text as in the Markdown, where prompts are compared at all."""
+    report = one_slow_prompt(0.03)
+    last = experiment_text.format_report(report).splitlines()[-1]
+    assert last == ABOUT_RATIOS
+    assert ABOUT_RATIOS in experiment_markdown.render_experiment(report)
+    alone = msgspec.structs.replace(report, comparisons=())
+    assert ABOUT_RATIOS not in experiment_text.format_report(alone)
