@@ -90,7 +90,7 @@ def _list_sent(design: Design, rounds: str) -> list[tuple[str, str]]:
         return [("judges", "the seconds until a server is ready; nothing is sent but what shows that")]
     length = f"answers × {design.scale:g}{'' if design.fixed else ' at most'}"
     return [
-        ("sends", f"{clean_line(design.suite)}, {rounds}, {length}"),
+        ("sends", f"the suite {clean_line(design.suite)}, {rounds}, {length}"),
         ("", f"{_format_concurrency(design)}; temperature {_format_temperature(design)}"),
     ]
 

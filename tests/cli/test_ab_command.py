@@ -219,7 +219,7 @@ def test_the_plan_counts_the_requests_of_all_streams():
     assert store.count_measured_requests(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = DurationEstimate(None, whole=False, source="")
     words = experiment_text.describe_experiment(design, unknown)
-    assert "quick, at least 1 round" in words
+    assert "suite quick, at least" in words
     assert "1, 8 at a time, 25 requests" in words
     assert "1, 8 at a time; temperature 0" in experiment_text.describe_experiment(
         replace(design, digest="gone"), unknown
