@@ -97,14 +97,14 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -
             claim = "" if forced else find_gpu_claim(plan)
             if free == plan.port and not claim:
                 return _Admitted(planned, reservation.write_reservation(f"launch of {plan.recipe}", plan))
-            owner = "" if free == plan.port else lifecycle.port_owner(plan.port)
-        planned = _plan_around(planned, free, owner, claim)
-        if owner:
-            report(f"port {plan.port} is held by {owner}, taking {free}")
+            owners = "" if free == plan.port else lifecycle.describe_passed_ports(plan.port, free)
+        planned = _plan_around(planned, free, owners, claim)
+        if owners:
+            report(f"port {owners}; taking {free}")
     raise UsageError(f"other launches took every port from {planned.plan.port} on", hint="choose one with --port")
 
 
-def _plan_around(planned: PlannedLaunch, free: int, port_owner: str, gpu_claim: str) -> PlannedLaunch:
+def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim: str) -> PlannedLaunch:
     """Return the plan on the `free` port, and on GPUs that nobody claims.
 
     Raises:
@@ -113,8 +113,8 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owner: str, gpu_claim: 
     """
     plan = planned.plan
     request = plan.relaunch_request
-    if port_owner and request.port:
-        raise UsageError(f"port {plan.port} is held by {port_owner}", hint=f"{free} is free: --port {free}")
+    if port_owners and request.port:
+        raise UsageError(f"port {port_owners}", hint=f"{free} is free: --port {free}")
     again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)

@@ -22,6 +22,7 @@ import msgspec
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import clock, process_environment, process_identity, processes, system
 from dflash_tui.planning.plan import Plan
@@ -36,6 +37,8 @@ STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
 # For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
 _TRACKER_ROUNDS = 50
+# How many ports that somebody has are named, with who that is.
+_NAMED_PORTS = 3
 
 
 def launch_server(
@@ -265,6 +268,20 @@ def port_owner(port: int) -> str:
     ]
     owner, listener = next(iter([*ours, *reserved]), ""), system.find_port_listener(port)
     return owner or _describe_leftover(port, someone_listens=bool(listener)) or listener or "another program"
+
+
+def describe_passed_ports(wanted: int, free: int) -> str:
+    """Return who has the ports from `wanted` to below `free`, as `8000 is held by A, 8001 by B`.
+
+    An A/B has its port between its boots as well, when nobody listens on it.
+    """
+    ports = range(wanted, free)
+    owners = [
+        f"{port} {'by' if place else 'is held by'} {port_owner(port)}"
+        for place, port in enumerate(ports[:_NAMED_PORTS])
+    ]
+    more = len(ports) - len(owners)
+    return ", ".join(owners) + (f", and {pluralize(more, 'port')} more" if more > 0 else "")
 
 
 def _describe_leftover(port: int, *, someone_listens: bool) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -218,6 +219,24 @@ def test_an_experiment_keeps_its_port_between_its_boots():
     record(plan.port, os.getppid(), process_identity.read_process_identity(os.getppid()))
     with pytest.raises(UsageError, match="launch of x"), admission.reserve_experiment("A/B two", [plan]):
         pass
+
+
+def test_a_port_that_is_passed_over_is_said_with_who_has_it():
+    """Nobody listens on the one that is reserved, as on that of an A/B between two boots; only a few are named."""
+    plan, parent = made(free_port(18_980)), os.getppid()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", plan.port))
+        server.listen()
+        record(plan.port + 1, parent, process_identity.read_process_identity(parent))
+        moved = plan_launch_here(LaunchRequest("demo-cpu"), port=plan.port)
+        lines = list[str]()
+        admitted = admission._admit(moved, lines.append, "")
+        reservation.drop_reservation(admitted.path)
+        listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
+    assert admitted.planned.plan.port == plan.port + 2
+    passed = f"{plan.port} is held by {listener}, {plan.port + 1} by {holder}"
+    assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
+    assert lifecycle.describe_passed_ports(plan.port, plan.port + 9).count(" by ") == 3
 
 
 def test_an_experiment_is_offered_no_option_that_it_lacks(monkeypatch):

@@ -340,17 +340,21 @@ def _check_folder_writers(situation: Situation) -> Iterator[Check]:
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:
-    wanted = situation.plan.port
+    plan, usual = situation.plan, situation.resolved.recipe.port
+    wanted = plan.port
     try:
         free = lifecycle.find_free_port(wanted)
+        is_moved = not plan.relaunch_request.port and usual < wanted == free
+        is_next = is_moved and lifecycle.find_free_port(usual) == wanted
     except UsageError as error:
         yield refuse_check("port", error.what, error.hint)
         return
     if free == wanted:
-        yield pass_check("port", f"{wanted} is free")
+        why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
+        yield pass_check("port", f"{wanted} is free{why}")
         return
     fix = f"take the next free one: `o` in the panel, or --port {free}"
-    yield warn_check("port", f"{wanted} is held by {lifecycle.port_owner(wanted)}", fix)
+    yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
 
 
 def _check_api_key(situation: Situation) -> Iterator[Check]:

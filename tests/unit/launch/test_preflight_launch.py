@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import re
 import resource
 import shutil
 import socket
@@ -28,6 +29,7 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, registry
 from tests import DATA, ROOT
 from tests.support.fake_runs import free_port
@@ -397,3 +399,21 @@ def test_more_drafts_than_a_block_holds():
 def test_names_of_others_do_not_steer_the_terminal():
     """Escape sequences and control characters of process names and the like are left out."""
     assert fail_check("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").finding == "evil"
+
+
+@pytest.mark.parametrize(
+    ("port", "level", "ports"),
+    [
+        pytest.param(8000, CheckLevel.WARN, ["8000", "8001"], id="the recipe's, which is held"),
+        pytest.param(8002, CheckLevel.OK, ["8002", "8000", "8001"], id="the next free one"),
+        pytest.param(8005, CheckLevel.OK, ["8005"], id="another one"),
+    ],
+)
+def test_a_port_that_is_passed_over_is_said(monkeypatch, port, level, ports):
+    """Somebody has 8000 and 8001, where nobody need listen; the launch screen has moved on to 8002 already."""
+    monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: max(wanted, 8002))
+    monkeypatch.setattr(lifecycle, "port_owner", lambda _: "somebody")
+    asked = situation(RECIPE, DESKTOP)
+    planned = replace(asked, plan=replace(asked.plan, port=port, request=LaunchRequest(RECIPE)))
+    check = named(planned, "port")
+    assert (check.level, re.findall(r"\b800\d\b", check.finding)) == (level, ports)
