@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -37,6 +38,12 @@ def list_living_servers() -> list[Run]:
     """Return the living runs by which servers are named: rank 0 stands for its others, which stand alone without it."""
     living = list_living_runs()
     return [run for run in living if not run.plan.rank] or living
+
+
+def choose_newest(runs: Sequence[Run]) -> Run | None:
+    """Return the newest of `runs`, oldest first: a boot of an A/B, which soon ends, only where there is no other."""
+    lasting = [run for run in runs if not run.experiment]
+    return next(reversed(lasting or runs), None)
 
 
 def list_broken_runs() -> dict[str, str]:
@@ -109,19 +116,20 @@ def find_listening_run(name: str | None = None) -> Run:
 def find_run(name: str | None = None) -> Run:
     """Return the run called `name`: an id, the start of one, or the newest of a recipe; without it the newest alive.
 
+    Of those alive, a boot of an A/B is the newest only where there is no other.
+
     Raises:
         UsageError: no run matches, or the start of an id matches several.
     """
     runs = list_runs()
     if name is None:
-        chosen = [run for run in runs if server_process.is_alive(run)] or runs
-        if not chosen:
+        if not runs:
             raise UsageError("nothing was launched yet", hint=_UP)
-        return chosen[-1]
+        return choose_newest([run for run in runs if server_process.is_alive(run)]) or runs[-1]
     if exact := [run for run in runs if run.id == name]:
         return exact[0]
     if of_recipe := [run for run in runs if run.plan.recipe == name]:
-        return ([run for run in of_recipe if server_process.is_alive(run)] or of_recipe)[-1]
+        return choose_newest([run for run in of_recipe if server_process.is_alive(run)]) or of_recipe[-1]
     matching = [run for run in runs if name and run.id.startswith(name)]
     if len(matching) == 1:
         return matching[0]

@@ -123,6 +123,11 @@ class Run(msgspec.Struct, frozen=True):
         return () if self.plan.cluster else self.plan.gpus
 
     @property
+    def experiment(self) -> str:
+        """The id of the A/B or tune that launched it for one of its boots; empty for a server of its own."""
+        return self.plan.env.get(EXPERIMENT_MARK, "")
+
+    @property
     def launched(self) -> Launched:
         """The event of the launch."""
         plan = self.plan

@@ -267,11 +267,11 @@ class DflashApp(ServerApp):
         self.switch_mode("launch")
 
     def action_chat(self) -> None:
-        """Talk with the server that is watched, else with the newest."""
+        """Talk with the server that is watched, else with the newest, a boot of an A/B where there is no other."""
         from dflash_tui.tui.screens.chat import ChatScreen
 
         watched = self.run_screen.run if self.has_server else None
-        run = watched or next(reversed(registry.list_living_servers()), None)
+        run = watched or registry.choose_newest(registry.list_living_servers())
         if run is None:
             self.notify("no server is running", severity="warning")
             return
@@ -294,8 +294,8 @@ class DflashApp(ServerApp):
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is shown instead of a run
             mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
-            if mode == "live" and self.launch_screen.running:
-                self.open_run(self.launch_screen.running[-1])
+            if mode == "live" and (newest := registry.choose_newest(self.launch_screen.running)):
+                self.open_run(newest)
                 return
         if mode == "ab":
             self._show_last_experiment()

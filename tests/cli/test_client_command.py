@@ -1,11 +1,13 @@
 """`client`: what it prints where, and that the printed wiring reaches a server."""
 
 import asyncio
+import io
 import json
 import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -16,6 +18,7 @@ from dflash_tui.machine import network
 from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
 from dflash_tui.runs import lifecycle, rank_records, registry
 from dflash_tui.runs.rank_records import KeptRanks, RankStatus
+from dflash_tui.runs.run import EXPERIMENT_MARK
 from dflash_tui.tui.farewell import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
 
@@ -42,6 +45,16 @@ def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
     assert told["wiring"].startswith("curl ")
     assert main(["client"]) == 0
     assert f"{serving.url}/v1" in capfd.readouterr().out
+
+
+def test_a_boot_of_an_experiment_is_called_one(serving, capfd, monkeypatch):
+    """Where it is the only server, or is named: it is gone when the A/B goes on."""
+    boot = replace(serving, plan=replace(serving.plan, env={**serving.plan.env, EXPERIMENT_MARK: "the-ab"}))
+    (serving.folder / registry.RUN_FILE).write_bytes(msgspec.json.encode(boot))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    for words in (["client"], ["client", serving.id], ["chat"]):
+        assert main(words) == 0
+        assert "the-ab" in capfd.readouterr().err
 
 
 def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, monkeypatch):

@@ -63,6 +63,13 @@ def list_endpoint_facts(endpoint: Endpoint) -> list[str]:
     return [f"model {endpoint.model}", key]
 
 
+def describe_boot(run: Run) -> str:
+    """Return that a server is one of an A/B, for who would use it; empty for any other."""
+    if not run.experiment:
+        return ""
+    return f"{run.id} is a boot of the A/B or tune {run.experiment}, which soon stops it; requests disturb its figures"
+
+
 def format_tunnel(endpoint: Endpoint, host: str) -> str:
     """Return the command by which a machine that calls the server's `host` so reaches it by the same URL."""
     address = urlsplit(endpoint.url)

@@ -329,8 +329,8 @@ class LaunchScreen(OwnRecipesScreen):
             self.notify("the command is in the clipboard, if the terminal allows OSC 52")
 
     def action_attach(self) -> None:
-        if self.running:
-            self.post_message(self.Attach(self.running[-1]))
+        if newest := registry.choose_newest(self.running):
+            self.post_message(self.Attach(newest))
         else:
             self.notify("no server is running", severity="warning")
 

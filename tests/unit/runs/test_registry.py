@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.runs import registry
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import EXPERIMENT_MARK
 from tests.tui.conftest import a_run
 
 FIRST, SECOND, OTHER = "20261121-012400-toy", "20261121-012400-toy-2", "20261121-012500-toy-gpu"
@@ -35,6 +36,24 @@ def runs(folders):
 )
 def test_a_whole_name_comes_before_a_recipe_and_that_before_the_start_of_a_name(name, meant):
     assert registry.find_run(name).id == meant
+
+
+@pytest.mark.parametrize(
+    ("alive", "meant"),
+    [
+        pytest.param({FIRST, SECOND, OTHER}, FIRST, id="the newest that lasts"),
+        pytest.param({SECOND, OTHER}, OTHER, id="a boot where there is no other"),
+        pytest.param(set(), OTHER, id="the newest of all where none lives"),
+    ],
+)
+def test_a_boot_of_an_experiment_is_not_the_newest_server(monkeypatch, alive, meant):
+    """It is stopped in minutes; who names it has it nevertheless."""
+    for run in registry.list_runs()[1:]:
+        boot = replace(run, plan=replace(run.plan, env=run.plan.env | {EXPERIMENT_MARK: "20261121-012300-toy"}))
+        (run.folder / "run.json").write_bytes(msgspec.json.encode(boot))
+    monkeypatch.setattr(server_process, "is_alive", lambda run: run.id in alive)
+    assert registry.find_run().id == meant
+    assert registry.find_run(SECOND).id == SECOND
 
 
 @pytest.mark.parametrize(("name", "many"), [("20261121-012400", True), ("2", True), ("", False), ("to", False)])

@@ -61,8 +61,8 @@ def _find_running(name: str) -> Run | None:
     running = [
         run for run in registry.list_living_runs() if run.plan.recipe == name or (name and run.id.startswith(name))
     ]
-    if running:
-        return registry.find_listening_run(running[-1].id)
+    if newest := registry.choose_newest(running):
+        return registry.find_listening_run(newest.id)
     if any(run.id == name for run in registry.list_runs()):
         raise UsageError(f"{name} has ended", hint="dflash-tui verify RECIPE launches one")
     return None

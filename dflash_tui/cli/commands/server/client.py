@@ -11,7 +11,14 @@ from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.machine import network
-from dflash_tui.presentation.clients.client_wiring import PLACES, ClientProgram, Endpoint, format_tunnel, format_wiring
+from dflash_tui.presentation.clients.client_wiring import (
+    PLACES,
+    ClientProgram,
+    Endpoint,
+    describe_boot,
+    format_tunnel,
+    format_wiring,
+)
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
@@ -26,6 +33,8 @@ def client(args: argparse.Namespace) -> int:
     endpoint = Endpoint.from_run(run)
     if not server_process.is_alive(run):
         print_status(f"! {run.id} has ended; this is how it was reached")
+    elif boot := describe_boot(run):
+        print_status(f"! {boot}")
     if host := read_called_name():
         print_status(f"on your machine first: {format_tunnel(endpoint, host)}")
     if urls := _list_urls_elsewhere(run):
