@@ -37,6 +37,8 @@ class CounterSeries(ThinnedSeries[CounterReading]):
     def __init__(self) -> None:
         super().__init__()
         self._starts: list[float] = []
+        # Those of them at which another server or another engine answers, so that nothing grew until then.
+        self._restarts: list[float] = []
 
     def _must_keep(self, value: CounterReading) -> bool:
         return not value.joined
@@ -46,15 +48,18 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         previous = self[-1] if self else None
         if previous is not None and at < previous.at - CLOCK_STEP:
             self._starts = [start for start in self._starts if start <= at]
+            self._restarts = [start for start in self._restarts if start <= at]
             previous = None
-        joined = (
+        is_same = (
             previous is not None
-            and at - previous.at <= MAX_GAP
             and previous.counters.is_of_same_series(counters)
             and not _counters_fell(previous.counters, counters)
         )
+        joined = is_same and previous is not None and at - previous.at <= MAX_GAP
         if not joined:
             self._starts.append(at)
+        if not is_same:
+            self._restarts.append(at)
         reading = CounterReading(at, counters, joined)
         self.append(reading)
         return reading
@@ -73,6 +78,20 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         """
         end = self.known_until(now)
         return None if end is None else self.between(end - seconds, end)
+
+    def mean(self, seconds: float, now: float) -> Rates | None:
+        """Return the rates over the last `seconds` as far as readings reach, across times of which there are none.
+
+        What one server counted meanwhile is known, though not when. `window` speaks of the present, and so of none of
+        what came before such a time.
+        """
+        end = self.known_until(now)
+        begin = max((end or now) - seconds, self._restarts[-1] if self._restarts else now)
+        index, end = self.count_until(begin), end or (self[-1].at if self else now)
+        if index < len(self) and not self[index].joined and not (index and self[index - 1].at == begin):
+            begin = self[index].at  # it would begin where nobody knows how much was counted already
+        before, after = self.at(begin), self.at(end)
+        return compute_rates(before, after, end - begin) if before and after and begin < end else None
 
     def between(self, begin: float, end: float) -> Rates | None:
         """Return the rates between two times, or after the last gap between them; None where nothing is known."""

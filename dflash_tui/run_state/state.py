@@ -297,6 +297,10 @@ class RunState:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them."""
         return self.readings.window(seconds, now)
 
+    def mean(self, seconds: float, now: float) -> Rates | None:
+        """Return the rates over the last `seconds` as far as they were recorded, as a chart of them shows."""
+        return self.readings.mean(seconds, now)
+
     def ttft(self, seconds: float, now: float) -> Histogram | None:
         """Return the times to the first token, in seconds, of the last `seconds`; None without any."""
         edges = self._window_edges(seconds, now)

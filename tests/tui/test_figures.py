@@ -27,6 +27,7 @@ from dflash_tui.events import (
     Sampled,
     SpeculationLogged,
 )
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.presentation.clients.client_wiring import Endpoint
 from dflash_tui.readings import Counters
@@ -39,7 +40,7 @@ from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import Positions, Requests
 from dflash_tui.tui.widgets.tiles import Tiles, build_tiles, leave_out
 from tests.support import recorded_startups
-from tests.tui.conftest import BASE, HOSTILE, a_run, latencies
+from tests.tui.conftest import BASE, HOSTILE, a_run, latencies, traffic
 
 
 def folded(*events) -> RunState:
@@ -49,8 +50,8 @@ def folded(*events) -> RunState:
     return state
 
 
-def shown(state: RunState, now: float) -> dict[str, str]:
-    tiles = [tile for row in build_tiles(state, a_run().plan, 7, now, 600.0) for tile in row]
+def shown(state: RunState, now: float, plan: Plan | None = None) -> dict[str, str]:
+    tiles = [tile for row in build_tiles(state, plan or a_run().plan, 7, now, 600.0) for tile in row]
     names = [tile.name.split()[0] for tile in tiles]
     assert len(set(names)) == len(names), "two tiles begin with the same word"
     return {name: tile.value for name, tile in zip(names, tiles, strict=True)}
@@ -67,14 +68,29 @@ def test_nothing_known_is_dashes():
 
 
 def test_a_server_without_a_gpu_shows_its_processors():
-    """They stand where there are no published figures, and only while they are recorded."""
+    """They stand where there are no published figures: by a plan for the CPU always, else while they are recorded."""
     state = folded(ProcessorsSampled(BASE, 1.25, 2, 37), MemorySampled(BASE, 2**30, 2**33, "resident"))
     values = shown(state, BASE + 1)
     assert (values["processor"], values["memory"], "published" in values) == ("1.2 of 2 cores", "1.0 GiB", False)
-    assert "published" in shown(state, BASE + 60)
+    elsewhere = msgspec.structs.replace(a_run().plan, on_cpu=False)
+    assert "processor" in shown(state, BASE + 1, elsewhere)
+    assert "published" in shown(state, BASE + 60, elsewhere)
+    assert shown(folded(), BASE)["processor"] == "—"
     lines = charts.build_chart_lines(state, BASE + 1, 120.0, 60)["gpu"][0]
     assert (lines[0].name, lines[0].values[-1]) == ("1.2 of 2 cores, 37 threads", 62.5)
-    assert (charts.name_load_chart(state), charts.name_load_chart(folded())) == ("CPU %", "GPU %")
+    titles = [charts.name_load_chart(state, None), charts.name_load_chart(folded(), elsewhere)]
+    assert [*titles, charts.name_load_chart(folded(), a_run().plan)] == ["CPU %", "GPU %", "CPU %"]
+
+
+def test_the_mean_of_a_window_is_of_what_the_chart_shows():
+    """Who opens the screen a minute after the last recorder has its figures at once, and keeps them."""
+    state = folded(*traffic(BASE, 40), Sampled(BASE + 115, Counters(0.0)))
+    before = folded(*traffic(BASE, 40))
+    for known in (before, folded(*traffic(BASE, 40), Sampled(BASE + 110, before.readings[-1].counters))):
+        assert min(charts.build_chart_lines(known, BASE + 110, 120.0, 12)["tok_s"][0][0].values[1:4]) > 0
+        tiles = build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)
+        assert {tile.name: tile.note for tile in tiles[0][:2]}["steps/s"] != "— in 2 min"
+    assert build_tiles(state, a_run().plan, 7, BASE + 116, 120.0)[0][1].note == "— in 2 min"  # another server
 
 
 def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
@@ -290,7 +306,7 @@ def test_a_long_name_is_cut_in_its_middle(name, width, shown):
 )
 def test_published_figures_are_shown_before_and_without_any_of_our_own(expected, value):
     """With what they are of, where that is another set-up."""
-    plan = msgspec.structs.replace(a_run().plan, synthetic="", expected=expected)
+    plan = msgspec.structs.replace(a_run().plan, synthetic="", expected=expected, on_cpu=False)
     tiles = [tile for row in build_tiles(folded(), plan, 7, BASE, 600.0) for tile in row]
     assert [tile.value for tile in tiles if tile.name == "published"] == [value]
 

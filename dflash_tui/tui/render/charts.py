@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage, pluralize
 from dflash_tui.events import GpusSampled
+from dflash_tui.planning.plan import Plan
 from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.counters import MAX_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
@@ -15,6 +16,7 @@ from dflash_tui.vllm_output.metrics import Rates
 
 # The order in which a key goes through them where there is room for one only.
 NAMES = ("tok_s", "acceptance", "memory", "gpu")
+GPU_LOAD, _CPU_LOAD = "GPU %", "CPU %"
 _A, _B, _C = "series-a", "series-b", "series-c"
 
 
@@ -96,9 +98,12 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLi
     ]
 
 
-def name_load_chart(state: RunState) -> str:
-    """Return the title of the chart that shows how busy the GPUs are, or the processors where there is none."""
-    return "CPU %" if state.processors and not state.gpus else "GPU %"
+def name_load_chart(state: RunState, plan: Plan | None) -> str:
+    """Return the title of the chart that shows how busy the GPUs are, or the processors where there is none.
+
+    A plan for the CPU tells it before the first sample does.
+    """
+    return _CPU_LOAD if not state.gpus and (state.processors or (plan and plan.on_cpu)) else GPU_LOAD
 
 
 def _processors(state: RunState, now: float, span: float, columns: int) -> list[ChartLine]:

@@ -296,7 +296,7 @@ class RunScreen(Screen[None]):
         self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now), self.state.time_to_ready)
         self.query_one(Tiles).show(build_tiles(self.state, self.plan, self.drafted, now, span))
-        rates = self.state.window(span, now)
+        rates = self.state.mean(span, now)
         shares = rates.per_position if rates else ()
         advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
         self.query_one(Positions).show(shares, advice)
@@ -304,7 +304,7 @@ class RunScreen(Screen[None]):
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         finished = self.state.finished
         self.query_one(RequestStrip).show(tuple(finished.requests), finished.cycle, can_send=self.has_server)
-        self.query_one(RunPanes).draw_charts(self.state, now, span)
+        self.query_one(RunPanes).draw_charts(self.state, self.plan, now, span)
 
     def _draw_alarms(self, now: float) -> None:
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN

@@ -119,6 +119,8 @@ def parse_ansi_strips(ansi: str, width: int) -> list[Strip]:
     return rows
 
 
+NOTHING_YET = "nothing measured yet"
+
 # The span and the height of the axes, and each line's colour and heights, in dots.
 Looks = tuple[float, float, Sequence[str], list[tuple[str, list[int | None]]]]
 
@@ -145,7 +147,7 @@ class Chart(Widget):
         *,
         top: float,
         fixed: bool = False,
-        nothing: str = "nothing measured yet",
+        nothing: str = NOTHING_YET,
         id: str,  # noqa: A002 - Textual's name
     ) -> None:
         super().__init__(id=id)

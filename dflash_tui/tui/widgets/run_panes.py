@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Container
 
+from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import charts
 from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.chart import Chart, ChartLine
+from dflash_tui.tui.widgets.chart import NOTHING_YET, Chart, ChartLine
 from dflash_tui.tui.widgets.log_pane import LogPane
 
 
@@ -44,10 +45,12 @@ class RunPanes(Container):
         self.first = (self.first + 1) % len(self.names)
         self._mark_charts()
 
-    def draw_charts(self, state: RunState, now: float, span: float) -> None:
-        """Draw the charts that are shown, over the last `span` seconds."""
+    def draw_charts(self, state: RunState, plan: Plan | None, now: float, span: float) -> None:
+        """Draw the charts that are shown, over the last `span` seconds; `plan` is what was launched."""
         drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
-        self.query_one("#gpu", Chart).title = charts.name_load_chart(state)
+        load = self.query_one("#gpu", Chart)
+        load.title = charts.name_load_chart(state, plan)
+        load.nothing = self.no_gpu if load.title == charts.GPU_LOAD else NOTHING_YET
         for chart in self.query(Chart):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:

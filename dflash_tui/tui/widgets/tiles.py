@@ -81,7 +81,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     last = state.readings[-1] if state.readings else None
     fresh = last is not None and state.exit is None and now - last.at <= MAX_GAP
     recent = state.window(RECENT, now) if fresh else None
-    window = state.window(span, now)
+    window = state.mean(span, now)
     minutes = f"{span / 60:.0f} min"
     tok_s, tok_s_note = (format_number(rates.tok_s if rates else None) for rates in (recent, window))
     steps_s, steps_s_note = (format_number(rates.steps_s if rates else None) for rates in (recent, window))
@@ -100,7 +100,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
             Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15, rank=2),
             length_tile,
             acceptance_tile,
-            (_build_processors(state, now, published) or published)._replace(rank=1),
+            (_build_processors(state, plan, now, published) or published)._replace(rank=1),
         ],
         [
             _build_latency("TTFT", 18, state.ttft(span, now)),
@@ -141,11 +141,13 @@ def _build_memory(state: RunState, now: float) -> Tile:
     return Tile(f"memory {memory.source}", format_gib(memory.used), share, "memory", 17)
 
 
-def _build_processors(state: RunState, now: float, published: Tile) -> Tile | None:
+def _build_processors(state: RunState, plan: Plan | None, now: float, published: Tile) -> Tile | None:
     """Return the processors that a server without a GPU keeps busy, where there are no published figures to show."""
     last = state.processors.latest(now, MAX_GAP) if state.exit is None and not state.gpus else None
-    if last is None or published.value != UNKNOWN:
+    if published.value != UNKNOWN or state.gpus:
         return None
+    if last is None:
+        return Tile("processor", UNKNOWN, "", "CPU", 23) if plan and plan.on_cpu else None
     return Tile(
         "processor", f"{last.busy:.1f} of {pluralize(last.total, 'core')}", pluralize(last.threads, "thread"), "CPU", 23
     )

@@ -51,6 +51,23 @@ def test_a_hole_survives_the_thinning():
     assert across.seconds == pytest.approx(100.0)
 
 
+def test_a_mean_reaches_across_a_hole_and_not_to_another_server():
+    """What was counted in a hole counts, though nobody knows when; a window of the present begins after it."""
+    track = CounterSeries()
+    for at, steps in ((0.0, 0.0), (1.0, 10.0), (50.0, 10.0), (51.0, 20.0), (70.0, 30.0)):
+        track.add(at, counters(steps))
+    means = [track.mean(seconds, 70.0) for seconds in (1000, 40)]
+    assert [(mean.steps, mean.seconds) for mean in means if mean] == [(30.0, 70.0), (20.0, 20.0)]
+    assert track.window(1000, 70.0) is None
+    assert (stopped := track.mean(110, 160.0)) is not None
+    assert (stopped.steps, stopped.seconds) == (20.0, 20.0)
+    assert (track.mean(100, 160.0), CounterSeries().mean(80, 160.0)) == (None, None)
+    track.add(161.0, counters(1.0))
+    track.add(162.0, counters(3.0))
+    assert (other := track.mean(1000, 162.0)) is not None
+    assert (other.steps, other.seconds) == (2.0, 1.0)
+
+
 def test_another_server_begins_a_new_track():
     """Counters that fell belong to another server: no rate spans the change."""
     track = CounterSeries()
