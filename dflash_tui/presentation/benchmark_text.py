@@ -107,6 +107,7 @@ def format_level(measured: LevelSummary) -> str:
     if measured.figures and (speed := measured.figures.tok_s):
         bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
         lines.append(f"decode tok/s median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}")
+    lines += _explain_missing_speeds(measured)
     if measured.acceptance is not None:
         positions = " ".join(UNKNOWN if share is None else f"{share:.0%}" for share in measured.per_position)
         lines.append(
@@ -120,6 +121,15 @@ def format_level(measured: LevelSummary) -> str:
     if measured.synthetic:
         lines.append(format_synthetic_warning(measured.synthetic))
     return "\n".join(lines)
+
+
+def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
+    """Return of how many answered requests no decode speed is known, and why, as a line; nothing where all have one."""
+    if measured.figures is None:
+        return []
+    missing = measured.figures.n - (measured.figures.tok_s.n if measured.figures.tok_s else 0)
+    why = "without tok/s: the whole answer arrived, or was read, at once"
+    return [f"{pluralize(missing, 'request')} {why}"] if missing else []
 
 
 def format_synthetic_warning(why: str) -> str:

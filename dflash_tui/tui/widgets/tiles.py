@@ -96,7 +96,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     published = _build_published(state, plan, window)
     return [
         [
-            Tile(f"tok/s {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
+            Tile(f"tok/s mean {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
             Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15, rank=2),
             length_tile,
             acceptance_tile,

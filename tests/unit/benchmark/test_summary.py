@@ -86,7 +86,8 @@ def test_what_nobody_knows_is_a_dash():
 def test_the_summary_is_for_eyes_and_greps(snapshot):
     level = measured(*(request(kind, at=2 * n + 2) for n, kind in enumerate(("a", "b", "c", "d", "e"))))
     real = measured(request(), synthetic="")
-    assert [benchmark_text.format_level(each).splitlines() for each in (level, real)] == snapshot
+    at_once = measured(request(), request("JSON", at=4.0, tokens=8, decode_tok_s=None))
+    assert [benchmark_text.format_level(each).splitlines() for each in (level, real, at_once)] == snapshot
     assert benchmark_text.tabulate_kinds(level) == ""
 
 
