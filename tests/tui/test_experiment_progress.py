@@ -36,6 +36,20 @@ def test_a_boot_that_takes_longer_than_those_of_the_other_arm_ends_the_estimate(
     assert shown.render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
 
 
+@pytest.mark.parametrize(
+    ("over", "outlook"), [(0, STARTS), (0, PART), (3, UNKNOWN)], ids=["a start", "a start of one arm", "the last boot"]
+)
+def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
+    """A start took no longer before, or a boot of the same arm: how much is left is then unknown, and not nothing."""
+    design = replace(DESIGN, order=(0, 1, 0, 1) if over else (1,))
+    events = [
+        *told(design, boots(design, (10.0, 18.5))[:over]),
+        BootBegan(BASE - 2000, over, design.order[over], "run"),
+    ]
+    progress = fold_progress(design, events, due=10, driven=True, now=BASE)
+    assert shown.render_left(progress, outlook, BASE, 120).plain == snapshot
+
+
 @pytest.mark.parametrize("width", [56, 76, 96, 116, 196])
 def test_what_is_left_is_said_in_whole_parts(width):
     """A part that has no room is left out, and none is cut."""

@@ -24,6 +24,8 @@ _KIND = 12
 _FIGURES = 22  # cells behind a bar
 _ROOMY = 100
 _LEAST_SPAN = 60.0
+# Of seconds that are left while a boot goes on: fewer say that what was known of it is used up.
+_LEAST_LEFT = 1.0
 # Under these names a boot shows requests that do not count.
 UNCOUNTED = frozenset({"cold", "warm-up"})
 _STAGES = {"starting": "starting", "cold": "warming up, not counted", "warm-up": "warming up, not counted"}
@@ -89,16 +91,22 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
     under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
     spent = progress.spent + under_way
     share = len(progress.boots) / max(1, len(progress.design.order))
-    if left is None and source and progress.current:
-        parts = [f"no estimate: boot {progress.current.number + 1} takes longer than expected"]
-    elif left is None:
-        parts = ["no estimate until the first boot is over"]
+    if left is None or left < _LEAST_LEFT:
+        late = progress.current is not None and bool(source) and whole
+        parts = [_explain_no_estimate(progress, late=late)]
     elif whole:
         share = spent / (spent + left) if spent + left else 0.0
         parts = [f"about {format_duration(left)} left", f" ({source})"]
     else:
         parts = [f"at least {format_duration(left)} left", ", the answers not counted", f" ({source})"]
     return _join_left(share, [*parts, "; q leaves it running"], width)
+
+
+def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
+    """Return why nobody knows how much is left; `late` is whether the boot takes longer than what was known of it."""
+    if late and progress.current:
+        return f"no estimate: boot {progress.current.number + 1} takes longer than expected"
+    return "no estimate" if progress.boots else "no estimate until the first boot is over"
 
 
 def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, bool]:
