@@ -28,10 +28,14 @@ from dflash_tui.events import (
 )
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
+from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.run_state.alarm import Alarm
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
+
+# Seconds below which a tenth of one says nothing.
+_LEAST_TENTH = 0.1
 
 
 class PlanMade(Event, frozen=True, tag="plan"):
@@ -150,7 +154,7 @@ class EventLines:
             case RequestDone(kind=kind, error=error) if kind in {WARM_UP, GREEDY_WARM_UP}:
                 which = "first greedy" if kind == GREEDY_WARM_UP else "first"
                 print_status(
-                    f"  {which} request {'failed: ' + error if error else 'took ' + format_number(event.total, 1, 's')}"
+                    f"  {which} request {f'failed: {error}' if error else f'took {_format_took(event.total)}'}"
                 )
             case AnswerHeld(is_like_before=True, run=run):
                 print_status(f"  its first answer begins as that of {run}")
@@ -224,3 +228,8 @@ def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None
         print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
     else:
         print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.hint}")
+
+
+def _format_took(seconds: float) -> str:
+    """Return the seconds of a request to a tenth, fewer than that as milliseconds."""
+    return format_latency(seconds) if seconds < _LEAST_TENTH else format_number(seconds, 1, "s")

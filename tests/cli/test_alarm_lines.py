@@ -1,4 +1,4 @@
-"""Alarms of a watched server as lines and as JSON: each once when it comes and once when it is over."""
+"""What is said of a watched server: its first request, its alarms, each once when it comes and once when it is over."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.cli import event_lines
-from dflash_tui.events import Launched, Suspended
+from dflash_tui.events import WARM_UP, Launched, RequestDone, Suspended
 from dflash_tui.run_state.state import RunState
 from tests.support.waiting import until
 
@@ -56,3 +56,9 @@ async def test_json(capsys):
         ("alarm", "hang", False),
         ("alarm", "hang", True),
     ]
+
+
+@pytest.mark.parametrize(("seconds", "took"), [(0.0483, "48.3 ms"), (0.1, "0.1 s"), (12.34, "12.3 s")])
+def test_the_first_request_takes_more_than_nothing(seconds, took, capsys):
+    event_lines.EventLines(RunState(), as_json=False).show(RequestDone(0.0, WARM_UP, total=seconds))
+    assert capsys.readouterr().err.strip().partition("took ")[2] == took
