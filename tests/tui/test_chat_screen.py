@@ -11,6 +11,7 @@ from textual.worker import WorkerCancelled
 
 from dflash_tui.benchmark.conversation.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
+from dflash_tui.presentation.clients.chat_text import list_cautions
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
@@ -95,6 +96,22 @@ async def test_ctrl_c_and_escape_stop_the_answer_and_no_more(launch):
             await wait_for(pilot, lambda: text(panel).count("· stopped") == number)  # noqa: B023 - awaited here
             assert panel.screen is screen
         assert [each["role"] for each in messages_of(screen)] == ["user", "assistant"] * 2
+
+
+async def test_what_a_reader_has_to_know_is_said_first(launch):
+    """Toy weights answer gibberish; it is said again once the conversation is cleared, and once however often asked."""
+    run = launch()
+    async with talk_with(run, (80, 24)) as (pilot, panel, screen):
+        (caution,) = list_cautions(run)
+        first = caution.partition(" about ")[0]  # of two lines here
+        await shows(pilot, first)
+        assert str(screen.query("#talk > Static").first(Static).content) == caution
+        await say(pilot, "hi")
+        await wait_for(pilot, lambda: "there, this" in text(panel))
+        for line in ("/help", "/clear"):
+            await say(pilot, line)
+            await wait_for(pilot, lambda: not screen.answering)
+        await wait_for(pilot, lambda: "there, this" not in text(panel) and text(panel).count(first) == 1)
 
 
 async def test_what_fails_is_said(launch):

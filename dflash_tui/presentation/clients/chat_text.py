@@ -7,6 +7,8 @@ import math
 from dflash_tui.benchmark.conversation.chat import Conversation, ToolCall, Turn
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
+from dflash_tui.presentation.clients.client_wiring import describe_boot
+from dflash_tui.runs.run import Run
 
 # A request's own steps make its tokens, but for the first one and what the last step cuts off; more are of others.
 _OWN_SHARE, _OWN_TOKENS = 0.1, 16
@@ -45,6 +47,15 @@ def _set_temperature(conversation: Conversation, words: str) -> str:
         return f"/temperature: expected a number from 0 to 2, not '{words}'"
     conversation.temperature = number
     return f"temperature: {words or 'the model’s own'}"
+
+
+def list_cautions(run: Run) -> list[str]:
+    """Return what whoever talks with a server has to know before its first answer, a sentence each; mostly nothing."""
+    boot, synthetic = describe_boot(run), run.plan.synthetic
+    return [
+        *([f"! {boot}"] if boot else []),
+        *([f"({synthetic}: answers and figures say nothing about a real model)"] if synthetic else []),
+    ]
 
 
 def format_turn(turn: Turn) -> str:

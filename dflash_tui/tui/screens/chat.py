@@ -17,7 +17,7 @@ from textual.worker import Worker
 
 from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, obey_command
+from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command
 from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -99,6 +99,7 @@ class ChatScreen(Screen[None]):
         self._talk.anchor()  # it follows the end, until somebody scrolls away from it
         self.query_one("#say").focus()
         self._show_status()
+        self._add_cautions()
 
     def on_resize(self) -> None:
         self._show_status()
@@ -113,6 +114,7 @@ class ChatScreen(Screen[None]):
             self._talk.remove_children()
             self._talk.anchor()
             self._show_status()
+            self._add_cautions()
 
     @property
     def _talk(self) -> VerticalScroll:
@@ -164,6 +166,7 @@ class ChatScreen(Screen[None]):
             return
         if not talk.messages:
             self._talk.remove_children()
+            self._add_cautions()
         self._add(reply, MUTED)
         self._show_status()
 
@@ -213,6 +216,11 @@ class ChatScreen(Screen[None]):
         self._draw_whole()
         self._talk.query(".waiting").remove()
         self._add(text, style, "measures")
+
+    def _add_cautions(self) -> None:
+        """Say first in the conversation what its reader has to know: the line above it has no room for that."""
+        for caution in list_cautions(self.conversation.run) if self.conversation else ():
+            self._add(caution, "$accent")
 
     def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:
         """Add a part to the conversation, before the line that says that an answer is under way."""

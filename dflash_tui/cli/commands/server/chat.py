@@ -10,8 +10,8 @@ import sys
 from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
 from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, obey_command
-from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_boot, format_endpoint
+from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command
+from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import registry
 
 
@@ -20,10 +20,8 @@ def chat(args: argparse.Namespace) -> int:
     run = registry.find_listening_run(args.run)
     conversation = Conversation(run, system=args.system or "", temperature=args.temperature)
     talk = Talk(conversation, as_json=args.json)
-    if boot := describe_boot(run):
-        print_status(f"! {boot}")
-    if run.plan.synthetic:
-        print_status(f"({run.plan.synthetic}: answers and figures say nothing about a real model)")
+    for caution in list_cautions(run):
+        print_status(caution)
     if talk.on_terminal:
         print_status(f"{format_endpoint(Endpoint.from_run(run))}; /help lists commands")
         with contextlib.suppress(ImportError):
