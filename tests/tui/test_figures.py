@@ -139,6 +139,18 @@ def test_a_silent_server_has_no_present_rate():
     assert shown(state, BASE + 60)["run/wait/preempt"] == "—"
 
 
+def test_a_low_screen_shows_means_of_a_server_that_is_silent(monkeypatch):
+    """They are named by their window; what nobody published has no tile there."""
+    monkeypatch.setattr(Tiles, "size", Size(78, 2))
+    plan, drawn = msgspec.structs.replace(a_run().plan, on_cpu=False), []
+    for now in (BASE + 39, BASE + 60):
+        tiles = Tiles()
+        tiles.show(build_tiles(folded(*traffic(BASE, 40)), plan, 7, now, 120.0))
+        drawn.append(str(tiles.render()).splitlines()[0])
+    assert [re.findall(r"2 min ([\d.]+)", line) for line in drawn] == [[], ["34.4", "9.3", "3.60", "37.1"]]
+    assert not any("band" in line for line in drawn)
+
+
 def test_preemptions_are_unknown_before_a_second_reading():
     state = folded(Sampled(BASE, Counters(0.0, preemptions=9.0)))
     assert shown(state, BASE)["run/wait/preempt"] == "0/0/—"

@@ -59,6 +59,10 @@ class Tile(NamedTuple):
     """Where there is no room for all of a row, the tiles of the highest ranks are left out first."""
     own: bool = True
     """Whether the figure is of this set-up; one of another is drawn dimmed."""
+    past: str = ""
+    """The figure over the window, as `short` then says, in place of one that is not known now."""
+    is_none: bool = False
+    """Whether there is no such figure; such a tile is left out where name and value are on one line."""
 
     @property
     def style(self) -> str:
@@ -94,12 +98,18 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     if recent is None and window is None and (logged := state.logged_speculation):
         length_tile, acceptance_tile = _build_logged(logged, most, now)
     published = _build_published(state, plan, window)
+    rates = [
+        Tile(f"tok/s mean {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
+        Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15, rank=2),
+        length_tile,
+        acceptance_tile,
+    ]
+    if recent is None and window:
+        means = (tok_s_note, steps_s_note, length_note, acceptance_note)
+        rates = [_show_past(tile, mean, minutes) for tile, mean in zip(rates, means, strict=True)]
     return [
         [
-            Tile(f"tok/s mean {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
-            Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15, rank=2),
-            length_tile,
-            acceptance_tile,
+            *rates,
             (_build_processors(state, plan, now, published) or published)._replace(rank=1),
         ],
         [
@@ -110,6 +120,12 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
             _build_memory(state, now),
         ],
     ]
+
+
+def _show_past(tile: Tile, mean: str, minutes: str) -> Tile:
+    """Return the tile with its mean over the window for a single line, where nothing is known of the present."""
+    short = f"{tile.short} {minutes}"
+    return tile._replace(short=short, past=mean, columns=len(short) + len(mean) + 2)
 
 
 def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Tile, Tile]:
@@ -158,12 +174,13 @@ def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -
 
     Figures of another set-up are shown with what they are of, and nothing is judged by them.
     """
+    none = Tile("published", UNKNOWN, "no figures", "band", 23, is_none=True)
     if plan is None or plan.synthetic:
-        return Tile("published", UNKNOWN, "no figures", "band", 23)
+        return none
     speculative = plan.num_speculative_tokens > 0
     band = choose_published_figures(plan.expected, speculative=speculative)
     if band is None:
-        return Tile("published", UNKNOWN, "no figures", "band", 23)
+        return none
     comparisons = compare_with_published(band, window, state.finished.requests, speculative=speculative)
     if band.set_up or not comparisons:
         name, bounds = list_published_ranges(band, speculative=speculative)[0]
@@ -242,8 +259,8 @@ class Tiles(Widget):
 
 
 def leave_out(row: Sequence[Tile], width: int) -> list[Tile]:
-    """Return the tiles of a row that fit; half a tile says nothing."""
-    tiles = list(row)
+    """Return the tiles of a row that say something and fit; half a tile says nothing."""
+    tiles = [tile for tile in row if not tile.is_none]
     while sum(tile.columns for tile in tiles) > max(width, 1) + _TIGHT and any(tile.rank for tile in tiles):
         tiles.remove(max(tiles, key=lambda tile: tile.rank))
     return tiles
@@ -267,6 +284,6 @@ def _value(tile: Tile, width: int) -> Content:
 
 def _short(tile: Tile, width: int) -> Content:
     name = truncate(tile.short or tile.name, width - 1)
-    value = truncate(tile.value, max(0, width - len(name) - 2))
+    value = truncate(tile.past or tile.value, max(0, width - len(name) - 2))
     padding = " " * max(0, width - len(name) - len(value) - 1)
     return Content.assemble((f"{name} ", MUTED), (value, tile.style), padding)
