@@ -296,7 +296,9 @@ class RunScreen(Screen[None]):
         self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now), self.state.time_to_ready)
         self.query_one(Tiles).show(build_tiles(self.state, self.plan, self.drafted, now, span))
-        rates = self.state.mean(span, now)
+        rates = self.state.window(span, now)
+        if rates is None or not rates.per_position:  # nothing was drafted since somebody began to record
+            rates = self.state.mean(span, now)
         shares = rates.per_position if rates else ()
         advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
         self.query_one(Positions).show(shares, advice)

@@ -157,7 +157,7 @@ class Chart(Widget):
         self.lines: Sequence[ChartLine] = ()
         self.span = 600.0
         self.labels: Sequence[str] = ()
-        self._title_names: tuple[str, ...] = ()
+        self._title_names: tuple[str, ...] = (title,)
         self._rows: list[Strip] | None = None
         self._drawn: Looks | None = None
         self._style = Style()
@@ -181,6 +181,11 @@ class Chart(Widget):
             old, self._rows, self._drawn = self._rows, self._draw(*self.size), looks
             self._refresh_changed(old)
 
+    def rename(self, title: str, nothing: str) -> None:
+        """Give it another title and another text for no values, which the next `show` draws."""
+        if (title, nothing) != (self.title, self.nothing):
+            self.title, self.nothing, self._rows = title, nothing, None
+
     def _looks(self) -> Looks:
         """Return what is told apart in a drawing: a dot is as high as a quarter of a row, and NaN is not itself."""
         top = self._height() or 1.0
@@ -192,7 +197,7 @@ class Chart(Widget):
 
     def _entitle(self) -> None:
         names = [(line.name, line.color) for line in self.lines if line.name]
-        if (title_names := tuple(name for name, _ in names)) != self._title_names:
+        if (title_names := (self.title, *(name for name, _ in names))) != self._title_names:
             self._title_names = title_names
             signs = [
                 shape or "━" for shape, line in zip(_shapes(len(self.lines)), self.lines, strict=True) if line.name

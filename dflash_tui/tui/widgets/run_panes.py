@@ -48,9 +48,8 @@ class RunPanes(Container):
     def draw_charts(self, state: RunState, plan: Plan | None, now: float, span: float) -> None:
         """Draw the charts that are shown, over the last `span` seconds; `plan` is what was launched."""
         drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
-        load = self.query_one("#gpu", Chart)
-        load.title = charts.name_load_chart(state, plan)
-        load.nothing = self.no_gpu if load.title == charts.GPU_LOAD else NOTHING_YET
+        title = charts.name_load_chart(state, plan)
+        self.query_one("#gpu", Chart).rename(title, self.no_gpu if title == charts.GPU_LOAD else NOTHING_YET)
         for chart in self.query(Chart):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:
