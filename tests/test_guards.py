@@ -52,7 +52,7 @@ DEFERRED_IMPORTS = {
     ("cli.commands.measurement.ab_play", "tui.screens.playback"): NO_TEXTUAL,
     ("cli.main", "json"): QUICK_HELP,
     ("cli.options", "planning.field_types"): QUICK_HELP,
-    ("engines.environments", "machine.process_group"): "only an install that is ended looks for processes",
+    ("engines.uv_process", "machine.process_group"): "only an install that is ended looks for processes",
     ("common.formatting", "difflib"): "only a mistake needs it",
     ("cli.options", "planning.methods"): QUICK_HELP,
     (

@@ -84,7 +84,7 @@ class DflashApp(ServerApp):
         Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark theme"),
         Binding("3", "show('ab')", "Last A/B", show=False, tooltip="The A/B viewed last, or the newest"),
         Binding("4", "chat", "Chat", show=False, tooltip="Talk with the server"),
-        Binding("r", "runs", "Runs", show=False, tooltip="Runs: watch, replay or export one"),
+        Binding("r", "runs", "Runs", tooltip="Runs: watch, replay or export one"),
     ]
 
     def __init__(

@@ -14,7 +14,7 @@ import uv
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.engines import environments
+from dflash_tui.engines import environments, uv_process
 from dflash_tui.events import Preparing
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -131,12 +131,12 @@ def test_pips_wheel_folder_reaches_uv(monkeypatch, tmp_path):
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert environments._environment()["UV_FIND_LINKS"] == str(tmp_path)
-    assert environments._wheel_folder_has_torch()
+    assert uv_process.build_uv_environment()["UV_FIND_LINKS"] == str(tmp_path)
+    assert uv_process.wheel_folder_has_torch()
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "none"))
-    assert not environments._wheel_folder_has_torch()
+    assert not uv_process.wheel_folder_has_torch()
     monkeypatch.setenv("UV_FIND_LINKS", str(Path("/elsewhere")))
-    assert environments._environment()["UV_FIND_LINKS"] == "/elsewhere"
+    assert uv_process.build_uv_environment()["UV_FIND_LINKS"] == "/elsewhere"
 
 
 # What an install finds in uv's place: nothing, a file that is no program, and programs that end half-way.

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
-from dflash_tui.engines import environments
+from dflash_tui.engines import uv_process
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -51,7 +51,7 @@ def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]
     ]
     with ThreadPoolExecutor(4) as pool:
         cases = [(params["name"], params["machine"]) for params in asked]
-        env = environments._environment()
+        env = uv_process.build_uv_environment()
         yield {case: pool.submit(resolve, SPECS[case[0]], case[1], env=env) for case in cases}
         pool.shutdown(cancel_futures=True)
 

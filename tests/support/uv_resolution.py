@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import uv
 
-from dflash_tui.engines import environments
+from dflash_tui.engines import uv_process
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.releases import Release
 
@@ -50,7 +50,7 @@ def resolve(
     The recipe's `torch_backend` is left out: it is an index of its own. Threads are given their `env`: pytest changes
     the process's own meanwhile.
     """
-    env = env or environments._environment()
+    env = env or uv_process.build_uv_environment()
     env = env | {"UV_PYTHON_DOWNLOADS": "never", "UV_FIND_LINKS": str(wheel_folder or "")}
     with tempfile.TemporaryDirectory() as folder:
         overrides, lock = Path(folder, "overrides.txt"), Path(folder, "pylock.toml")

@@ -10,7 +10,7 @@ import pytest
 import uv
 from packaging.requirements import Requirement
 
-from dflash_tui.engines import environments, package_lock
+from dflash_tui.engines import package_lock, uv_process
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 
 
@@ -37,7 +37,9 @@ def fill_uv_cache(folder: Path, spec: EngineSpec) -> None:
     install = ["pip", "install", "--target", str(packages), "--no-deps", "--requirements", str(lock)]
     for words in (package_lock.build_compile_command(spec, sys.executable, folder, lock), install):
         command = [uv.find_uv_bin(), *words]
-        got = subprocess.run(command, env=environments._environment(), capture_output=True, text=True, check=False)
+        got = subprocess.run(
+            command, env=uv_process.build_uv_environment(), capture_output=True, text=True, check=False
+        )
         if got.returncode:
             pytest.skip(f"no package index: {got.stderr[-200:]}")
     shutil.rmtree(packages)

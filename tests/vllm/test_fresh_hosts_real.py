@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from dflash_tui.engines import environments
+from dflash_tui.engines import uv_process
 from tests.support import command_line
 from tests.support.pty_terminal import ANY_PROGRAM, LEAVE
 from tests.support.two_hosts import TwoHosts, make_fresh_hosts
@@ -44,7 +44,7 @@ def hosts(tmp_path, demo_engine, engine_data) -> Iterator[TwoHosts]:
     fill_wheelhouse(tmp_path / "hosts" / "wheels")
     fill_uv_cache(tmp_path / "engine", command_line.planned("demo-cpu").resolved.engine)
     cache = subprocess.run([uv.find_uv_bin(), "cache", "dir"], capture_output=True, text=True, check=True).stdout
-    places = {name: value for name, value in environments._environment().items() if name.startswith("UV_")}
+    places = {name: value for name, value in uv_process.build_uv_environment().items() if name.startswith("UV_")}
     with make_fresh_hosts(tmp_path / "hosts", places | {"UV_CACHE_DIR": cache.strip(), "UV_OFFLINE": "1"}) as made:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("XDG_DATA_HOME", str(engine_data))

@@ -5,6 +5,7 @@ import json
 import time
 import tracemalloc
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -321,7 +322,7 @@ def test_the_tokens_of_what_is_no_text_are_not_kept(delta):
     """They would say what nothing has looked through for secrets."""
     data = json.dumps({"choices": [{"delta": delta, "token_ids": [2, 3]}]})
     assert taken(piece("Hello", [1]), f"data: {data}", ended(3)).build_answer().tokens == ()
-    usual = {"role": "assistant", "content": "a", "reasoning": None, "tool_calls": [], "refusal": None}
+    usual: dict[str, Any] = {"role": "assistant", "content": "a", "reasoning": None, "tool_calls": [], "refusal": None}
     data = json.dumps({"choices": [{"delta": usual, "token_ids": [2, 3]}]})
     assert taken(piece("Hello", [1]), f"data: {data}", ended(3)).build_answer().tokens == (1, 2, 3)
 

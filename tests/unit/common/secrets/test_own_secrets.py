@@ -13,7 +13,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.common.secrets import own_secrets
 from dflash_tui.common.untrusted_json import decode_untrusted
-from dflash_tui.engines import environments
+from dflash_tui.engines import uv_process
 from dflash_tui.engines.hub import download
 from dflash_tui.monitoring import run_reader
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -239,7 +239,7 @@ def test_no_half_of_a_key_ends_what_is_quoted_of_an_install(key, tmp_path):
     """Of what uv says the beginning is shown."""
     spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
     said = [f"error: {'x' * 1473}{KEY} and more"]
-    evidence = environments._failure(spec, ["pip", "install"], said, tmp_path / "lock").evidence
+    evidence = uv_process.build_install_error(spec, ["pip", "install"], said, tmp_path / "lock").evidence
     assert evidence.startswith("error: xxx")
     assert KEY[:4] not in evidence
 

@@ -1,5 +1,6 @@
 """What is quoted of the output of programs: their last lines, of which no secret is shown."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from dflash_tui.benchmark import vllm_bench
 from dflash_tui.cli import experiment_lines
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import own_secrets
-from dflash_tui.engines import engine_python, environments
+from dflash_tui.engines import engine_python, uv_process
 from dflash_tui.engines.hub import client, dataset_download, download, model_lookup
 from dflash_tui.experiments import store
 from dflash_tui.launch.preflight import ray
@@ -22,7 +23,7 @@ from tests.support.planted import KEY
 def explain_install(output: Path) -> str:
     spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
     lines = output.read_bytes().decode().split("\n")
-    return environments._failure(spec, ["pip", "install"], lines, output / "lock").evidence
+    return uv_process.build_install_error(spec, ["pip", "install"], lines, output / "lock").evidence
 
 
 def write_program(output: Path) -> Path:
@@ -52,11 +53,16 @@ def explain_download(output: Path) -> str:
     return download._failure(model, 1, output.read_bytes().decode()).evidence
 
 
+def explain_detached(output: Path) -> str:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return DetachedProcess(process, output, 0).read_last_words()
+
+
 @pytest.mark.parametrize(
     "quote_end",
     [
         explain_install, explain_script, explain_parquet, explain_download, vllm_bench._last_log_line,
-        lambda output: DetachedProcess(None, output, 0).read_last_words(),
+        explain_detached,
         lambda output: ray.read_ray_cluster(write_program(output)).error,
         lambda output: experiment_lines._last_log_line(output.parent),
         lambda output: markdown.escape_text(output.read_bytes().decode()),
