@@ -28,6 +28,7 @@ from dflash_tui.tui.server_app import ServerApp
 from dflash_tui.tui.terminal import CachedStylesheet, leave_on_signals, start_threads
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
+from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
 
 if TYPE_CHECKING:  # the other screens come after the first paint
@@ -188,7 +189,9 @@ class DflashApp(ServerApp):
         if not (self.imports_later and name in _OPENS and owner.check_action(name, ())):
             return await super().run_action(action, default_namespace, namespaces)
         self.notify(_OPENING)
-        self.call_after_refresh(self._open, action, default_namespace, namespaces)
+        # By way of the row that shows it: the screen does not know yet that there is something to draw.
+        row: KeyLine | DflashApp = next(iter(self.screen.query(KeyLine)), self)
+        row.call_after_refresh(self.call_later, self._open, action, default_namespace, namespaces)
         return True
 
     async def _open(
