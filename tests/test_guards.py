@@ -54,7 +54,11 @@ DEFERRED_IMPORTS = {
     ("cli.options", "planning.field_types"): QUICK_HELP,
     ("engines.uv_process", "machine.process_group"): "only an install that is ended looks for processes",
     ("common.formatting", "difflib"): "only a mistake needs it",
+    ("common.secrets.own_secrets", "html"): QUICK_HELP,
+    ("common.secrets.own_secrets", "json"): QUICK_HELP,
+    ("common.secrets.own_secrets", "urllib.parse"): QUICK_HELP,
     ("cli.options", "planning.methods"): QUICK_HELP,
+    ("cli.options", "benchmark.sampling"): QUICK_HELP,
     (
         "cli.commands.server.servers",
         "monitoring.run_reader",

@@ -9,14 +9,11 @@ being known.
 from __future__ import annotations
 
 import binascii
-import html
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from urllib.parse import quote, quote_plus, unquote
 
 from dflash_tui.common.control_characters import strip_control_characters, strip_lines, strip_marks
 from dflash_tui.common.secrets import hub_token
@@ -188,8 +185,19 @@ def _unquote(text: str) -> str:
     if "\\" in text:
         text = re.sub(_ESCAPE, _read_escape, text)
     if "&" in text:
+        import html
+
         text = html.unescape(re.sub(_LINE_END_IN_HTML, "\r", re.sub(_ESCAPE_IN_HTML, "\x1b", text)))
-    return unquote(re.sub(_LINE_END_IN_ADDRESS, "\r", text)) if "%" in text else text
+    return _unquote_address(re.sub(_LINE_END_IN_ADDRESS, "\r", text))
+
+
+def _unquote_address(text: str) -> str:
+    """Return a text as an address means it."""
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote
+
+    return unquote(text)
 
 
 def _read_escape(escape: re.Match[str]) -> str:
@@ -204,6 +212,9 @@ def _word(form: str) -> str:
 
 def _list_forms(value: str) -> Iterator[tuple[str, bool]]:
     """Yield what a value looks like in a text, and whether only where it stands alone."""
+    import json
+    from urllib.parse import quote, quote_plus
+
     alone = len(value) < _LONG
     yield value, alone
     in_python = (repr(value)[1:-1], repr(value.encode(errors="replace"))[2:-1])
@@ -255,7 +266,7 @@ def _list_values() -> Iterator[str]:
     values = [value for name, value in os.environ.items() if is_secret(name) and not _is_path(value)]
     addresses = [value for value in os.environ.values() if "://" in value]
     passwords = [word for value in addresses for pattern in _PASSWORDS for word in pattern.findall(value)]
-    values += [*passwords, *map(unquote, passwords)]
+    values += [*passwords, *map(_unquote_address, passwords)]
     for value in (*values, hub_token.read_token_file()):
         lines = [_clean(line) for line in _LINES.split(value) if line.strip()]
         shortest = _SHORTEST if len(lines) == 1 else _LONG  # of a private key each line is one, of JSON not `{`
