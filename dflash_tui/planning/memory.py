@@ -275,16 +275,19 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
 
 
 def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:
-    """Return what the target's weights take at least, by the parameters in its name and the bits of its quantization.
+    """Return what the target's weights take at least, by how many they are and the bits of its quantization.
 
-    Of a mixture of experts the name may count those alone that a token uses.
+    The recipe or the model's name says how many; of a mixture of experts a name may count those of one token alone.
     """
     name, flag = resolved.target.model.rstrip("/").rpartition("/")[2], resolved.flags.get("quantization")
     bits = [read_bits(text) for text in (resolved.target.quantization, str(flag or resolved.target.quantization))]
-    if (parameters := _PARAMETERS.search(name)) and (least := min(map(int, filter(None, bits)), default=0)):
-        size = int(float(parameters[1]) * 1e9 * least / 8) // split
-        return MemoryShare("weights", size, f"{parameters[0]} of {least} bits by the model's name", least=True)
-    return MemoryShare("weights", None, "unknown")
+    named, least = _PARAMETERS.search(name), min(map(int, filter(None, bits)), default=0)
+    billions = resolved.target.parameters_b or (float(named[1]) if named else 0.0)
+    if not (billions and least):
+        return MemoryShare("weights", None, "unknown")
+    source = "the recipe" if resolved.target.parameters_b else "the model's name"
+    size = int(billions * 1e9 * least / 8) // split
+    return MemoryShare("weights", size, f"{billions:g}B of {least} bits by {source}", least=True)
 
 
 def read_bits(quantization: str) -> int | None:

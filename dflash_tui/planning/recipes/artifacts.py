@@ -103,6 +103,8 @@ class Target(_Strict, frozen=True):
     """A branch, tag or commit of the repository."""
     size_gb: Gigabytes | None = None
     """The size of its files in 10⁹ bytes."""
+    parameters_b: Gigabytes | None = None
+    """How many billion weights it has, where its name does not say so: what they take at least without `size_gb`."""
     gated: bool | None = None
     """Whether its terms have to be accepted on the hub."""
     licence: MaybeText = ""

@@ -96,7 +96,7 @@ def _replace_model(model: AnyModel, names: dict[str, Any], recipe: Recipe) -> An
     changes: dict[str, Any] = dict(names)
     if "model" in names:
         changes = {"revision": "main", "size_gb": None, "gated": None, "licence": "", "warnings": ()}
-        own: dict[str, Any] = {"quantization": "", "max_tokens": None}
+        own: dict[str, Any] = {"quantization": "", "parameters_b": None, "max_tokens": None}
         changes |= {name: value for name, value in own.items() if name in model.__struct_fields__}
         changes |= _find_facts(recipe, type(model), names) | names
     return msgspec.convert(msgspec.to_builtins(model) | changes, type(model))

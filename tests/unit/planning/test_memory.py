@@ -137,6 +137,12 @@ def test_weights_of_unknown_size_take_at_least_what_the_name_says(model, quantiz
     assert estimate.unknown == ("weights",)
 
 
+def test_a_recipe_says_how_many_weights_there_are_where_the_name_does_not():
+    resolved = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.8-flash-next"), Hardware.RTX_5090)
+    weights = memory.estimate_memory(resolved, H200, mode=Mode.EAGER, tokens=0).shares[0]
+    assert (weights.size, weights.least) == (250_000_000_000 // 4, True)  # over four cards
+
+
 def test_files_on_this_machine_win_over_the_recipe():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
