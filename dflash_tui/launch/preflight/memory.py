@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from dflash_tui.common.formatting import GIB, format_gib, format_number
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
@@ -143,7 +143,9 @@ def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"
-        release = f"release that of the models: dflash-tui doctor {situation.plan.recipe} --release-page-cache"
+        # Without files of the models it is all of others, which only root can release.
+        ours = f"release that of the models: dflash-tui doctor {situation.plan.recipe} --release-page-cache"
+        release = ours if list_local_files(situation.models) else "release it: sudo sysctl vm.drop_caches=1"
         yield warn_check("page cache", finding, release)
     if memory.swap_used > _MAX_SWAP:
         finding = f"{format_gib(memory.swap_used)} in use; a GB10 stalls when it swaps"

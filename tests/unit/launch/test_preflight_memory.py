@@ -155,11 +155,15 @@ def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
     assert "page cache" not in names(situation(RECIPE, DESKTOP))
 
 
-def test_page_cache_of_models_can_be_given_back(monkeypatch):
-    """By the command that the fix names, for the recipe in question."""
+@pytest.mark.parametrize("is_here", [True, False])
+def test_page_cache_of_models_can_be_given_back(monkeypatch, tmp_path, is_here):
+    """By the command that the fix names, for the recipe in question; that of others by root alone."""
     monkeypatch.setattr(system, "read_system_memory", lambda: QUIET._replace(cached=80 * GIB))
-    found = check(situation(RECIPE, GB10), "page cache")
-    assert f"dflash-tui doctor {RECIPE} --release-page-cache" in found.fix
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    model = ModelAvailability("a/b", "main", Access.GRANTED, folder=str(tmp_path) if is_here else None)
+    found = check(situation(RECIPE, GB10, models=(model,)), "page cache")
+    assert (f"dflash-tui doctor {RECIPE} --release-page-cache" in found.fix) == is_here
+    assert ("sudo" in found.fix) != is_here
 
 
 @pytest.mark.parametrize(("available", "level"), [(8 * GIB, CheckLevel.OK), (1 * GIB, CheckLevel.WARN)])
