@@ -1,12 +1,15 @@
 """What two arms answered, side by side on the screen of their verdict."""
 
+import pytest
 from textual.widgets import Static
 
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.answers import AnswerPair, PromptKey
 from dflash_tui.experiments.design import KeptAnswer
-from dflash_tui.tui.dialogs.answers import AnswersDialog
+from dflash_tui.tui.dialogs.answers import AnswersDialog, render_answers
+from dflash_tui.tui.render.playback import describe_blank
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.tui.panel import app, shows, text, wait_for
 
@@ -50,6 +53,15 @@ async def test_answers_are_shown_side_by_side():
         await shows(pilot, "Q&A, round 1")
         await pilot.press("escape")
         await wait_for(pilot, lambda: not isinstance(panel.screen, AnswersDialog))
+
+
+@pytest.mark.parametrize(("answer", "characters"), [("\n" * 12, "[12 "), ("", "[0 "), (" a\n", "")])
+def test_an_answer_of_which_nothing_is_seen_says_so(answer, characters):
+    """As toy weights may give one; two empty boxes would look broken."""
+    assert describe_blank(answer).startswith(characters)
+    assert bool(describe_blank(answer)) == bool(characters)
+    pair = AnswerPair(PromptKey("Code", 1, 0), (0, 1), Answer(answer), Answer(answer))
+    assert all(characters in side.plain for side in render_answers(pair, whole=False))
 
 
 async def test_without_answers_it_says_so():

@@ -16,6 +16,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.answers import AnswerPair, split_at_difference
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.render.playback import describe_blank
 from dflash_tui.tui.widgets.basic import MUTED
 
 # Characters that stay of what both answers begin with, above their first difference.
@@ -99,5 +100,5 @@ def render_answers(pair: AnswerPair, *, whole: bool) -> tuple[Content, Content]:
 
 
 def _render_answer(fold: str, common: str, own: str, answer: Answer, side: int) -> Content:
-    end = "\n[not kept from here on]" if answer.cut else ""
+    end = describe_blank(answer.text) + ("\n[not kept from here on]" if answer.cut else "")
     return Content.assemble((fold, MUTED), common, (own, f"bold {_COLOURS[side]}"), (end, MUTED))

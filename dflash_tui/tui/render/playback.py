@@ -48,6 +48,11 @@ def render_side_title(design: Design, answer: PlayedAnswer, width: int) -> Conte
     return render_arm_name(design, answer.arm, max(8, width - len(boot) - 8)) + Content(boot)
 
 
+def describe_blank(text: str) -> str:
+    """Return that an answer has nothing to be seen, as those of toy weights may; empty for any other."""
+    return "" if text.strip() else f"[{pluralize(len(text), 'character')}, all white space]"
+
+
 def render_text(answer: PlayedAnswer, at: float, width: int, rows: int) -> Content:
     """Return the last rows of what is written of an answer after so many seconds."""
     if answer.text is None:
@@ -55,7 +60,9 @@ def render_text(answer: PlayedAnswer, at: float, width: int, rows: int) -> Conte
     elif at < answer.seconds:
         written = Content.assemble(answer.read_text(at), (_CURSOR, arm_color(answer.arm)))
     else:
-        written = Content.assemble(answer.text.rstrip(), (f"\n{_CUT}" if answer.cut else "", MUTED))
+        written = Content.assemble(
+            answer.text.rstrip(), (describe_blank(answer.text), MUTED), (f"\n{_CUT}" if answer.cut else "", MUTED)
+        )
     return Content("\n").join(written.wrap(max(1, width))[-max(1, rows) :])
 
 
