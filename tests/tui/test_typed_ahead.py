@@ -42,6 +42,17 @@ async def test_what_varies_is_what_was_typed_before_enter(key):
         await wait_for(pilot, lambda: dialog.vary == "n=4,7" and not dialog.typing)
 
 
+async def test_enter_launches_what_the_filter_before_it_found():
+    panel = app({name: a_recipe(name=name) for name in ("a-first", "b-other", "c-found")})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.launch_screen.query_one(OptionList).highlighted == 0)
+        press_at_once(panel, "slash", *"foundx", "backspace", "enter", "enter")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Doctor))
+        assert isinstance(panel.screen, Doctor)
+        assert panel.screen.plan.recipe == "c-found"
+        assert panel.launch_screen.query_one("#filter", Input).value == "found"
+
+
 async def test_enter_launches_what_the_keys_before_it_chose():
     panel = app({name: a_recipe(name=name) for name in ("a", "b", "c")})
     async with panel.run_test(size=(120, 36)) as pilot:

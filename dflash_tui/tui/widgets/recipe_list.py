@@ -40,6 +40,10 @@ class RecipeFilter(Input):
         Binding("enter", "submit", "Keep the filter", tooltip="Back to the list that is filtered"),
     ]
 
+    async def action_submit(self) -> None:
+        """Go back to the list at once: keys that come right behind are for what was filtered."""
+        self.query_ancestor(RecipeList).keep_filter()
+
 
 class RecipeList(Vertical):
     """Shows the recipes that fit the filter, then the pairs of the catalogue; `chosen` is the highlighted one."""
@@ -56,6 +60,7 @@ class RecipeList(Vertical):
         self._moved = self._is_sorted = False
         self._pairs: tuple[object, list[RecipeRow]] = (None, [])
         self._drawn: object = None
+        self._words = ""  # that the list is filtered by
 
     def compose(self) -> ComposeResult:
         yield RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
@@ -180,7 +185,7 @@ class RecipeList(Vertical):
         if not keep:
             self.query_one("#filter", Input).value = ""
             self.query_one("#filter").display = False
-        self.query_one(OptionList).focus()
+        self.screen.set_focus(self.query_one(OptionList))  # at once, for what is typed right behind
         self.screen.refresh_bindings()
 
     @property
@@ -198,7 +203,7 @@ class RecipeList(Vertical):
 
         The one to `highlight` is looked at then, else the first.
         """
-        table = self.query_one(OptionList)
+        table, self._words = self.query_one(OptionList), words
         wanted = words.lower().split()
         shared_catalogue = catalogues.load_catalogue()
         texts = {
@@ -230,13 +235,18 @@ class RecipeList(Vertical):
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:
         message.stop()
-        self._fill(message.value, highlight="" if message.value else self._chosen_name)
-        self.draw()
-        self.post_message(self.Highlighted())
+        self._apply_filter()
 
-    @on(Input.Submitted, "#filter")
-    def _keep_filter(self, message: Input.Submitted) -> None:
-        message.stop()
+    def _apply_filter(self) -> None:
+        words = self.query_one("#filter", Input).value
+        if words != self._words:
+            self._fill(words, highlight="" if words else self._chosen_name)
+            self.draw()
+            self.post_message(self.Highlighted())
+
+    def keep_filter(self) -> None:
+        """Filter by all that was typed, and go back to the list."""
+        self._apply_filter()
         self.close_filter(keep=True)
 
     @on(OptionList.OptionHighlighted)
