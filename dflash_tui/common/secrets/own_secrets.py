@@ -94,6 +94,9 @@ class OwnSecrets:
 
         A half of fewer than `least` characters stays.
         """
+        # Where bytes were cut within a character, what is left of it would keep the half of a value from being known.
+        text = text.lstrip("\ufffd") if start else text
+        text = text.rstrip("\ufffd") if end else text
         text, forms = self.hide(text), [form.lower() for form in self._stands_alone]
         bare = strip_marks(text)
         if bare != text and self._cut_halves(bare, forms, least, start=start, end=end) != bare:

@@ -62,7 +62,7 @@ _TYPED = rf"{_NO_AT}(?:@{_NO_AT}){{0,8}}"
 _PASSWORDS = (
     rf"(:/{{1,3}})(?:[^/\s'\"]|{_QUOTE})+(?=@)",
     rf"(:/{{1,3}})[^/\s:'\"]*:(?!\d{{1,5}}/){_TYPED}(?=@)",
-    rf"()(?<![\w.@:+-])[\w.+-]+:(?!/|\d{{1,5}}/|.?@){_TYPED}(?=@(?!sha\d))",
+    rf"()(?<![\w.@:+-])[\w.+-]++(?:@[\w.+-]++)?:(?!/|\d{{1,5}}/|.?@){_TYPED}(?=@(?!sha\d))",
 )
 # What is a secret by itself: tokens, private keys, addresses with a password or a signature, and headers.
 _FORMS = (

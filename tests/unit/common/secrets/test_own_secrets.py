@@ -228,6 +228,15 @@ def test_no_half_of_a_key_stands_where_a_quoted_character_was_cut(quoted, monkey
         assert secrets.hide_cut(text, start=True) == text
 
 
+@pytest.mark.parametrize("cut", range(5, 17))
+def test_no_half_of_a_value_stands_where_bytes_were_cut_within_a_character(cut, monkeypatch):
+    monkeypatch.setenv("DB_PASS", "päss phröse-Tr0ub4dor")
+    secrets, whole = own_secrets.read_own_secrets(), "päss phröse-Tr0ub4dor".encode()
+    before, after = whole[:cut].decode(errors="replace"), whole[cut:].decode(errors="replace")
+    assert "p" not in secrets.hide_cut(f"it is {before}", end=True)
+    assert "dor" not in secrets.hide_cut(f"{after} it is", start=True)
+
+
 async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
     output = asyncio.StreamReader()
     output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))

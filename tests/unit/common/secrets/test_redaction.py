@@ -197,7 +197,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "https://discord.com/api/webhooks/12345/" + "a1" * 30, "https://x.blob.core.windows.net/c?sv=1&sig=ab%3D",
             "x-api-key=abcdef12", "a=1,my-secret=abcdef12", "https://host/v1?access_token=abcdef12",
             "http://me:s3cr/3t@host", "me:pw@db:5432", "http://me:'s3cr3tpw'@host:4317", 'http://me:s3"cr"3t@host',
-            "me:s3cr/3tpw@host:80", "me:s3c'r3t@host", "x=http://me:\"s3cr3tpw\"@host",
+            "me:s3cr/3tpw@host:80", "me@corp.com:s3cr3tpw@host:80", "me:s3c'r3t@host", "x=http://me:\"s3cr3tpw\"@host",
             "x-api-key: abcdef12", "A: b, password: hunter22",
             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx", "GOCSPX-" + "a1" * 14, "dapi" + "a1" * 16, "glsa_" + "a1" * 20,
             "tskey-auth-" + "kA1" * 8, "doo_v1_" + "a1" * 32, "shpss_" + "a1" * 16, "hvb." + "a1" * 20,
