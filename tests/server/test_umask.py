@@ -218,6 +218,25 @@ def test_a_launch_is_checked_for_caches_and_models_that_all_may_write(place):
     assert list(preflight._check_folder_writers(situated)) == []
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "drafter"])
+def test_a_launch_is_checked_for_caches_and_models_that_a_link_puts_where_all_may_write(tmp_path, name, mode):
+    """Also out of a folder of ours that is closed."""
+    situated = situation("demo-cpu")
+    (tmp_path / "open").mkdir()
+    place = Path(situated.plan.env.get(name) or situated.plan.drafter)
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "open")
+    for folder in (paths.cache_folder(), Path(situated.plan.models_folder)):
+        folder.mkdir(exist_ok=True, parents=True)
+        folder.chmod(mode)
+    assert list(preflight._check_folder_writers(situated)) == []
+    (tmp_path / "open").chmod(0o777)
+    [check] = preflight._check_folder_writers(situated)
+    assert check.level is CheckLevel.FAIL
+    assert any(str(named) in check.finding for named in (place, tmp_path / "open"))
+
+
 def test_what_lies_open_in_a_closed_cache_is_no_matter():
     """As where servers write with a umask of their own; a launch has the check among its others."""
     folder = paths.cache_folder() / "inductor"

@@ -23,6 +23,7 @@ from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import require_named
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
@@ -335,8 +336,17 @@ def _check_folder_writers(situation: Situation) -> Iterator[Check]:
         why = private_files.ownership_problem(folder, top, shareable=True) or private_files.replacement_problem(folder)
         if why:
             yield fail_check("folder", f"{folder} {why}", private_files.suggest_ownership_fix(folder, top))
-        else:
-            yield from _check_open_paths("folder", folder)
+        elif checks := [*_check_open_paths("folder", folder), *_check_links(situation.plan, folder)]:
+            yield checks[0]
+
+
+def _check_links(plan: Plan, folder: Path) -> Iterator[Check]:
+    """Check that what a server uses in a folder of ours does not lie where everybody can replace it, by a link."""
+    closed = None if not folder.is_dir() or folder.stat().st_mode & 0o077 else folder
+    for name in (*plan.env.values(), plan.target, plan.drafter):
+        if name.startswith(f"{folder}/") and (place := private_files.find_replaceable(Path(name), closed)):
+            finding = f"{name} is reached through {place}, which can be written by everybody"
+            yield fail_check("folder", finding, private_files.suggest_ownership_fix(place))
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:
