@@ -120,6 +120,11 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         return sum(share.size or 0 for share in self.shares if share.name != "activations") + (self.kv_needed or 0)
 
     @property
+    def knows_weights(self) -> bool:
+        """Whether the size of the weights is known, and not only what they take at least."""
+        return "weights" not in self.unknown
+
+    @property
     def holds_request(self) -> bool:
         """Whether one request of the longest length fits, as far as that is known."""
         return self.kv_needed is None or self.kv_needed <= self.kv_left
@@ -280,8 +285,8 @@ def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:
     The recipe or the model's name says how many; of a mixture of experts a name may count those of one token alone.
     """
     name, flag = resolved.target.model.rstrip("/").rpartition("/")[2], resolved.flags.get("quantization")
-    bits = [read_bits(text) for text in (resolved.target.quantization, str(flag or resolved.target.quantization))]
-    named, least = _PARAMETERS.search(name), min(map(int, filter(None, bits)), default=0)
+    texts = (resolved.target.quantization, str(flag or ""))
+    named, least = _PARAMETERS.search(name), min((bits for bits in map(read_bits, texts) if bits), default=0)
     billions = resolved.target.parameters_b or (float(named[1]) if named else 0.0)
     if not (billions and least):
         return MemoryShare("weights", None, "unknown")

@@ -201,7 +201,7 @@ def format_memory(fit: MemoryEstimate) -> str:
         short = f"; does not fit: {format_gib(-fit.kv_left)} too little before any KV cache"
     elif not fit.holds_request:
         short = f"; does not fit: {format_gib(fit.kv_left)} are left for the KV cache"
-    elif "weights" in fit.unknown:
+    elif not fit.knows_weights:
         short = "; whether it fits is unknown without the size of the weights"
     return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken{short}"
 

@@ -189,7 +189,7 @@ class LaunchSelection:
                 f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}",
             )
         tight = memory is not None and (
-            "weights" in memory.unknown or (memory.requests is not None and memory.requests < 1)
+            not memory.knows_weights or (memory.requests is not None and memory.requests < 1)
         )
         why = f"{standing.status.value}: {standing.why}"
         marks = {Status.BROKEN: Suitability.NO, Status.EXPERIMENTAL: Suitability.MAYBE}

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 from collections.abc import Collection, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from dflash_tui.common import paths, private_files
@@ -336,8 +337,8 @@ def _check_folder_writers(situation: Situation) -> Iterator[Check]:
         why = private_files.ownership_problem(folder, top, shareable=True) or private_files.replacement_problem(folder)
         if why:
             yield fail_check("folder", f"{folder} {why}", private_files.suggest_ownership_fix(folder, top))
-        elif checks := [*_check_open_paths("folder", folder), *_check_links(situation.plan, folder)]:
-            yield checks[0]
+        else:
+            yield from islice(chain(_check_open_paths("folder", folder), _check_links(situation.plan, folder)), 1)
 
 
 def _check_links(plan: Plan, folder: Path) -> Iterator[Check]:

@@ -57,7 +57,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         return warn_check(
             kind, f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
         )
-    if "weights" in fit.unknown:
+    if not fit.knows_weights:
         finding = f"{budget}; whether it fits is unknown without the size of the weights"
         return warn_check(kind, finding, "the size is known once the hub can be reached")
     room = f"about {format_gib(fit.kv_left)} for the KV cache"

@@ -206,11 +206,10 @@ def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
     drawn: list[tuple[str, str] | str] = []
     for name, size in parts:
         drawn.append(("█" * round(size * scale), _SHARES.get(name, "$foreground 60%")))
-    whole_known = "weights" not in fit.unknown
-    drawn.append(("▒" * round(kv * scale * whole_known), "$series-a"))
+    drawn.append(("▒" * round(kv * scale * fit.knows_weights), "$series-a"))
     used = sum(len(part[0]) for part in drawn)
     drawn.append(("░" * max(0, bar - used), "$border"))
-    left = f"KV cache ▒ {format_gib(fit.kv_left)}" if whole_known else "KV cache —"
+    left = f"KV cache ▒ {format_gib(fit.kv_left)}" if fit.knows_weights else "KV cache —"
     words = [*list_shares(fit), left if fit.kv_left > 0 else "nothing left for the KV cache"]
     need = f"one request of {fit.max_model_len} tokens needs {format_gib(fit.kv_needed)}" if fit.kv_needed else ""
     rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]

@@ -27,7 +27,7 @@ from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
-_UNPUBLISHED = 2  # as a rank of published figures
+_UNPROVEN = 2  # as a rank of published figures
 
 Entry = Recipe | DflashError | CataloguePair
 Entries = dict[str, Entry]
@@ -169,10 +169,10 @@ class RecipeList(Vertical):
         try:
             resolved = self.choice.plan(entry).resolved
         except DflashError:
-            return _SUITS.index(suits), entry.for_cpu, len(_TRIED), _UNPUBLISHED, name
+            return _SUITS.index(suits), entry.for_cpu, len(_TRIED), _UNPROVEN, name
         here = entry.hardware.get(resolved.hardware)
-        unproven = min(map(_rank_figures, here.expected), default=_UNPUBLISHED) if here else _UNPUBLISHED
-        return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), unproven, name
+        gain = min(map(_rank_figures, here.expected), default=_UNPROVEN) if here else _UNPROVEN
+        return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), gain, name
 
     def open_filter(self) -> None:
         """Show the filter and type into it."""
@@ -258,10 +258,10 @@ class RecipeList(Vertical):
 
 
 def _rank_figures(figures: PublishedFigures) -> int:
-    """Return 0 for a speed that is published as faster than without speculation, 1 for another that is not slower."""
+    """Return 0 for a speed above that without speculation, 1 where that is not published, else `_UNPROVEN`."""
     if figures.tok_s is None or figures.baseline_tok_s is None:
-        return _UNPUBLISHED if figures.tok_s is None else 1
-    return 0 if figures.tok_s[0] > figures.baseline_tok_s[1] else _UNPUBLISHED
+        return _UNPROVEN if figures.tok_s is None else 1
+    return 0 if figures.tok_s[0] > figures.baseline_tok_s[1] else _UNPROVEN
 
 
 def _render_rows(recipes: list[RecipeRow], pairs: list[RecipeRow], width: int) -> tuple[Content, list[Content]]:

@@ -29,7 +29,9 @@ def show_catalogue(args: argparse.Namespace) -> int:
         print_status(f"! {error}")
     catalogue, place = catalogues.load_catalogue(), _choose_place(args.gpu, needed=args.fits or args.unknown)
     listed = [pair for pair in catalogue.pairs if args.method in {None, "", pair.method.value}]
-    unknown = [pair for pair in listed if not _fits(catalogue, pair, place) and _may_fit(catalogue, pair)]
+    unknown: list[CataloguePair] = []
+    if args.fits or args.unknown:
+        unknown = [pair for pair in listed if not _fits(catalogue, pair, place) and _may_fit(catalogue, pair)]
     if args.pair:
         pairs = [_find_pair(catalogue, args.pair)]
     elif args.unknown:
