@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, settings
 from textual.pilot import Pilot
 
 from dflash_tui.common.secrets import own_secrets
-from dflash_tui.engines import environments
+from dflash_tui.engines import environments, installation
 from dflash_tui.engines.hub import client as hub_client
 from dflash_tui.experiments import controller, store
+from dflash_tui.machine import gpus
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -121,6 +122,12 @@ def _group(item: pytest.Item) -> str:
 
 
 @pytest.fixture(autouse=True)
+def driver(monkeypatch) -> None:
+    """Let NVML be asked in any case: tests put GPUs behind it on machines without a driver's library."""
+    monkeypatch.setattr(gpus, "has_driver", lambda: True)
+
+
+@pytest.fixture(autouse=True)
 def folders(tmp_path_factory, monkeypatch) -> Path:
     """Point all XDG folders into a temporary one, and drop whatever the caller has set for us."""
     root: Path = tmp_path_factory.mktemp("home")
@@ -188,7 +195,7 @@ def demo_engine(engine_data) -> environments.Engine:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
         spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
-        return asyncio.run(environments.install_engine(spec, engine_folder_for(spec), lambda _event: None))
+        return asyncio.run(installation.install_engine(spec, engine_folder_for(spec), lambda _event: None))
 
 
 @pytest.fixture

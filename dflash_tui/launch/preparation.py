@@ -16,10 +16,10 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.engines import cli_flags, engine_python, failed_measures, inventory, model_inspection
-from dflash_tui.engines import environments as engines
-from dflash_tui.engines.environments import Engine, Report
+from dflash_tui.engines import cli_flags, engine_python, failed_measures, installation, inventory, model_inspection
+from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import download, model_identity, model_lookup
+from dflash_tui.engines.installation import Report
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
@@ -135,7 +135,7 @@ async def _install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engin
         text = f"{engine.distribution} {engine.vllm}, already installed"
         report(Preparing(time.time(), Step.INSTALL, text, 1.0, done=True))
         return engine
-    return await engines.install_engine(spec, folder, report)
+    return await installation.install_engine(spec, folder, report)
 
 
 async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
@@ -175,7 +175,7 @@ async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
         report(Preparing(time.time(), Step.MODELS, "target and drafter, already built", 1.0, done=True))
         return
     private_files.ensure_private_folder(folder.parent)
-    async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
+    async with installation.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
         for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
             shutil.rmtree(leftover, ignore_errors=True)
         began = time.monotonic()

@@ -10,7 +10,7 @@ import yaml
 from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, UsageError
-from dflash_tui.engines import environments, inventory
+from dflash_tui.engines import installation, inventory
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import preparation, recipe_trust
 from dflash_tui.planning import patch_file
@@ -119,7 +119,7 @@ def test_shipped_recipes_are_ours_until_they_are_changed(capsys, monkeypatch):
     async def installed(*_):
         raise EngineError("this far")
 
-    monkeypatch.setattr(environments, "install_engine", installed)
+    monkeypatch.setattr(installation, "install_engine", installed)
     install = ("engine", "install", "gemma-4-31b", "--gpu", "h100")
     assert "this far" in run(capsys, *install)[1]
     shipped = (paths.bundled_folder("recipes") / "gemma-4-31b.yaml").read_text()

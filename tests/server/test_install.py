@@ -14,7 +14,7 @@ import uv
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.engines import environments, uv_process
+from dflash_tui.engines import environments, installation, uv_process
 from dflash_tui.events import Preparing
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -42,14 +42,14 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     """The marker names every package; installing again does nothing and says so."""
     folder = engine_folder_for(spec)
     told: list[Preparing] = []
-    made = asyncio.run(environments.install_engine(spec, folder, told.append))
+    made = asyncio.run(installation.install_engine(spec, folder, told.append))
     assert "iniconfig==2.1.0" in made.packages
     assert made.python.exists()
     assert told[-1].done
     (installed,) = [event.text for event in told if event.text.startswith("Installed")]
     assert re.findall(r"(\d+) package", told[-1].text) == re.findall(r"(\d+) package", installed) == ["1"]
     assert environments.find_engine(folder) == made
-    assert asyncio.run(environments.install_engine(spec, folder, quiet)) == made
+    assert asyncio.run(installation.install_engine(spec, folder, quiet)) == made
     # The alias under which vLLM looks itself up belongs to a stand-in only.
     metadata = next(made.site_packages.glob("vllm-*.dist-info/METADATA")).read_text()
     assert "Name: vllm\n" in metadata
@@ -74,7 +74,7 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     """The advice fits the failure."""
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(environments.install_engine(wrong, engine_folder_for(wrong), quiet))
+        asyncio.run(installation.install_engine(wrong, engine_folder_for(wrong), quiet))
     assert "correct the recipe" in caught.value.hint
     assert not engine_folder_for(wrong).exists()
 
@@ -83,7 +83,7 @@ def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
-        asyncio.run(environments.install_engine(huge, engine_folder_for(huge), quiet))
+        asyncio.run(installation.install_engine(huge, engine_folder_for(huge), quiet))
     assert "free" in caught.value.evidence
     assert not engine_folder_for(huge).exists()
 
@@ -95,7 +95,7 @@ def test_what_a_killed_install_left_is_not_an_engine(spec):
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "half").write_text("made")
     assert environments.find_engine(folder) is None
-    asyncio.run(environments.install_engine(spec, folder, quiet))
+    asyncio.run(installation.install_engine(spec, folder, quiet))
     assert environments.find_engine(folder) is not None
     assert not (folder / "half").exists()
 
@@ -104,7 +104,7 @@ def test_a_cancelled_install_leaves_nothing(spec):
     """Ctrl-C while uv works ends uv and removes the folder."""
 
     async def cancel_early() -> None:
-        task = asyncio.create_task(environments.install_engine(spec, engine_folder_for(spec), quiet))
+        task = asyncio.create_task(installation.install_engine(spec, engine_folder_for(spec), quiet))
         while not engine_folder_for(spec).exists():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -120,7 +120,7 @@ def test_two_installs_wait_for_each_other(spec):
 
     async def both() -> list[environments.Engine]:
         folder = engine_folder_for(spec)
-        return list(await asyncio.gather(*(environments.install_engine(spec, folder, quiet) for _ in range(2))))
+        return list(await asyncio.gather(*(installation.install_engine(spec, folder, quiet) for _ in range(2))))
 
     first, second = asyncio.run(both())
     assert first == second

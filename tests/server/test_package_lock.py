@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, RecipeError
-from dflash_tui.engines import environments, inventory, package_lock
+from dflash_tui.engines import installation, inventory, package_lock
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
 from dflash_tui.planning.plan_builder import engine_folder_for
@@ -45,7 +45,7 @@ def install(spec: EngineSpec) -> Engine:
     def ignore(_event: Preparing) -> None:
         """Take no notice."""
 
-    return asyncio.run(environments.install_engine(spec, engine_folder_for(spec), ignore))
+    return asyncio.run(installation.install_engine(spec, engine_folder_for(spec), ignore))
 
 
 def module(engine: Engine) -> str:

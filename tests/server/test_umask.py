@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.engines import environments, inventory
+from dflash_tui.engines import environments, installation, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, transaction
 from dflash_tui.events import Preparing
@@ -98,7 +98,7 @@ def test_after_commands_nothing_in_a_fresh_home_is_for_others(wheels, tmp_path, 
 def test_models_engines_patches_and_records_are_private_by_themselves(open_umask, wheels, tmp_path):
     """The folders that we make, and the files that we write, whoever calls."""
     spec = EngineSpec(vllm="1.0.0", packages=(f"{tiny_wheels.NAME}==1.0",), stands_in=tiny_wheels.NAME)
-    engine = asyncio.run(environments.install_engine(spec, engine_folder_for(spec), ignore))
+    engine = asyncio.run(installation.install_engine(spec, engine_folder_for(spec), ignore))
     script = tmp_path / "build.py"
     script.write_text("import sys\nopen(sys.argv[1] + '/weights', 'w').write('made')\n")
     built = replace(a_plan(), build_script=str(script), models_folder=str(paths.models_folder() / "mine-1"))
@@ -188,7 +188,7 @@ def test_an_engine_that_all_may_write_is_named_and_not_used(own_engine, capsys, 
     with pytest.raises(UsageError, match="by everybody"):
         inventory.find_engine_by_name(folder.name)
     with pytest.raises(EngineError, match="by everybody") as caught:
-        asyncio.run(environments.install_engine(EngineSpec(vllm="0.32.0"), folder, ignore))
+        asyncio.run(installation.install_engine(EngineSpec(vllm="0.32.0"), folder, ignore))
     assert "chmod -R go-w" in caught.value.hint
     assert inventory.list_leftovers() == []
     subprocess.run(["chmod", "-R", "go-w", str(paths.data_folder())], check=True)

@@ -20,8 +20,7 @@ from dflash_tui.cli.trust import confirm_patch_trust, confirm_trust
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines import environments as engines
-from dflash_tui.engines import inventory
+from dflash_tui.engines import installation, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patcher, status, transaction
 from dflash_tui.launch.planner import plan_launch_here
@@ -89,7 +88,7 @@ def install(args: argparse.Namespace) -> int:
 
 async def _install(spec: EngineSpec, folder: Path, *, as_json: bool) -> Engine:
     with cancelled_by_signals():
-        return await engines.install_engine(spec, folder, PreparingLines(as_json=as_json))
+        return await installation.install_engine(spec, folder, PreparingLines(as_json=as_json))
 
 
 def inspect(args: argparse.Namespace) -> int:
