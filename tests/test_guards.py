@@ -75,6 +75,7 @@ DEFERRED_IMPORTS = {
     ("cli.commands.server.servers", "machine.processes"): NO_PSUTIL,
     ("runs.registry", "machine.processes"): NO_PSUTIL,
     ("runs.server_process", "machine.processes"): NO_PSUTIL,
+    ("machine.system", "psutil"): NO_PSUTIL,
     ("machine.nvml", "psutil"): "psutil takes 10 ms, which is spared who has no GPU",
     ("cli.main", "logging"): QUICK_HELP,
     ("cli.commands.server.chat", "readline"): "a Python may lack it, and it acts on the terminal",

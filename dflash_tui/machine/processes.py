@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine.process_identity import read_process_identity
 
 
@@ -68,6 +69,19 @@ def find_listening_port(process: psutil.Process) -> int | None:
     except psutil.Error:
         return None
     return min((s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN), default=None)
+
+
+def find_port_listener(port: int) -> str:
+    """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return "a process of another user"
+                return f"{clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+    except (psutil.Error, OSError):
+        return ""
+    return ""
 
 
 def is_running(process: psutil.Process) -> bool:

@@ -1,4 +1,4 @@
-"""What Linux says of this machine: memory, swap, disks, power, compilers, orphaned engines. Each answer may be unknown.
+"""What Linux says of this machine: memory, swap, disks, power, compilers. Each answer may be unknown.
 
 `root` stands for `/`, so that a recorded machine can be read as well.
 """
@@ -14,19 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from dflash_tui.common import paths
-from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine import process_identity, processes
 
 _ROOT = Path("/")
 _PROBE_BYTES = 256 << 20
 _PROBE_SECONDS = 3.0
 _CHUNK = 4 << 20
-# How vLLM names the processes that a server starts, by setproctitle; the kernel keeps 15 letters of that. The server
-# itself is VLLM::APIServer at most.
-_STARTED = ("VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoordin")
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|sshfs|ceph|lustre")
 
 
@@ -38,19 +31,6 @@ class SystemMemory(NamedTuple):
     cached: int
     swap_total: int
     swap_used: int
-
-
-class Orphan(NamedTuple):
-    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children.
-
-    `born` is its identity (see `processes`), `port` one on which it listens: a forked engine has its server's socket.
-    """
-
-    pid: int
-    name: str
-    resident: int
-    born: str = ""
-    port: int | None = None
 
 
 class Disk(NamedTuple):
@@ -70,31 +50,6 @@ def read_system_memory(root: Path = _ROOT) -> SystemMemory:
     total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
     swap = fields.get("SwapTotal", 0)
     return SystemMemory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
-
-
-def find_orphans() -> list[Orphan]:
-    """Return vLLM's engine and worker processes that outlived who started them.
-
-    Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
-    init) adopts the process, and that is in a session of its own.
-    """
-    orphans = []
-    for process in psutil.process_iter():
-        try:
-            title = (process.cmdline() or [""])[0]
-            if title.startswith(_STARTED) and _adopted(process):
-                family = (process, *process.children(recursive=True))
-                born, port = process_identity.read_process_identity(process.pid), processes.find_listening_port(process)
-                memory = processes.measure_resident_memory(family)
-                orphans.append(Orphan(process.pid, title.strip(), memory, born, port))
-        except (psutil.Error, OSError):
-            continue
-    return orphans
-
-
-def _adopted(process: psutil.Process) -> bool:
-    parent = process.parent()
-    return parent is None or os.getsid(parent.pid) != os.getsid(process.pid)
 
 
 def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
@@ -119,6 +74,8 @@ def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
 
 def _mount(folder: Path) -> tuple[str, str]:
     """Return what is mounted where `folder` lies, and its kind of file system; empty strings without."""
+    import psutil
+
     mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
     nearest = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     return (nearest.device, nearest.fstype) if nearest else ("", "")
@@ -188,16 +145,3 @@ def find_nvcc() -> str | None:
     """Return the CUDA compiler, in the path or where CUDA is usually put, or None."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
-
-
-def find_port_listener(port: int) -> str:
-    """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-                if connection.pid is None:
-                    return "a process of another user"
-                return f"{clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
-    except (psutil.Error, OSError):
-        return ""
-    return ""

@@ -14,7 +14,7 @@ from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import OBSERVER_SOURCE, ClockSet, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
-from dflash_tui.machine import clock, processes, system
+from dflash_tui.machine import clock, processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
@@ -168,7 +168,7 @@ class _Recorder:
         """Record that another program listens on the port: our server, which has bound it at most, never will."""
         port = self._run.plan.port
         if time.monotonic() < self._port_conflict_at or not (
-            holder := await asyncio.to_thread(system.find_port_listener, port)
+            holder := await asyncio.to_thread(processes.find_port_listener, port)
         ):
             return
         if await asyncio.to_thread(processes.is_listening_on, self._sampler.members, port):  # since this moment

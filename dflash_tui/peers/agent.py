@@ -32,6 +32,7 @@ from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
+from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.monitoring import gpu_load, sampler
 from dflash_tui.peers import host_parity, lease, messages
 from dflash_tui.peers.copies import receiver
@@ -290,7 +291,7 @@ async def _remove_caches(command: RemoveCaches) -> Done:
 
 
 async def _list_orphans(command: ListOrphans) -> OrphansListed:
-    orphans = await asyncio.to_thread(system.find_orphans)
+    orphans = await asyncio.to_thread(find_orphans)
     return OrphansListed(
         command.id,
         tuple(

@@ -24,7 +24,8 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import clock, process_environment, process_identity, processes, system
+from dflash_tui.machine import clock, process_environment, process_identity, processes
+from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.runs import registry, reservation, run_files, server_process
@@ -266,7 +267,7 @@ def port_owner(port: int) -> str:
         for run in registry.list_runs()
         if run.plan.port == port and server_process.is_alive(run)
     ]
-    owner, listener = next(iter([*ours, *reserved]), ""), system.find_port_listener(port)
+    owner, listener = next(iter([*ours, *reserved]), ""), processes.find_port_listener(port)
     return owner or _describe_leftover(port, someone_listens=bool(listener)) or listener or "another program"
 
 
@@ -289,7 +290,7 @@ def _describe_leftover(port: int, *, someone_listens: bool) -> str:
 
     A forked engine has the socket of its server, which may not have come to listen.
     """
-    for orphan in system.find_orphans():
+    for orphan in find_orphans():
         if someone_listens and orphan.port != port:
             continue
         for run in registry.list_runs():

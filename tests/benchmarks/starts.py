@@ -34,8 +34,8 @@ from dflash_tui.benchmark.stats import LEVEL, student_t_quantile
 from dflash_tui.engines import inventory, model_inspection
 from dflash_tui.engines.patching import patcher
 from dflash_tui.launch import planner
-from dflash_tui.machine import system
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.monitoring import observer
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
@@ -170,7 +170,7 @@ async def _end(run: Run, way: str) -> str:
     os.kill(run.pid, signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
     deadline = time.monotonic() + 30
     while server_process.list_processes(run) and time.monotonic() < deadline:
-        if way == "SIGKILL" and not server_process.is_alive(run) and system.find_orphans():
+        if way == "SIGKILL" and not server_process.is_alive(run) and find_orphans():
             break
         await asyncio.sleep(0.1)
     if not server_process.list_processes(run):

@@ -7,8 +7,9 @@ import subprocess
 import psutil
 import pytest
 
+from dflash_tui.cli.commands.server import orphans as orphans_command
 from dflash_tui.cli.main import main
-from dflash_tui.machine import system
+from dflash_tui.machine.orphans import Orphan, find_orphans
 from tests.support.waiting import wait_until
 
 MIB = 1 << 20
@@ -19,8 +20,8 @@ def end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def lost() -> dict[int, system.Orphan]:
-    return {orphan.pid: orphan for orphan in system.find_orphans()}
+def lost() -> dict[int, Orphan]:
+    return {orphan.pid: orphan for orphan in find_orphans()}
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", "VLLM::EngineCore_DP1", "VLLM::Worker_TP0", "VLLM::EngineCor"])
@@ -58,6 +59,6 @@ def test_an_orphan_that_has_ended_by_itself_is_no_error(monkeypatch, capsys):
     """Between the moment in which it was found and that in which it would be stopped."""
     gone = subprocess.Popen(["true"])
     gone.wait()
-    monkeypatch.setattr(system, "find_orphans", lambda: [system.Orphan(gone.pid, "VLLM::EngineCore", MIB, "boot:1")])
+    monkeypatch.setattr(orphans_command, "find_orphans", lambda: [Orphan(gone.pid, "VLLM::EngineCore", MIB, "boot:1")])
     assert main(["orphans", str(gone.pid), "--yes"]) == 0
     assert str(gone.pid) in capsys.readouterr().err

@@ -9,6 +9,7 @@ import msgspec
 from dflash_tui.common.formatting import GIB, format_gib, format_number
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
 from dflash_tui.machine import system
+from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
@@ -153,7 +154,7 @@ def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator
 
 
 def _check_orphans() -> Iterator[Check]:
-    orphans = system.find_orphans()
+    orphans = find_orphans()
     if not orphans:
         yield pass_check("orphans", "no engine process outlived its server")
     for orphan in orphans:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dflash_tui.machine import system
+from dflash_tui.machine import processes, system
 from dflash_tui.machine.system import Disk, SystemMemory
 from tests.support.waiting import wait_until
 
@@ -191,11 +191,11 @@ def test_who_holds_a_port():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        assert system.find_port_listener(port) == ""
+        assert processes.find_port_listener(port) == ""
         listening.listen()
-        assert system.find_port_listener(port) == f"{psutil.Process().name()} (pid {os.getpid()})"
+        assert processes.find_port_listener(port) == f"{psutil.Process().name()} (pid {os.getpid()})"
         with socket.create_connection(("127.0.0.1", port)) as client:
-            assert system.find_port_listener(client.getsockname()[1]) == ""
+            assert processes.find_port_listener(client.getsockname()[1]) == ""
 
 
 def test_compilers(tmp_path, monkeypatch):

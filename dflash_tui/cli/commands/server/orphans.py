@@ -13,8 +13,8 @@ from dflash_tui.cli.console import ask_yes, print_data, print_status, print_tabl
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_gib
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine import process_identity, processes, system
-from dflash_tui.machine.system import Orphan
+from dflash_tui.machine import process_identity, processes
+from dflash_tui.machine.orphans import Orphan, find_orphans
 from dflash_tui.peers.connection import open_connection
 from dflash_tui.peers.messages import ListOrphans, OrphansListed
 
@@ -28,7 +28,7 @@ def orphans(args: argparse.Namespace) -> int:
         raise UsageError(
             "--peer HOST only lists processes", hint=f"ssh {clean_line(args.peer)} dflash-tui orphans {args.pid}"
         )
-    orphan_list = asyncio.run(_list_far_orphans(args.peer)) if args.peer else system.find_orphans()
+    orphan_list = asyncio.run(_list_far_orphans(args.peer)) if args.peer else find_orphans()
     if args.pid is not None:
         return _end_orphan(args.pid, orphan_list, sure=args.yes)
     if args.json:

@@ -10,7 +10,7 @@ from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch import restart_policy, shutdown
-from dflash_tui.machine import system
+from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.peers import keeper
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
@@ -37,7 +37,7 @@ def stop(args: argparse.Namespace) -> int:
 
 def _describe_none() -> str:
     """Return that no server runs, and what is left of those that were killed, which no `stop` knows."""
-    if orphans := system.find_orphans():
+    if orphans := find_orphans():
         return f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui orphans"
     return "no server runs"
 
