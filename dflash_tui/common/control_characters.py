@@ -40,6 +40,8 @@ def strip_control_characters(text: str) -> str:
 
 def strip_lines(text: str) -> str:
     """Return `text` with each of its lines as `strip_control_characters` has it."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
     return "\n".join(map(strip_control_characters, text.split("\n")))
 
 

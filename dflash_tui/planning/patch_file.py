@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +19,7 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.text_cache import TextCache
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
@@ -163,6 +164,7 @@ def is_shipped(patch: Patch) -> bool:
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
     usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
+    _load_cache().save()
     return list(usable.values()), broken
 
 
@@ -196,9 +198,22 @@ def _load_file(path: Path) -> Patch:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
-    patch = yaml_loader.load_yaml(path, Patch)
+    yaml_loader.refuse_untrusted_file(path)
+    text = yaml_loader.read_yaml_text(path)
+    patch = _load_cache().find(text)
+    if patch is None:
+        patch = _read_text(path, text)
+        _load_cache().keep(text, patch)
     if patch.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
+    _refuse_secrets(path, "by_key", "speculation", patch.by_key.speculation if patch.by_key else {})
+    _refuse_secrets(path, "without_patch", "env", patch.without_patch.env if patch.without_patch else {})
+    return msgspec.structs.replace(patch, name=path.stem)
+
+
+def _read_text(path: Path, text: str) -> Patch:
+    """Return the patch that the text of a file says."""
+    patch = yaml_loader.convert_yaml(path, text, Patch)
     ranges: dict[tuple[str, ...], str] = {("versions",): patch.versions}
     if patch.by_key:
         ranges["by_key", "versions"] = patch.by_key.versions
@@ -211,13 +226,16 @@ def _read(path: Path, _changed: int) -> Patch:
         raise yaml_loader.build_file_error(path, ["files"], "the same file twice")
     if sum(len(file.edits) for file in patch.files) > _MOST_EDITS:
         raise yaml_loader.build_file_error(path, ["files"], f"more than {_MOST_EDITS} edits")
-    _refuse_secrets(path, "by_key", "speculation", patch.by_key.speculation if patch.by_key else {})
-    _refuse_secrets(path, "without_patch", "env", patch.without_patch.env if patch.without_patch else {})
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:
                 raise yaml_loader.build_file_error(path, ["files", index, "edits", number], "old and new are the same")
-    return msgspec.structs.replace(patch, name=path.stem)
+    return patch
+
+
+@cache
+def _load_cache() -> TextCache[Patch]:
+    return TextCache.load("patches", Patch)
 
 
 def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:

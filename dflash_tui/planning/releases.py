@@ -6,8 +6,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common import paths
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.planning.text_cache import load_table
 
 _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
@@ -46,4 +47,4 @@ register_type(_Table)
 @cache
 def load_releases() -> dict[str, Release]:
     """Return the releases by version, oldest first."""
-    return yaml_loader.load_yaml(_FILE, _Table).releases
+    return load_table(_FILE, _Table).releases

@@ -6,6 +6,8 @@ import gc
 from collections.abc import Callable
 from importlib import import_module
 
+from dflash_tui.planning import patch_file
+
 # Each is imported where it opens something, too; this way a key press waits for none, and none is read from an
 # installation that was upgraded meanwhile.
 _LATER = (
@@ -33,6 +35,8 @@ _LATER = (
 def import_later(is_cancelled: Callable[[], bool]) -> None:
     """Import the modules one by one, until `is_cancelled`; what there is by then is never collected, the rest is.
 
+    All patches are read for the next start, which is told by their text what each of them says.
+
     To look through it again and again took a twentieth of the time until the first frame, and would delay any key press
     by 40 ms.
     """
@@ -40,5 +44,6 @@ def import_later(is_cancelled: Callable[[], bool]) -> None:
         if is_cancelled():
             return
         import_module(f"dflash_tui.{name}")
+    patch_file.load_all_patches()
     gc.freeze()
     gc.enable()

@@ -5,9 +5,10 @@ from functools import cache
 
 import msgspec
 
-from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common import paths
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.planning.text_cache import load_table
 
 FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
 _MOST_EXPLAINED = 10
@@ -32,7 +33,7 @@ register_type(_Table)
 @cache
 def list_flags(vllm: str) -> frozenset[str]:
     """Return the names of a release's flags, without dashes; empty for a release that the table does not have."""
-    table = yaml_loader.load_yaml(FILE, _Table).releases
+    table = load_table(FILE, _Table).releases
     if vllm not in table:
         return frozenset()
     flags: set[str] = set()

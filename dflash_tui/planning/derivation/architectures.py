@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common import paths
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.text_cache import load_table
 
 _FILE = paths.PACKAGE_ROOT / "architectures.yaml"
 
@@ -58,4 +59,4 @@ register_type(ArchitectureTable)
 @cache
 def load_architectures() -> ArchitectureTable:
     """Return the table that is shipped."""
-    return yaml_loader.load_yaml(_FILE, ArchitectureTable)
+    return load_table(_FILE, ArchitectureTable)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Recipe, iterate_layers
-from dflash_tui.planning.recipes.recipe_cache import RecipeCache
 from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
+from dflash_tui.planning.text_cache import TextCache
 
 # What is written for people, at whatever depth.
 _PROSE = frozenset({"title", "why", "note", "warnings", "differs", "synthetic"})
@@ -30,8 +32,10 @@ def is_recipe_name(name: str) -> bool:
     return re.fullmatch(r"\w[\w.-]{0,63}", name, re.ASCII) is not None
 
 
-def load_recipe(path: Path, cache: RecipeCache | None = None) -> Recipe:
-    """Return the recipe in the file; its name is the file's. A `cache` may know the text already.
+def load_recipe(
+    path: Path, cache: TextCache[Recipe] | None = None, patches: Callable[[], Collection[str]] = paths.list_patch_files
+) -> Recipe:
+    """Return the recipe in the file; its name is the file's. A `cache` may know the text, `patches` what there are.
 
     Raises:
         RecipeError: with `file:line: key: what was expected`.
@@ -58,9 +62,8 @@ def load_recipe(path: Path, cache: RecipeCache | None = None) -> Recipe:
         for steps, layer in iterate_layers(recipe)
         for index, name in enumerate(layer.patches)
     ]
-    patches = paths.list_patch_files() if named else {}
     for place, name in named:
-        if name not in patches:
+        if name not in patches():
             raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
     clean = strip_lines(text)
     if own_secrets().hide(clean) != clean:
@@ -125,8 +128,8 @@ def list_recipe_files() -> dict[str, Path]:
 
 def load_all_recipes() -> tuple[dict[str, Recipe], dict[str, str]]:
     """Return all valid recipes by name, and for each other one why its file is not valid: name -> reason."""
-    cache = RecipeCache.load()
-    recipes_and_errors = load_each(list_recipe_files(), partial(load_recipe, cache=cache))
+    cache, patches = TextCache.load("recipes", Recipe), functools.cache(paths.list_patch_files)
+    recipes_and_errors = load_each(list_recipe_files(), partial(load_recipe, cache=cache, patches=patches))
     cache.save()
     return recipes_and_errors
 

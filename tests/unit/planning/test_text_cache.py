@@ -1,12 +1,17 @@
-"""Recipes that were read before: the same ones come back, and nothing that a stale or foreign file says."""
+"""Recipes and patches that were read before: the same ones come back, and nothing that a stale or foreign file says."""
+
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.planning.recipes import recipe_cache, recipe_checks, recipe_loader
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.recipes import recipe_checks, recipe_loader
 
 CACHE = "recipes.msgpack"
+Patches = tuple[list[Patch], dict[str, str]]
 
 
 @pytest.fixture
@@ -95,8 +100,8 @@ def test_a_link_is_not_followed(parsed):
 
 def test_what_another_program_wrote_is_not_believed(parsed):
     file = paths.cache_folder() / CACHE
-    stored = recipe_cache._DECODER.decode(file.read_bytes())
-    file.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(stored, program="0.0.0 other")))
+    stored = msgspec.msgpack.decode(file.read_bytes())
+    file.write_bytes(msgspec.msgpack.encode(stored | {"program": "0.0.0 other"}))
     recipe_loader.load_all_recipes()
     assert parsed
 
@@ -105,3 +110,59 @@ def test_a_folder_that_takes_no_file_is_no_error(folders):
     paths.cache_folder().parent.mkdir(parents=True, exist_ok=True)
     paths.cache_folder().write_text("not a folder")
     assert "demo-cpu" in recipe_loader.load_all_recipes()[0]
+
+
+@pytest.fixture
+def read_anew(folders, monkeypatch) -> Iterator[Callable[[], tuple[Patches, list[str]]]]:
+    """Read all patches as a new process does; it returns them and the names of those that were read as YAML."""
+    read, names = patch_file._read_text, list[str]()
+
+    def note(path, text):
+        names.append(path.stem)
+        return read(path, text)
+
+    monkeypatch.setattr(patch_file, "_read_text", note)
+
+    def load() -> tuple[Patches, list[str]]:
+        names.clear()
+        patch_file._read.cache_clear()
+        patch_file._load_cache.cache_clear()
+        return patch_file.load_all_patches(), [*names]
+
+    load()
+    yield load
+    patch_file._read.cache_clear()
+    patch_file._load_cache.cache_clear()
+
+
+def test_patches_come_back_as_they_were_read(read_anew):
+    (usable, broken), as_yaml = read_anew()
+    assert (as_yaml, broken) == ([], {})
+    fresh = {name: patch_file._read_text(path, path.read_text()) for name, path in paths.list_patch_files().items()}
+    assert {patch.name: patch for patch in usable} == {
+        name: msgspec.structs.replace(patch, name=name) for name, patch in fresh.items()
+    }
+
+
+def test_a_patch_that_changed_is_read_again(read_anew):
+    source = paths.bundled_folder("patches") / "cpu-fork.yaml"
+    own = paths.user_patches_folder() / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    for title in ("One", "Another"):
+        text = source.read_text()
+        own.write_text(text.replace("title: ", f"title: {title} ", 1))
+        (usable, _), as_yaml = read_anew()
+        assert as_yaml == ["mine"]
+        assert next(patch for patch in usable if patch.name == "mine").title.startswith(title)
+    assert read_anew()[1] == []
+
+
+def test_a_patch_that_names_itself_otherwise_is_refused_though_its_text_is_known(read_anew):
+    source = paths.bundled_folder("patches") / "cpu-fork.yaml"
+    own = paths.user_patches_folder() / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(source.read_text() + "\nname: mine\n")
+    assert read_anew()[0][1] == {}
+    own.rename(own.with_name("yours.yaml"))
+    (_, broken), as_yaml = read_anew()
+    assert ([*broken], as_yaml) == (["yours"], [])
