@@ -34,6 +34,7 @@ NO_LOG = "what reads logs takes 30 ms, which is spared where no server runs"
 FIRST_PAINT = "the first paint is spared it; `tui.later_imports` imports it soon after"
 FEW_INSTALL = "few install anything on another host, and what builds a wheel takes 10 ms"
 NO_VERSIONS = "packaging takes 2 ms, which is spared who compares no releases"
+NO_ARGUMENTS = "argparse takes 5 ms, which is spared who opens the panel alone"
 NO_YAML = "PyYAML takes 12 ms, which is spared who reads no YAML"
 DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
@@ -44,6 +45,8 @@ DEFERRED_IMPORTS = {
         "argparse_manpage.manpage",
     ): "an extra, as it is published as source only",
     ("cli.main", "cli.console"): QUICK_HELP,
+    ("cli.main", "cli.command_parser"): NO_ARGUMENTS,
+    ("cli.main", "cli.parser"): NO_ARGUMENTS,
     ("tui.host_surveys", "peers.program_install"): FEW_INSTALL,
     ("tui.host_surveys", "tui.dialogs.program"): FEW_INSTALL,
     ("cli.main", "cli.commands.server.far_host"): QUICK_HELP,
@@ -157,7 +160,10 @@ def test_nothing_below_the_panel_imports_it():
 
 def test_help_and_version_import_nothing_heavy():
     """`--version` is answered before anything but argparse is loaded."""
-    code = "import sys\nfrom dflash_tui.cli.main import build_parser\nbuild_parser()\nprint(*sorted(sys.modules))"
+    code = (
+        "import sys\nfrom dflash_tui.cli import main\nfrom dflash_tui.cli.parser import build_parser\n"
+        "build_parser()\nprint(*sorted(sys.modules))"
+    )
     roots = {name.partition(".")[0] for name in modules(code)}
     assert not roots & {"msgspec", "httpx", "yaml", "psutil", "textual", "asyncio", "pynvml", "uv"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import io
 import os
@@ -11,14 +10,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from dflash_tui.cli.command_parser import order_words
-from dflash_tui.cli.parser import COMMANDS, build_parser
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.private_files import tighten_umask
 from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.common.terminal import has_terminal
+
+if TYPE_CHECKING:  # the panel alone parses nothing
+    import argparse
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -62,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _make_streams_safe()
     tighten_umask()
     read_own_secrets()
-    words = order_words(sys.argv[1:] if argv is None else argv, COMMANDS)
+    words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:
-        args = build_parser(words[0] if words else "").parse_args(words)
-        as_json = args.json
-        return _dispatch(args)
+        args = _parse_words(words) if words else None
+        as_json = args is not None and args.json
+        return _dispatch(args) if args else _open_panel(as_json=False)
     except DflashError as error:
         return _report_error(error, as_json=as_json)
     except KeyboardInterrupt:
@@ -83,6 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A full disk, a folder that is not ours or may only be read.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=as_json)
+
+
+def _parse_words(words: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says; the panel alone does without a parser.
+
+    Raises:
+        UsageError: it is none of ours.
+    """
+    from dflash_tui.cli.command_parser import order_words
+    from dflash_tui.cli.parser import COMMANDS, build_parser
+
+    words = order_words(words, COMMANDS)
+    return build_parser(words[0] if words else "").parse_args(words)
 
 
 @contextmanager
@@ -151,9 +165,13 @@ def _dispatch(args: argparse.Namespace) -> int:
         gc.enable()
         with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
             return handler(args)
+    return _open_panel(as_json=args.json)
+
+
+def _open_panel(*, as_json: bool) -> int:
     if not has_terminal():
         hint = "without one: dflash-tui up RECIPE --bench, dflash-tui attach; dflash-tui --help lists all commands"
-        return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=args.json)
+        return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=as_json)
     from dflash_tui.cli.commands.server import panel
 
     return panel.panel()
