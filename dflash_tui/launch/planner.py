@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,22 +14,21 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines import failed_measures, inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import status
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import memory
+from dflash_tui.planning import cuda_graphs, memory, methods
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.plan_builder import build_plan, engine_folder_for
+from dflash_tui.planning.plan import Plan, PlannedModel
+from dflash_tui.planning.plan_builder import build_plan, engine_folder_for, list_models
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Mode, Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
@@ -55,6 +55,34 @@ class PlannedLaunch(NamedTuple):
     """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
     cache: ArmCache | None = None
     """The caches that an arm of an experiment has for itself; None for any other launch."""
+
+
+class LaunchOutline(NamedTuple):
+    """What tells how a launch suits the machine, without its command."""
+
+    resolved: ResolvedRecipe
+    """The recipe for this hardware, with what the user changed."""
+    tokens: int
+    """How many tokens are drafted per step."""
+    memory: MemoryEstimate | None
+    """The memory that it needs, as that of a `PlannedLaunch`; None without a GPU to hold it against."""
+
+
+def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: LocalModels) -> LaunchOutline:
+    """Return what a launch of a recipe comes to for which nothing but a GPU was chosen, for a third of a plan's time.
+
+    Raises:
+        UsageError: as `plan_launch` does.
+    """
+    resolved, cards = _choose_gpus(gpu, recipe, probe, partial(resolution.resolve_recipe, recipe), 1)
+    check_cluster(resolved, count_gpus_needed(resolved.flags))
+    tokens = resolved.num_speculative_tokens
+    methods.check_release(resolved.method if tokens else Method.NONE, resolved.engine.vllm)
+    cuda_graphs.apply_mode(resolved, resolved.mode, tokens)
+    if not cards:
+        return LaunchOutline(resolved, tokens, None)
+    available = _pick_models(list_models(resolved, tokens), models)
+    return LaunchOutline(resolved, tokens, _estimate_memory(resolved, resolved.mode, tokens, cards, available))
 
 
 def plan_launch(
@@ -117,14 +145,16 @@ def plan_launch(
         gpus=[(card.index, card.uuid) for card in cards],
         engine=Path(engine.folder) if engine else None,
         patchable=engine is None or engine.patchable,
-        judged=status.judge_by_source(resolved.patches, engine, resolved.hardware) if engine else {},
+        judged=_judge_patches(resolved, engine) if engine else {},
         request=request,
         conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
         cluster=cluster,
         rank=rank,
         folders=folders,
     )
-    return PlannedLaunch(resolved, plan, cards, _estimate_memory(resolved, plan, cards, models or {}))
+    tokens = plan.num_speculative_tokens
+    estimate = _estimate_memory(resolved, plan.mode, tokens, cards, _pick_models(plan.models, models or {}))
+    return PlannedLaunch(resolved, plan, cards, estimate)
 
 
 def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedRecipe:
@@ -177,8 +207,10 @@ def plan_launch_here(
     planned = plan_launch(
         request, probe_for(recipe), recipe=recipe, port=port, cluster=cluster, rank=rank, folders=folders
     )
-    models = find_local_models(planned.plan)
-    return planned._replace(memory=_estimate_memory(planned.resolved, planned.plan, planned.gpus, models))
+    plan, models = planned.plan, find_local_models(planned.plan)
+    tokens = plan.num_speculative_tokens
+    estimate = _estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, _pick_models(plan.models, models))
+    return planned._replace(memory=estimate)
 
 
 def probe_for(recipe: Recipe) -> GpuProbe:
@@ -188,6 +220,8 @@ def probe_for(recipe: Recipe) -> GpuProbe:
 
 def probe_launchable_gpus() -> GpuProbe:
     """Return the GPUs that are visible here, each with who else is about to use it."""
+    if not gpus.has_driver():
+        return GpuProbe(why_none=gpus.NO_DRIVER)
     from dflash_tui.machine import nvml
 
     probe = nvml.probe_visible_gpus()
@@ -212,17 +246,27 @@ def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
 
 
 def _estimate_memory(
-    resolved: ResolvedRecipe, plan: Plan, cards: tuple[Gpu, ...], models: LocalModels
+    resolved: ResolvedRecipe,
+    mode: Mode,
+    tokens: int,
+    cards: tuple[Gpu, ...],
+    models: Sequence[LocalModel | None],
 ) -> MemoryEstimate | None:
-    typical = TYPICAL.get(plan.hardware)
+    typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
-    elsewhere = GpuMemory(plan.hardware, total, total, typical.unified) if typical else None
-    available = [models.get((model.name, model.revision)) for model in plan.models]
-    return memory.estimate_plan_memory(resolved, plan, memory.smallest_gpu_memory(cards) or elsewhere, available)
+    elsewhere = GpuMemory(resolved.hardware, total, total, typical.unified) if typical else None
+    machine = memory.smallest_gpu_memory(cards) or elsewhere
+    return memory.estimate_launch_memory(resolved, mode, tokens, machine, models)
+
+
+def _pick_models(needed: Sequence[PlannedModel], models: LocalModels) -> list[LocalModel | None]:
+    return [models.get((model.name, model.revision)) for model in needed]
 
 
 def _describe_engine(engine: Engine) -> EngineSpec:
     """Return what an engine that was chosen by hand holds."""
+    from dflash_tui.engines.patching import status
+
     packages = engine.packages or (f"{engine.distribution}=={engine.vllm}",)
     return EngineSpec(
         vllm=engine.vllm,
@@ -230,6 +274,13 @@ def _describe_engine(engine: Engine) -> EngineSpec:
         torch_backend=status.read_torch_backend(engine),
         stands_in="" if engine.distribution == "vllm" else engine.distribution,
     )
+
+
+def _judge_patches(resolved: ResolvedRecipe, engine: Engine) -> dict[str, str]:
+    """Return why the files of an engine that was chosen by hand say that it does not need a patch, by name."""
+    from dflash_tui.engines.patching import status
+
+    return status.judge_by_source(resolved.patches, engine, resolved.hardware)
 
 
 def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> tuple[Gpu, ...]:

@@ -15,7 +15,6 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import status
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
@@ -93,6 +92,8 @@ def list_untrusted_patches(
     So are those that are in it in another edition and stay: a neighbour in the same file brings in the newer one, also
     where it is itself one of the `reverted`.
     """
+    from dflash_tui.engines.patching import status
+
     patches_by_name = {patch.name: patch for patch in patch_file.load_all_patches()[0]}
     staying = [name for name in status.list_applied_patches(engine) if name not in reverted]
     applied = (patches_by_name[name] for name in staying if name in patches_by_name)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,8 @@ import msgspec
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
+
+NO_DRIVER = "no NVIDIA GPU: the driver is not installed; if there is one, install it, or start the container with GPUs"
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
@@ -105,6 +106,8 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
 
 def has_driver() -> bool:
     """Whether the NVIDIA driver is installed, by its library; who has none is spared what asks it."""
+    import ctypes
+
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -18,7 +18,7 @@ import msgspec
 import pynvml
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess, filter_visible_gpus
+from dflash_tui.machine.gpus import NO_DRIVER, Gpu, GpuProbe, GpuProcess, filter_visible_gpus
 from dflash_tui.machine.hardware import Hardware, classify_gpu
 
 T = TypeVar("T")
@@ -35,8 +35,7 @@ _ENERGY_TIMEOUT = 0.5
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 
 _WHY = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA GPU: the driver is not installed; "
-    "if there is a GPU, install its driver, or start the container with GPUs",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NO_DRIVER,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is installed but not loaded; "
     "`sudo modprobe nvidia` loads it, and `sudo dmesg` says why when that fails",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver that runs and its library do not match, "

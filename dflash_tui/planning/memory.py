@@ -14,7 +14,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.kv_cache import STEP, KvCache
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import ModelConfig
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -135,25 +134,30 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         return self.kv_left / self.kv_needed if self.kv_needed else None
 
 
-def estimate_plan_memory(
-    resolved: ResolvedRecipe, plan: Plan, machine: GpuMemory | None, models: Sequence[LocalModel | None]
+def estimate_launch_memory(
+    resolved: ResolvedRecipe,
+    mode: Mode,
+    tokens: int,
+    machine: GpuMemory | None,
+    models: Sequence[LocalModel | None],
 ) -> MemoryEstimate | None:
-    """Return what a plan needs on each GPU of `machine`; None on the CPU, or when the machine's memory is unknown.
+    """Return what a launch needs on each GPU of `machine`; None on the CPU, or when the machine's memory is unknown.
 
     Args:
-        resolved: The recipe that the plan was made of.
-        plan: The plan.
+        resolved: The resolved recipe.
+        mode: How the server runs the model.
+        tokens: How many tokens are drafted per step.
         machine: The memory of one GPU.
         models: The target and the drafter where they are on this machine; what the recipe says is used otherwise.
     """
-    if plan.on_cpu or machine is None:
+    if resolved.recipe.for_cpu or machine is None:
         return None
     target, drafter = [*models, None, None][:2]
     return estimate_memory(
         resolved,
         machine,
-        mode=plan.mode,
-        tokens=plan.num_speculative_tokens,
+        mode=mode,
+        tokens=tokens,
         target=target.config if target else None,
         drafter=drafter.config if drafter else None,
         target_bytes=target.total_bytes if target else None,

@@ -149,7 +149,7 @@ def build_plan(
         vllm=resolved.engine.vllm,
         hardware=resolved.hardware,
         gpus=tuple(uuid for _, uuid in gpus),
-        models=() if recipe.build else _list_models(resolved, launch.tokens),
+        models=list_models(resolved, launch.tokens),
         driver=resolved.engine.driver,
         request=request,
         host=resolved.host,
@@ -261,7 +261,10 @@ def _list_expected(resolved: ResolvedRecipe, launch: _Launch) -> tuple[ExpectedF
     )
 
 
-def _list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
+def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
+    """Return the models that a launch with as many drafted tokens fetches; none where a script builds them."""
+    if resolved.recipe.build:
+        return ()
     target, drafter = resolved.target, resolved.drafter
     needed = [PlannedModel(target.model, target.revision, target.size_gb, target.gated)]
     if tokens and drafter:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
-from dflash_tui.launch.planner import LocalModels, PlannedLaunch
+from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.methods import Method
@@ -59,6 +59,7 @@ class LaunchSelection:
         self.gpu: int | None = None  # the index of the GPU that somebody chose
         self._requests: dict[str, LaunchRequest] = {}
         self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
+        self._outlined: dict[str, tuple[object, LaunchOutline]] = {}
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
@@ -82,6 +83,23 @@ class LaunchSelection:
             ranks = replace(planned.plan, ranks=survey.plan.ranks)
             planned = planned._replace(plan=ranks, memory=survey.memory)
         return planned
+
+    def outline(self, recipe: Recipe) -> LaunchOutline:
+        """Return what `recipe` comes to as it is selected; a plan is made only where something was chosen for it.
+
+        Raises:
+            DflashError: the recipe cannot be planned so.
+        """
+        basis = (self.gpu, self.probe, self.models)
+        before, outline = self._outlined.get(recipe.name, (None, None))
+        if recipe.name in self._requests:
+            planned = self.plan(recipe)
+            return LaunchOutline(planned.resolved, planned.plan.num_speculative_tokens, planned.memory)
+        if outline is None or before != (recipe, *basis):
+            gpu = self.request(recipe).gpu
+            outline = planner.outline_launch(recipe, self.probe or GpuProbe(), gpu, self.models)
+            self._outlined[recipe.name] = (recipe, *basis), outline
+        return outline
 
     def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:
         """Serve `recipe` together with these hosts, split over all of them unless it says how; with none alone."""
@@ -179,10 +197,10 @@ class LaunchSelection:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
             return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.reported_on) or 'a GPU'}")
         try:
-            planned = self.plan(recipe)
+            outline = self.outline(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        standing, memory = planned.resolved.standing, planned.memory
+        standing, memory = outline.resolved.standing, outline.memory
         if memory and memory.certain > memory.budget:
             return SuitabilityReason(
                 Suitability.NO,

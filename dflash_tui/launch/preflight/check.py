@@ -63,7 +63,8 @@ class Situation(msgspec.Struct, frozen=True):
         flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         resolved = msgspec.structs.replace(self.resolved, flags=flags)
         models = [model_lookup.read_local_model(model) for model in self.models]
-        return fits.estimate_plan_memory(resolved, self.plan, fits.smallest_gpu_memory(self.gpus), models)
+        machine, plan = fits.smallest_gpu_memory(self.gpus), self.plan
+        return fits.estimate_launch_memory(resolved, plan.mode, plan.num_speculative_tokens, machine, models)
 
 
 def pass_check(name: str, finding: str) -> Check:

@@ -41,16 +41,14 @@ def build_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelec
     if choice.probe is None:  # which decides nearly everything, and comes at once
         return RecipeRow(name, " ", "", "", "")
     try:
-        resolved, plan = choice.plan(entry)[:2]
+        resolved, tokens, _ = choice.outline(entry)
     except DflashError:
         return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "not possible")
     status, verified = resolved.standing.status.value, choice.verified.get(name)
     if verified and not verified.failed:
         status = format_short_badge(verified, resolved.engine.vllm)
     status += ", synthetic" if resolved.synthetic else ""
-    return RecipeRow(
-        name, choice.suited(entry).suits.value, str(plan.num_speculative_tokens), resolved.engine.vllm, status
-    )
+    return RecipeRow(name, choice.suited(entry).suits.value, str(tokens), resolved.engine.vllm, status)
 
 
 def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pynvml
 import pytest
 
 from dflash_tui.common.errors import UsageError
@@ -9,7 +10,7 @@ from dflash_tui.experiments import __main__ as driver
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.machine import nvml
+from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.memory import LocalModel
@@ -210,3 +211,10 @@ def test_a_value_that_the_release_refuses_is_named_before_anything_is_installed(
         request = LaunchRequest("gemma-4-31b", settings={"max-num-seqs": value})
         with pytest.raises(UsageError, match="max-num-seqs"):
             planner.plan_launch(request, GpuProbe())
+
+
+def test_who_has_no_driver_is_told_what_nvml_would_say(monkeypatch):
+    """Its library alone is looked for, since to import what asks it takes long."""
+    monkeypatch.setattr(gpus, "has_driver", lambda: False)
+    monkeypatch.setattr(nvml, "probe_visible_gpus", lambda: pytest.fail("NVML was asked"))
+    assert planner.probe_launchable_gpus().why_none == nvml._WHY[pynvml.NVML_ERROR_LIBRARY_NOT_FOUND]

@@ -13,6 +13,7 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
@@ -52,11 +53,16 @@ def by_command(name: str, variant: str) -> PlannedLaunch:
     return command_line.planned(name, *(["--variant", variant] if variant else []))
 
 
-def by_panel(name: str, variant: str) -> PlannedLaunch:
+def select(name: str, variant: str) -> tuple[LaunchSelection, Recipe]:
     recipe, choice = recipe_loader.find_recipe(name), LaunchSelection()
     choice.probe = nvml.probe_visible_gpus()
     while choice.request(recipe).variant != (variant or None):
         choice.next_variant(recipe)
+    return choice, recipe
+
+
+def by_panel(name: str, variant: str) -> PlannedLaunch:
+    choice, recipe = select(name, variant)
     return choice.plan(recipe)
 
 
@@ -65,6 +71,17 @@ def test_the_command_line_and_the_panel_plan_the_same(name, variant, cards, mach
     """The request that is kept, the GPUs and the memory on them are the same, too."""
     machine(*cards)
     assert by_panel(name, variant) == by_command(name, variant)
+
+
+@pytest.mark.parametrize(("name", "variant", "cards"), cases())
+def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, cards, machine):
+    """The list of recipes judges each by it, before any is planned."""
+    machine(*cards)
+    choice, recipe = select(name, variant)
+    outline, planned = choice.outline(recipe), by_panel(name, variant)
+    assert outline.resolved == planned.resolved
+    assert outline.memory in ((planned.memory,) if planned.gpus else (planned.memory, None))
+    assert outline.tokens == planned.plan.num_speculative_tokens
 
 
 @pytest.mark.parametrize(("name", "variant", "cards"), cases())
