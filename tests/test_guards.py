@@ -131,6 +131,7 @@ DEFERRED_IMPORTS = {
     ("tui.host_surveys", "tui.dialogs.peers"): FIRST_PAINT,
     ("launch.planner", "engines.patching.status"): FIRST_PAINT,
     ("launch.recipe_trust", "engines.patching.status"): FIRST_PAINT,
+    ("tui.screens.launch", "runs.lifecycle"): FIRST_PAINT,
     ("tui.screens.launch", "tui.dialogs.doctor"): FIRST_PAINT,
     ("tui.screens.launch", "tui.dialogs.new_experiment"): FIRST_PAINT,
     ("tui.screens.launch", "tui.dialogs.new_tune"): FIRST_PAINT,

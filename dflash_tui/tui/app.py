@@ -13,6 +13,7 @@ from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
+from textual.app import App
 from textual.binding import Binding
 from textual.events import Ready
 from textual.worker import WorkerError, get_current_worker
@@ -26,7 +27,7 @@ from dflash_tui.tui.later_imports import import_later
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.server_app import ServerApp
 from dflash_tui.tui.terminal import CachedStylesheet, leave_on_signals, start_threads
-from dflash_tui.tui.theme import DARK, LIGHT, SERIES
+from dflash_tui.tui.theme import DARK, LIGHT, SCREENS_SHEET, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
@@ -100,6 +101,7 @@ class DflashApp(ServerApp):
         load: Callable[[], Entries] = load_entries,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
+        self._at_launch = not (run or player or foreign or playback)
         super().__init__(now)
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
@@ -117,6 +119,11 @@ class DflashApp(ServerApp):
         self._chat_screen: ChatScreen | None = None
         self._mode_before_chat = "live"
         self.imports_later = False  # while a key may wait for an import
+
+    @property
+    def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
+        """The mode to begin in; without one of ours Textual makes a screen, and lays it out, that nobody sees."""
+        return "launch" if self._at_launch else App.DEFAULT_MODE
 
     @cached_property
     def replay_screen(self) -> ReplayScreen:
@@ -160,8 +167,6 @@ class DflashApp(ServerApp):
             await self.push_screen(self._playback)
         elif self._attach_to:
             self.attach(self._attach_to)
-        else:
-            await self.switch_mode("launch")
 
     def on_ready(self, event: Ready) -> None:
         super().on_ready(event)
@@ -174,7 +179,14 @@ class DflashApp(ServerApp):
         """Import what the first frame did without, before a key asks for it."""
         worker = get_current_worker()
         import_later(lambda: worker.is_cancelled)
+        self.call_from_thread(self.read_other_styles)
         self.imports_later = False
+
+    def read_other_styles(self) -> None:
+        """Read the style sheet of the other screens, before one of them is shown."""
+        if not self.stylesheet.has_source(str(SCREENS_SHEET)):
+            self.stylesheet.read(SCREENS_SHEET)
+            self.stylesheet.parse()
 
     async def run_action(
         self,

@@ -123,10 +123,6 @@ class HostsScreen(CoveredScreen):
         """The recipe that is shown."""
         raise NotImplementedError
 
-    def draw(self) -> None:
-        """Bring every part up to date."""
-        raise NotImplementedError
-
     def action_hosts(self) -> None:
         """Choose the hosts of the recipe that is shown."""
         from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts

@@ -23,7 +23,7 @@ from rich.text import Text
 from textual.app import App, ScreenError
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
-from textual.events import Event, InputEvent, Key, Paste, Ready
+from textual.events import Event, InputEvent, Key, Paste, Ready, ScreenResume
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -90,6 +90,8 @@ class TerminalApp(App[str]):
 
     def __init__(self) -> None:
         super().__init__()
+        # Each screen would get a widget for them; ours says what there is to say in its last row.
+        self._disable_notifications = self._disable_tooltips = True
         self._resizing: set[Screen[object]] = set()
         self._shown_at = math.inf  # when the first frame was seen
         self.status: StatusMessage | None = None
@@ -192,14 +194,40 @@ class TerminalApp(App[str]):
 
 
 class CoveredScreen(Screen[None]):
-    """A screen of which nothing is seen until it is uncovered: drawn before, it would be drawn several times."""
+    """A screen of which nothing is seen until it is drawn and laid out; before, it would be drawn several times."""
 
-    covered = True
+    covered, is_drawn = True, False
+
+    def fit_terminal(self) -> None:
+        """Take the classes of the terminal's size before there are widgets, whose styles would be found once more."""
+        app = self.app
+        for cells, breakpoints in zip(app.size, (app.HORIZONTAL_BREAKPOINTS, app.VERTICAL_BREAKPOINTS), strict=True):
+            self.add_class(max(point for point in breakpoints or [] if cells >= point[0])[1])
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        """Spare the widgets of a screen that nobody has seen the styles which they have just got."""
+        event.refresh_styles = not self.covered
+
+    def draw(self) -> None:
+        """Bring every part up to date."""
+        raise NotImplementedError
 
     def uncover(self) -> None:
-        """Draw it from now on, and take what is typed."""
+        """Draw it for the first time, once more when that is laid out, and show it."""
+        if not self.is_drawn:
+            self.is_drawn = True
+            self.draw()
+            self.call_after_refresh(self._draw_fitting)
+
+    def _draw_fitting(self) -> None:
+        self.draw()
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        """Show it, whole and once, and take what is typed."""
         self.covered = False
-        self.refresh()
+        self._compositor.update_widgets({self})
+        self._compositor_refresh()
         if isinstance(self.app, TerminalApp):
             self.app.take_input()
 

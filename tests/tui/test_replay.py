@@ -45,6 +45,15 @@ async def test_it_says_replay_position_and_speed(clock, size):
         assert "Send prompts" not in text(panel)
 
 
+async def test_no_recipe_is_read_for_a_replay_that_is_left_again(clock):
+    panel = playing(clock)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await caught_up(pilot)
+        assert panel.current_mode == "replay"
+    assert not panel.launch_screen.is_attached
+    assert "entries" not in vars(panel.launch_screen)
+
+
 async def test_keys_pause_seek_and_hurry(clock):
     panel = playing(clock)
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -10,7 +10,7 @@ from textual.dom import DOMNode
 
 from dflash_tui import tui
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.theme import LIGHT
+from dflash_tui.tui.theme import LIGHT, SCREENS_SHEET
 from tests.tui.panel import app
 
 
@@ -21,7 +21,7 @@ def _names(kind: type[DOMNode]) -> set[str]:
 def test_each_type_in_the_style_sheet_is_a_class():
     for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
         importlib.import_module(module.name)
-    sheet = importlib.resources.files(tui).joinpath(DflashApp.CSS_PATH).read_text()
+    sheet = importlib.resources.files(tui).joinpath(DflashApp.CSS_PATH).read_text() + SCREENS_SHEET.read_text()
     sheet = re.sub(r"/\*.*?\*/|\{[^}]*\}", "", sheet, flags=re.DOTALL)
     assert set(re.findall(r"\b[A-Z]\w+", sheet)) - _names(DOMNode) == set()
 
@@ -40,6 +40,11 @@ async def test_styles_are_parsed_once_for_a_theme(monkeypatch):
         await panel.switch_mode("live")
         await pilot.pause()
         assert set(parsed.values()) == {1}
+        panel.read_other_styles()
+        panel.action_keys()
+        await pilot.pause()
+        assert set(parsed.values()) == {1}
+        panel.pop_screen()
         dark = panel.screen.styles.background
         panel.theme = LIGHT.name
         await pilot.pause()

@@ -165,8 +165,8 @@ async def test_recipes_are_filtered_by_what_was_typed_before_enter():
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "of 2")
         press_at_once(panel, "slash", *"tox", "backspace", "y", "enter")
-        words = panel.screen.query_one("#filter", Input)
-        await wait_for(pilot, lambda: words.value == "toy" and isinstance(panel.focused, OptionList))
+        await wait_for(pilot, lambda: [field.value for field in panel.screen.query(Input)] == ["toy"])
+        await wait_for(pilot, lambda: isinstance(panel.focused, OptionList))
 
 
 def test_what_waits_in_the_terminal_of_a_stopped_panel_is_taken_in_its_order(terminal):

@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import render_error
 from dflash_tui.tui.widgets.key_line import KeyLine
 
@@ -28,6 +29,7 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result]):
     """A dialog with a title on its border and its keys in its last row; `?` explains them."""
 
+    CSS_PATH = SCREENS_SHEET
     BOX: ClassVar = ".dialog"
     HEADING: ClassVar = ""
     ENTER: ClassVar = ""
@@ -50,6 +52,7 @@ def measure_text(pane: Widget) -> int:
 class Confirm(ModalScreen[bool]):
     """Asks a yes-or-no question; only `y` means yes."""
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n,escape,q", "dismiss(False)", "no"),
@@ -93,6 +96,7 @@ class KeyGroup(NamedTuple):
 class Help(ModalScreen[None]):
     """Lists the keys of the screen below it, grouped by what they are for."""
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]
 
     def __init__(self, groups: Iterable[KeyGroup]) -> None:

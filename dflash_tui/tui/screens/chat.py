@@ -22,6 +22,7 @@ from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoin
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall, join_fitting
 from dflash_tui.tui.widgets.key_line import KeyLine
 
@@ -70,6 +71,7 @@ class _GrowingText:
 class ChatScreen(Screen[None]):
     """Shows the conversation with one run; another run begins another."""
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
         Binding("ctrl+c", "stop", "Stop", show=False, priority=True, tooltip="Stop the answer"),

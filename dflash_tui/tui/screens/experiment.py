@@ -34,6 +34,7 @@ from dflash_tui.tui.render import experiment, experiment_progress, tune
 from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.screens.playback import open_playback, show_playback
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.key_line import KeyLine
@@ -50,6 +51,7 @@ _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 class ExperimentScreen(Screen[None]):
     """Shows one experiment while it runs, or where it stopped. It only reads: a driver of its own does the work."""
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),

@@ -10,8 +10,9 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import Static
 
@@ -29,7 +30,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
-from dflash_tui.runs import lifecycle, registry, verification
+from dflash_tui.runs import registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -43,7 +44,7 @@ from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
-_PATIENCE = 0.1  # seconds that the first drawing waits for the GPUs, which decide nearly all of it
+_PATIENCE = 0.25  # seconds that the first drawing waits for the GPUs, which decide nearly all of it
 _OF_RECIPE = frozenset(
     {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
 )
@@ -82,6 +83,7 @@ class LaunchScreen(OwnRecipesScreen):
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers keep running"),
     ]  # fmt: skip
 
+    AUTO_FOCUS = "#recipes"
     GLOSSES: ClassVar = {"the mark of a recipe": MARKS}
 
     class Launch(Message):
@@ -120,15 +122,15 @@ class LaunchScreen(OwnRecipesScreen):
             recipes.choose(name)
 
     def compose(self) -> ComposeResult:
+        self.fit_terminal()
         yield Display(id="head")
-        with Container(id="body"):
-            with Vertical(id="left"):
-                yield Display(id="machine")
-                self._list = RecipeList(self.entries, self.choice)
-                yield self._list
-                yield Display(id="servers")
-            with VerticalScroll(id="plan"):
-                yield Static(id="text", markup=False)
+        with Vertical(id="left"):
+            yield Display(id="machine")
+            self._list = RecipeList(self.entries, self.choice)
+            yield self._list
+            yield Display(id="servers")
+        with VerticalScroll(id="plan"):
+            yield Static(id="text", markup=False)
         yield TooSmall()
         yield KeyLine()
 
@@ -138,23 +140,18 @@ class LaunchScreen(OwnRecipesScreen):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
-        self.set_timer(_PATIENCE, self._uncover)
+        self.set_timer(_PATIENCE, self.uncover)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
 
-    @while_open
-    def _uncover(self) -> None:
-        """Draw for the first time, when the GPUs are known or let wait for them."""
-        if self.covered:
-            self.uncover()
-            self.draw()
-
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        super().on_screen_resume(event)
         self.models.forget()  # something may have been fetched meanwhile
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
+        if not self.covered:
+            self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
     async def probe_and_list(self) -> None:
@@ -167,8 +164,10 @@ class LaunchScreen(OwnRecipesScreen):
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
-        self._uncover()
-        self.draw()
+        if self.is_drawn:
+            self.draw()
+        else:
+            self.uncover()
         await self._load_earlier_starts()
 
     async def _load_earlier_starts(self) -> None:
@@ -190,7 +189,7 @@ class LaunchScreen(OwnRecipesScreen):
 
     @while_open
     def draw(self) -> None:
-        if self.covered:
+        if not self.is_drawn:
             return
         state = f"{pluralize(len(self.running), 'server')} running" if self.running else "no server running"
         place = f" on {host}" if (host := read_called_name()) else ""
@@ -210,7 +209,7 @@ class LaunchScreen(OwnRecipesScreen):
 
     def _draw_plan(self) -> None:
         """Show the plan of the highlighted recipe; what has not changed is not laid out again."""
-        if not self.query("#text"):
+        if not self.is_drawn or not self.query("#text"):
             return
         entry, text = self.chosen, self.query_one("#text", Static)
         width = self.query_one("#plan").scrollable_content_region.width - 1  # a blank before the scrollbar
@@ -266,8 +265,9 @@ class LaunchScreen(OwnRecipesScreen):
 
     @on(RecipeList.Highlighted)
     def _highlighted(self) -> None:
-        self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
-        self._draw_plan()
+        if not self.covered:  # else it is drawn with what is highlighted
+            self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
+            self._draw_plan()
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -317,8 +317,8 @@ class LaunchScreen(OwnRecipesScreen):
         self.choice.next_gpu(self._recipe)
         self.draw()
 
-    def action_filter(self) -> None:
-        self.query_one(RecipeList).open_filter()
+    async def action_filter(self) -> None:
+        await self.query_one(RecipeList).open_filter()
 
     def action_unfilter(self) -> None:
         self.query_one(RecipeList).close_filter(keep=False)
@@ -369,6 +369,7 @@ class LaunchScreen(OwnRecipesScreen):
 
     def action_check(self, launching: bool) -> None:
         """Show the checks of the plan; a launch continues when none fails."""
+        from dflash_tui.runs import lifecycle
         from dflash_tui.tui.dialogs.doctor import Doctor
 
         if (recipe := self._recipe) is None:

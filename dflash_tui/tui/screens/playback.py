@@ -24,6 +24,7 @@ from dflash_tui.presentation.experiment_tables import synthetic_label
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.render import playback
 from dflash_tui.tui.render.experiment import render_report_head
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.key_line import KeyLine
 
@@ -43,6 +44,7 @@ class PlaybackScreen(Screen[None]):
         clock: returns the real time, in seconds.
     """
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),

@@ -37,6 +37,7 @@ from dflash_tui.tui.dialogs.alarms import AlarmDialog, render_alarms
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import charts, ranks, status
 from dflash_tui.tui.render.startup import render_startup
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
 from dflash_tui.tui.widgets.failure import FailurePane
 from dflash_tui.tui.widgets.key_line import KeyLine
@@ -61,6 +62,7 @@ class RunScreen(Screen[None]):
     Class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
     """
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("f", "app.fix", "Fix", tooltip="Launch again with a suggested fix; shows the command first"),
         Binding("u", "report", "Report", tooltip="Write a bug report for vLLM's issue tracker"),

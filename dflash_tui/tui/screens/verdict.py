@@ -31,6 +31,7 @@ from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.render.tune import render_outcome
 from dflash_tui.tui.screens.playback import build_playback, show_playback
+from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
 from dflash_tui.tui.widgets.key_line import KeyLine
@@ -43,6 +44,7 @@ _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepSta
 class VerdictScreen(Screen[None]):
     """Shows the report of one experiment; of several comparisons one at a time."""
 
+    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from textual.app import RenderResult
 from textual.content import Content
 from textual.events import Click
+from textual.geometry import Size
 from textual.widget import Widget
 
 from dflash_tui.tui.terminal import StatusMessage, TerminalApp
@@ -71,6 +72,10 @@ class KeyLine(Widget):
 
     def on_unmount(self) -> None:
         self.screen.bindings_updated_signal.unsubscribe(self)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return the rows of what was said last, else one: which keys there are is asked when they are drawn."""
+        return super().get_content_height(container, viewport, width) if self._status else 1
 
     def render(self) -> RenderResult:
         if status := self._status:

@@ -60,22 +60,20 @@ class RecipeList(Vertical):
         self._moved = self._is_sorted = False
         self._pairs: tuple[object, list[RecipeRow]] = (None, [])
         self._drawn: object = None
-        self._words = ""  # that the list is filtered by
+        self._words: str | None = None  # that the list is filtered by; None while it is empty
 
     def compose(self) -> ComposeResult:
-        yield RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
         yield Static(id="columns")
         yield MarkedList(id="recipes", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#filter").display = False
-        self._fill("")
         self.watch(self.query_one(OptionList), "scroll_y", self.show_position, init=False)
-        self.query_one(OptionList).focus()
 
     def on_resize(self) -> None:
         """Fit the columns to the room that a change of the screen's layout leaves, and keep the highlighted in it."""
+        if self._words is None:
+            return
         self.draw()
         self.call_after_refresh(self.query_one(OptionList).scroll_to_highlight)
 
@@ -86,11 +84,15 @@ class RecipeList(Vertical):
 
     @property
     def _chosen_name(self) -> str:
+        if self._words is None:
+            self._fill("")
         index = self.query_one(OptionList).highlighted
         return "" if index is None else self.visible_names[index]
 
     def draw(self) -> None:
         """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
+        if self._words is None:
+            self._fill("")
         table, recipes, pairs = self.query_one(OptionList), *self._build_rows()
         drawn = recipes, pairs, table.scrollable_content_region.width - _EDGES
         if drawn == self._drawn:
@@ -167,24 +169,26 @@ class RecipeList(Vertical):
             return _SUITS.index(Suitability.MAYBE), True, 0, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
         try:
-            resolved = self.choice.plan(entry).resolved
+            resolved = self.choice.outline(entry).resolved
         except DflashError:
             return _SUITS.index(suits), entry.for_cpu, len(_TRIED), _UNPROVEN, name
         here = entry.hardware.get(resolved.hardware)
         gain = min(map(_rank_figures, here.expected), default=_UNPROVEN) if here else _UNPROVEN
         return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), gain, name
 
-    def open_filter(self) -> None:
-        """Show the filter and type into it."""
-        self.query_one("#filter").display = True
-        self.screen.set_focus(self.query_one("#filter"))
+    async def open_filter(self) -> None:
+        """Show the filter, which few starts of the panel need, and type into it."""
+        if not self.query(RecipeFilter):
+            field = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
+            await self.mount(field, before="#columns")
+        self.query_one(RecipeFilter).display = True
+        self.screen.set_focus(self.query_one(RecipeFilter))
         self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:
         """Go back to the list; without `keep` it shows every recipe again."""
-        if not keep:
-            self.query_one("#filter", Input).value = ""
-            self.query_one("#filter").display = False
+        for field in () if keep else self.query(RecipeFilter):
+            field.value, field.display = "", False
         self.screen.set_focus(self.query_one(OptionList))  # at once, for what is typed right behind
         self.screen.refresh_bindings()
 
@@ -196,7 +200,7 @@ class RecipeList(Vertical):
     @property
     def filtered(self) -> bool:
         """Whether the filter is open or leaves recipes out."""
-        return bool(self.query_one("#filter").display)
+        return any(field.display for field in self.query(RecipeFilter))
 
     def _fill(self, words: str, highlight: str = "") -> None:
         """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`.
@@ -238,7 +242,7 @@ class RecipeList(Vertical):
         self._apply_filter()
 
     def _apply_filter(self) -> None:
-        words = self.query_one("#filter", Input).value
+        words = self.query_one(RecipeFilter).value
         if words != self._words:
             self._fill(words, highlight="" if words else self._chosen_name)
             self.draw()
