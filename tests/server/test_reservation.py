@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed, UsageError
 from dflash_tui.launch import admission
@@ -170,6 +171,21 @@ def test_a_pid_that_another_process_has_by_now_reserves_nothing():
         assert lifecycle.find_free_port(port) == port
     record(port, parent, "")
     assert lifecycle.find_free_port(port) == port
+
+
+def test_ps_names_what_is_no_server_yet(capsys):
+    """A first launch installs for minutes; that no server runs would be half of the truth."""
+    assert main(["ps"]) == 0
+    assert "no server runs" in capsys.readouterr().err
+    parent = os.getppid()
+    record(8123, parent, process_identity.read_process_identity(parent))
+    assert main(["ps"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, "no server runs" in shown.err) == ("", False)
+    assert f"launch of x (pid {parent})" in shown.err
+    assert "8123" in shown.err
+    assert main(["ps", "--json"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])

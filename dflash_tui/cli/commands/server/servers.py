@@ -10,7 +10,7 @@ from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
-from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.runs import rank_records, registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.nccl_log import describe_network
 
@@ -50,13 +50,16 @@ def ps(args: argparse.Namespace) -> int:
             )
         )
     print_broken_runs(broken)
-    if not args.json:
-        if rows:
-            more = ("ENDPOINT",) if args.verbose else ()
-            header = ("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, "")
-            print_table(header, rows, right=(2, 3, 4, 5))
-        else:
-            print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+    claims = reservation.list_reservations()
+    if rows and not args.json:
+        more = ("ENDPOINT",) if args.verbose else ()
+        header = ("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, "")
+        print_table(header, rows, right=(2, 3, 4, 5))
+    elif not claims and not args.json:
+        print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+    for claim in () if args.json else claims:
+        ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
+        print_status(f"· {claim.holder} is under way, for port {ports}")
     return 0
 
 
