@@ -84,6 +84,7 @@ class ProgramParser(LineParser):
         """
         words = order_words(sys.argv[1:] if args is None else args, self.commands)
         near, far = _split_far_words(words)
+        self._refuse_mistyped(words[0].partition("=")[0] if words else "")
         parsed, unknown = super().parse_known_args(near or words, namespace)
         parsed.far_words = far
         parsed.json = parsed.json or "--json" in far
@@ -93,6 +94,13 @@ class ProgramParser(LineParser):
             meant = _suggest(unknown[0], self.list_options())
             self.error(f"{' '.join(unknown)}: options need --recipe NAME or a command{meant}")
         return parsed, unknown
+
+    def _refuse_mistyped(self, first: str) -> None:
+        """End where the first word is nearly an option of the program: what follows would be taken for a command."""
+        options = self.list_options()
+        mistyped = first.startswith("--") and not any(option.startswith(first) for option in options)
+        if mistyped and (meant := _suggest(first, options)):
+            self.error(f"there is no option {first}{meant}")
 
     def suggest_names(self, choices: Iterable[str]) -> list[str]:
         """Return commands, usual names of them, and the commands that launch a recipe of that name."""
@@ -141,7 +149,9 @@ def _suggest(word: str, names: Iterable[str]) -> str:
     """Return the question whether the nearest of `names` was meant; empty where none is near."""
     import difflib
 
-    by_word = {name.removeprefix("up "): name for name in names}
+    # The dashes, which all options have, make none of them like another.
+    by_word = {name.removeprefix("up ").lstrip("-"): name for name in names}
+    word = word.lstrip("-")
     near = [word] if word in by_word else difflib.get_close_matches(word, by_word, 1)
     return f", did you mean {by_word[near[0]]}?" if near else ""
 

@@ -92,6 +92,7 @@ def test_usual_words_mean_ours(words, ours):
         ("ab run demo-cpu --vray mode", "--vary"),
         ("report --format jsom", "json"),
         ("--versoin", "--version"),
+        ("--recpie demo-cpu", "--recipe"),
     ],
 )
 def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, capsys):
@@ -103,7 +104,9 @@ def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, caps
     assert f"did you mean {name}?" in error
 
 
-@pytest.mark.parametrize("words", ["xyzzy", "ps xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n"])
+@pytest.mark.parametrize(
+    "words", ["xyzzy", "ps xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n", "ab run x --quick"]
+)
 def test_what_is_near_nothing_is_one_line_too(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words.split())

@@ -22,6 +22,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
+_LOGS = frozenset({".log", ".txt", ".out"})
 _WIDTH = 100  # where the output is no terminal
 
 
@@ -50,8 +51,9 @@ def why(args: argparse.Namespace) -> int:
 
 
 def _names_log(name: str) -> bool:
-    """Whether a name is that of a file, and of no run."""
-    return name == STDIN or os.sep in name or (Path(name).exists() and not Path(name).is_dir())
+    """Whether a name is that of a file, and of no run; so is one of a log that is not there."""
+    path = Path(name)
+    return name == STDIN or os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
 
 
 def _explain_log(args: argparse.Namespace) -> int:
