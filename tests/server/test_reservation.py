@@ -21,6 +21,7 @@ from dflash_tui.launch import admission
 from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.machine import process_identity
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, registry, reservation, server_process
 from dflash_tui.runs.reservation import Reservation
@@ -186,6 +187,19 @@ def test_ps_names_what_is_no_server_yet(capsys):
     assert "8123" in shown.err
     assert main(["ps", "--json"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("words", "instead"), [([], "a launch takes"), (["--port", "8127"], "is free: --port")])
+def test_a_plan_says_whose_its_port_is(capsys, words, instead):
+    parent = os.getppid()
+    for port in (8127, recipe_loader.find_recipe("demo-cpu").port):
+        record(port, parent, process_identity.read_process_identity(parent)).rename(
+            paths.reservations_folder() / f"1-{port}.json"
+        )
+    assert main(["plan", "demo-cpu", *words]) == 0
+    shown = capsys.readouterr()
+    assert f"launch of x (pid {parent})" in shown.err
+    assert instead in shown.err
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])

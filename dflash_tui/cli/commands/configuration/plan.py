@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from contextlib import suppress
 
 import msgspec
 
 from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
 from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
@@ -21,7 +23,9 @@ from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import pairing
 from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict
+from dflash_tui.runs import lifecycle
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -38,7 +42,17 @@ def plan(args: argparse.Namespace) -> int:
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
         for mistake in release_values.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
             print_status(f"! it would not start: {mistake}")
+    _name_taken_port(planned.plan)
     return 0
+
+
+def _name_taken_port(plan: Plan) -> None:
+    """Say who has the plan's port, and which a launch takes instead."""
+    with suppress(UsageError):  # where none of the next is free a launch says so
+        if (free := lifecycle.find_free_port(plan.port)) != plan.port:
+            asked = plan.request and plan.request.port
+            instead = f"{free} is free: --port {free}" if asked else f"a launch takes {free}"
+            print_status(f"! port {lifecycle.describe_passed_ports(plan.port, free)}; {instead}")
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
