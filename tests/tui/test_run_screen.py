@@ -172,6 +172,24 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
         await shows(pilot, "! no server answers yet")
 
 
+async def test_why_a_prompt_is_refused_is_said_in_full(live, monkeypatch):
+    """The row of a request has room for the beginning of an error, and not for what to do about it."""
+
+    async def refuse(*_, **__):
+        yield RequestDone(
+            live[1], "code", error="HTTP 401: Unauthorized; the server requires an API key: set VLLM_API_KEY"
+        )
+
+    monkeypatch.setattr("dflash_tui.benchmark.client.send_suite", refuse)
+    panel = app(now=live[1])
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run()
+        run.folder.mkdir(parents=True)
+        await feed(pilot, run, live[0])
+        await pilot.press("b")
+        await shows(pilot, "✗ code: HTTP 401", "set VLLM_API_KEY")
+
+
 async def test_one_chart_is_seen_where_there_is_room_for_one_and_c_shows_the_next(live):
     events, now = live
     panel = app(now=now)

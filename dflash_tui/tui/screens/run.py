@@ -347,6 +347,8 @@ class RunScreen(Screen[None]):
             async with aclosing(requests):
                 async for done in requests:
                     run_files.record_event(run, done)
+                    if done.error:  # of which the row has the beginning only
+                        self.notify(f"{done.kind}: {done.error}", severity="error", markup=False)
                     self.show_sending(run, kinds.pop(0))
         finally:
             self.show_sending(run, "")
