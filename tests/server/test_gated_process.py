@@ -23,8 +23,9 @@ import os, signal, sys
 from dflash_tui.common import private_files
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import made
+plan = made(int(sys.argv[1]), "log")
 private_files.write_private_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
-lifecycle.launch_server(made(int(sys.argv[1]), "log"), engine="fake")
+lifecycle.launch_server(plan, engine="fake")
 """
 
 

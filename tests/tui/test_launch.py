@@ -79,7 +79,7 @@ async def test_a_driver_that_takes_its_time_is_waited_for_a_moment_only():
     async with panel.run_test(size=(120, 36)) as pilot:
         try:
             await shows(pilot, "looking for GPUs", "toy", "someone/target")
-            assert not panel.launch_screen.covered
+            await wait_for(pilot, lambda: not panel.launch_screen.covered)
         finally:
             answered.set()
         await shows(pilot, "the CPU demo")
