@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:
-        args = _parse_words(words) if words else None
+        # Variables stand for options.
+        args = _parse_words(words) if words or any(name.startswith("DFLASH_TUI_") for name in os.environ) else None
         as_json = args is not None and args.json
         return _dispatch(args) if args else _open_panel(as_json=False)
     except DflashError as error:

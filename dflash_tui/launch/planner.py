@@ -17,7 +17,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import cuda_graphs, memory, methods
+from dflash_tui.planning import cuda_graphs, memory, methods, patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
@@ -78,6 +78,8 @@ def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: Loc
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     tokens = resolved.num_speculative_tokens
     methods.check_release(resolved.method if tokens else Method.NONE, resolved.engine.vllm)
+    for name in resolved.patches:
+        patch_file.load_patch(name)
     cuda_graphs.apply_mode(resolved, resolved.mode, tokens)
     if not cards:
         return LaunchOutline(resolved, tokens, None)

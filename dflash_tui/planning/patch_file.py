@@ -200,14 +200,12 @@ def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
     yaml_loader.refuse_untrusted_file(path)
     text = yaml_loader.read_yaml_text(path)
-    patch = _load_cache().find(text)
-    if patch is None:
-        patch = _read_text(path, text)
-        _load_cache().keep(text, patch)
+    patch = _load_cache().find(text) or _read_text(path, text)
     if patch.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     _refuse_secrets(path, "by_key", "speculation", patch.by_key.speculation if patch.by_key else {})
     _refuse_secrets(path, "without_patch", "env", patch.without_patch.env if patch.without_patch else {})
+    _load_cache().keep(text, patch)
     return msgspec.structs.replace(patch, name=path.stem)
 
 

@@ -149,9 +149,12 @@ class DflashApp(ServerApp):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
 
-    async def on_mount(self) -> None:
+    async def on_load(self) -> None:
+        """Take the threads that were started for work of the first screen, too, which begins before `on_mount`."""
         if self._pool:
             asyncio.get_running_loop().set_default_executor(self._pool)
+
+    async def on_mount(self) -> None:
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:

@@ -78,3 +78,16 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch):
 
     monkeypatch.setattr(__main__, "_run", interrupted)
     assert __main__.main() == 130
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [("RECIPE", "nosuch", "no recipe called 'nosuch'"), ("JSON", "1", "needs a terminal")],
+)
+def test_without_a_word_the_variables_are_obeyed(monkeypatch, capsys, variable, value, told):
+    """A container may say by them alone what is launched, and that errors are JSON."""
+    monkeypatch.setenv(f"DFLASH_TUI_{variable}", value)
+    assert main.main([]) == UsageError.exit_code
+    shown = capsys.readouterr()
+    assert told in shown.out + shown.err
+    assert ('"event": "error"' in shown.out) is (variable == "JSON")

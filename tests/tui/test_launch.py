@@ -2,6 +2,7 @@
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -83,6 +84,21 @@ async def test_a_driver_that_takes_its_time_is_waited_for_a_moment_only():
         finally:
             answered.set()
         await shows(pilot, "the CPU demo")
+
+
+async def test_the_first_look_at_the_gpus_is_in_a_thread_that_was_started_before():
+    """No more may be started by then."""
+    looked: list[str] = []
+
+    def probe() -> GpuProbe:
+        looked.append(threading.current_thread().name)
+        return NO_GPU
+
+    with ThreadPoolExecutor(2, "prepared") as pool:
+        panel = DflashApp(probe=probe, load=lambda: {"toy": a_recipe()}, pool=pool)
+        async with panel.run_test(size=(120, 36)) as pilot:
+            await shows(pilot, "the CPU demo")
+    assert looked[0].startswith("prepared")
 
 
 async def test_a_gpu_is_described():

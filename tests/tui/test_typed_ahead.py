@@ -5,7 +5,7 @@ import signal
 import threading
 
 import pytest
-from textual.events import Paste
+from textual.events import Focus, Paste
 from textual.widgets import Input, OptionList
 
 from dflash_tui.planning.recipes import recipe_loader
@@ -167,6 +167,21 @@ async def test_recipes_are_filtered_by_what_was_typed_before_enter():
         press_at_once(panel, "slash", *"tox", "backspace", "y", "enter")
         await wait_for(pilot, lambda: [field.value for field in panel.screen.query(Input)] == ["toy"])
         await wait_for(pilot, lambda: isinstance(panel.focused, OptionList))
+
+
+async def test_no_letter_is_lost_where_the_news_of_the_focus_comes_behind_it():
+    """Textual selects all of a field that gets the focus, so that the next letter would take its place."""
+    panel = app({"toy": a_recipe(), RECIPE.name: RECIPE})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "of 2")
+        await pilot.press("slash", "t", "o")
+        field = panel.screen.query_one("#filter", Input)
+        field.post_message(Focus())
+        await pilot.pause()
+        await pilot.press("y")
+        assert field.value == "toy"
+        await pilot.press("enter", "slash", "x")
+        assert field.value == "x"
 
 
 def test_what_waits_in_the_terminal_of_a_stopped_panel_is_taken_in_its_order(terminal):

@@ -179,10 +179,12 @@ class RecipeList(Vertical):
     async def open_filter(self) -> None:
         """Show the filter, which few starts of the panel need, and type into it."""
         if not self.query(RecipeFilter):
-            field = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
-            await self.mount(field, before="#columns")
-        self.query_one(RecipeFilter).display = True
-        self.screen.set_focus(self.query_one(RecipeFilter))
+            new = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all", select_on_focus=False)
+            await self.mount(new, before="#columns")
+        field = self.query_one(RecipeFilter)
+        field.display = True
+        field.select_all()  # what is typed replaces the words of before
+        self.screen.set_focus(field)
         self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:

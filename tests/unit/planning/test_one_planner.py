@@ -7,6 +7,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from dflash_tui.common import paths
+from dflash_tui.common.errors import RecipeError
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import nvml
@@ -73,15 +74,29 @@ def test_the_command_line_and_the_panel_plan_the_same(name, variant, cards, mach
     assert by_panel(name, variant) == by_command(name, variant)
 
 
-@pytest.mark.parametrize(("name", "variant", "cards"), cases())
+@pytest.mark.parametrize(("name", "variant", "cards"), [case for case in cases() if not case.values[1]])
 def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, cards, machine):
     """The list of recipes judges each by it, before any is planned."""
     machine(*cards)
     choice, recipe = select(name, variant)
-    outline, planned = choice.outline(recipe), by_panel(name, variant)
-    assert outline.resolved == planned.resolved
-    assert outline.memory in ((planned.memory,) if planned.gpus else (planned.memory, None))
-    assert outline.tokens == planned.plan.num_speculative_tokens
+    for chosen in (None, *(card.index for card in cards)):
+        choice.gpu = chosen
+        outline, planned = choice.outline(recipe), choice.plan(recipe)
+        assert outline.resolved == planned.resolved
+        assert outline.memory == (planned.memory if planned.gpus else None)
+        assert outline.tokens == planned.plan.num_speculative_tokens
+
+
+def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
+    """A row says of it that it is not possible, as its plan does."""
+    machine(a_gpu(Hardware.GB10))
+    choice, recipe = select("gemma-4-31b", "")
+    own = paths.user_patches_folder() / f"{next(iter(choice.plan(recipe).resolved.patches))}.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("title: [")
+    for judge in (select("gemma-4-31b", "")[0].outline, select("gemma-4-31b", "")[0].plan):
+        with pytest.raises(RecipeError, match=own.name):
+            judge(recipe)
 
 
 @pytest.mark.parametrize(("name", "variant", "cards"), cases())

@@ -166,3 +166,13 @@ def test_a_patch_that_names_itself_otherwise_is_refused_though_its_text_is_known
     own.rename(own.with_name("yours.yaml"))
     (_, broken), as_yaml = read_anew()
     assert ([*broken], as_yaml) == (["yours"], [])
+
+
+def test_a_patch_that_is_refused_for_a_secret_is_not_remembered(read_anew):
+    own = paths.user_patches_folder() / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    secret = "hf_" + "x4k9" * 8
+    text = (paths.bundled_folder("patches") / "cpu-fork.yaml").read_text()
+    own.write_text(f"{text}\nwithout_patch:\n  env: {{HF_TOKEN: {secret}}}\n  why: none\n")
+    assert [*read_anew()[0][1]] == ["mine"]
+    assert secret.encode() not in (paths.cache_folder() / "patches.msgpack").read_bytes()

@@ -50,8 +50,8 @@ def _name_taken_port(plan: Plan) -> None:
     """Say who has the plan's port, and which a launch takes instead."""
     with suppress(UsageError):  # where none of the next is free a launch says so
         if (free := lifecycle.find_free_port(plan.port)) != plan.port:
-            asked = plan.request and plan.request.port
-            instead = f"{free} is free: --port {free}" if asked else f"a launch takes {free}"
+            by_hand = plan.request and plan.request.port
+            instead = f"{free} is free: --port {free}" if by_hand else f"a launch takes {free}"
             print_status(f"! port {lifecycle.describe_passed_ports(plan.port, free)}; {instead}")
 
 
