@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ _DECIDING = (
     "", "common", "common/secrets", "machine", "planning", "planning/advice", "planning/derivation", "planning/recipes"
 )  # fmt: skip
 T = TypeVar("T")
+_unsaved: list["TextCache[Any]"] = []
 
 
 class _Stored(msgspec.Struct, Generic[T], frozen=True):
@@ -79,7 +80,7 @@ class TextCache(Generic[T]):
 
 
 def load_table(path: Path, kind: type[T]) -> T:
-    """Return the value of type `kind` that one of our own YAML files holds.
+    """Return the value of type `kind` that one of our own YAML files holds; `save_tables` remembers it.
 
     Raises:
         RecipeError: as `yaml_loader.load_yaml` does.
@@ -89,8 +90,14 @@ def load_table(path: Path, kind: type[T]) -> T:
     if value is None:
         value = yaml_loader.load_yaml(path, kind)
         texts.keep(text, value)
-        texts.save()
+        _unsaved.append(texts)
     return value
+
+
+def save_tables() -> None:
+    """Write the tables that were read as YAML; the panel does, while a command may be one that writes nothing."""
+    while _unsaved:
+        _unsaved.pop().save()
 
 
 @cache

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from importlib import import_module
 
-from dflash_tui.planning import patch_file
+from dflash_tui.planning import patch_file, text_cache
 
 # Each is imported where it opens something, too; this way a key press waits for none, and none is read from an
 # installation that was upgraded meanwhile.
@@ -35,7 +35,7 @@ _LATER = (
 def import_later(is_cancelled: Callable[[], bool]) -> None:
     """Import the modules one by one, until `is_cancelled`; what there is by then is never collected, the rest is.
 
-    All patches are read for the next start, which is told by their text what each of them says.
+    All patches are read for the next start, which is told by their text what each of them says, as by that of tables.
 
     To look through it again and again took a twentieth of the time until the first frame, and would delay any key press
     by 40 ms.
@@ -45,5 +45,6 @@ def import_later(is_cancelled: Callable[[], bool]) -> None:
             return
         import_module(f"dflash_tui.{name}")
     patch_file.load_all_patches()
+    text_cache.save_tables()
     gc.freeze()
     gc.enable()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from dflash_tui.common import paths
-from dflash_tui.planning import patch_file
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.planning import patch_file, releases, text_cache
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.recipes import recipe_checks, recipe_loader
 
@@ -176,3 +176,15 @@ def test_a_patch_that_is_refused_for_a_secret_is_not_remembered(read_anew):
     own.write_text(f"{text}\nwithout_patch:\n  env: {{HF_TOKEN: {secret}}}\n  why: none\n")
     assert [*read_anew()[0][1]] == ["mine"]
     assert secret.encode() not in (paths.cache_folder() / "patches.msgpack").read_bytes()
+
+
+def test_a_table_is_written_where_that_is_asked_for_alone(folders, monkeypatch):
+    """A replay writes nothing into a home."""
+    monkeypatch.setattr(text_cache, "_unsaved", [])
+    table = paths.PACKAGE_ROOT / "releases.yaml"
+    fresh = text_cache.load_table(table, releases._Table)
+    assert not paths.cache_folder().exists()
+    text_cache.save_tables()
+    assert [file.name for file in paths.cache_folder().iterdir()] == ["releases.msgpack"]
+    monkeypatch.setattr(yaml_loader, "load_yaml", lambda *_: pytest.fail("it was read as YAML"))
+    assert text_cache.load_table(table, releases._Table) == fresh
