@@ -88,11 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse_words(words: Sequence[str]) -> argparse.Namespace:
-    """Return what a command line says; the panel alone does without a parser.
-
-    Raises:
-        UsageError: it is none of ours.
-    """
+    """Return what a command line says; one that is none of ours ends the program with 2, as help does with 0."""
     from dflash_tui.cli.command_parser import order_words
     from dflash_tui.cli.parser import COMMANDS, build_parser
 

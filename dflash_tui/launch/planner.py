@@ -154,9 +154,7 @@ def plan_launch(
         rank=rank,
         folders=folders,
     )
-    tokens = plan.num_speculative_tokens
-    estimate = _estimate_memory(resolved, plan.mode, tokens, cards, _pick_models(plan.models, models or {}))
-    return PlannedLaunch(resolved, plan, cards, estimate)
+    return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 
 def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedRecipe:
@@ -209,10 +207,7 @@ def plan_launch_here(
     planned = plan_launch(
         request, probe_for(recipe), recipe=recipe, port=port, cluster=cluster, rank=rank, folders=folders
     )
-    plan, models = planned.plan, find_local_models(planned.plan)
-    tokens = plan.num_speculative_tokens
-    estimate = _estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, _pick_models(plan.models, models))
-    return planned._replace(memory=estimate)
+    return _add_memory(planned, find_local_models(planned.plan))
 
 
 def probe_for(recipe: Recipe) -> GpuProbe:
@@ -245,6 +240,13 @@ def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
         (model.name, model.revision): model_lookup.find_local_model(model.name, model.revision) for model in plan.models
     }
     return {name: model_lookup.read_local_model(model) for name, model in availability.items() if model}
+
+
+def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:
+    """Return a planned launch with the memory that it needs, by what is known of its models."""
+    plan, available = planned.plan, _pick_models(planned.plan.models, models)
+    tokens = plan.num_speculative_tokens
+    return planned._replace(memory=_estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
 
 
 def _estimate_memory(

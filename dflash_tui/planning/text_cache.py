@@ -83,12 +83,12 @@ def load_table(path: Path, kind: type[T]) -> T:
     """Return the value of type `kind` that one of our own YAML files holds; `save_tables` remembers it.
 
     Raises:
-        RecipeError: as `yaml_loader.load_yaml` does.
+        RecipeError: it cannot be read, is not YAML, or does not fit `kind`.
     """
     text, texts = yaml_loader.read_yaml_text(path), TextCache.load(path.stem, kind)
     value = texts.find(text)
     if value is None:
-        value = yaml_loader.load_yaml(path, kind)
+        value = yaml_loader.convert_yaml(path, text, kind)
         texts.keep(text, value)
         _unsaved.append(texts)
     return value

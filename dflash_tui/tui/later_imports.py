@@ -35,7 +35,7 @@ _LATER = (
 def import_later(is_cancelled: Callable[[], bool]) -> None:
     """Import the modules one by one, until `is_cancelled`; what there is by then is never collected, the rest is.
 
-    All patches are read for the next start, which is told by their text what each of them says, as by that of tables.
+    All patches are read, and what they and our tables say is kept for the next start, which then reads no YAML.
 
     To look through it again and again took a twentieth of the time until the first frame, and would delay any key press
     by 40 ms.

@@ -90,15 +90,14 @@ class LaunchSelection:
         Raises:
             DflashError: the recipe cannot be planned so.
         """
-        basis = (self.gpu, self.probe, self.models)
-        before, outline = self._outlined.get(recipe.name, (None, None))
         if recipe.name in self._requests:
             planned = self.plan(recipe)
             return LaunchOutline(planned.resolved, planned.plan.num_speculative_tokens, planned.memory)
-        if outline is None or before != (recipe, *basis):
-            gpu = self.request(recipe).gpu
-            outline = planner.outline_launch(recipe, self.probe or GpuProbe(), gpu, self.models)
-            self._outlined[recipe.name] = (recipe, *basis), outline
+        basis = recipe, self.probe or GpuProbe(), self.request(recipe).gpu, self.models
+        before, outline = self._outlined.get(recipe.name, (None, None))
+        if outline is None or before != basis:
+            outline = planner.outline_launch(*basis)
+            self._outlined[recipe.name] = basis, outline
         return outline
 
     def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:

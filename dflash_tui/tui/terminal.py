@@ -198,14 +198,16 @@ class CoveredScreen(Screen[None]):
 
     covered, is_drawn = True, False
 
-    def fit_terminal(self) -> None:
-        """Take the classes of the terminal's size before there are widgets, whose styles would be found once more."""
-        app = self.app
-        for cells, breakpoints in zip(app.size, (app.HORIZONTAL_BREAKPOINTS, app.VERTICAL_BREAKPOINTS), strict=True):
-            self.add_class(max(point for point in breakpoints or [] if cells >= point[0])[1])
+    def set_size_classes(self) -> None:
+        """Set the classes of the terminal's size before there are widgets, so that their styles are found once."""
+        width, height = self.app.size
+        self.add_class(
+            *self._get_breakpoint_classes(width, self.app.HORIZONTAL_BREAKPOINTS or []),
+            *self._get_breakpoint_classes(height, self.app.VERTICAL_BREAKPOINTS or []),
+        )
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        """Spare the widgets of a screen that nobody has seen the styles which they have just got."""
+        """Find no styles anew for a screen that nobody has seen: its widgets have just got theirs."""
         event.refresh_styles = not self.covered
 
     def draw(self) -> None:

@@ -122,7 +122,7 @@ class LaunchScreen(OwnRecipesScreen):
             recipes.choose(name)
 
     def compose(self) -> ComposeResult:
-        self.fit_terminal()
+        self.set_size_classes()
         yield Display(id="head")
         with Vertical(id="left"):
             yield Display(id="machine")

@@ -84,15 +84,13 @@ class RecipeList(Vertical):
 
     @property
     def _chosen_name(self) -> str:
-        if self._words is None:
-            self._fill("")
+        self._fill_first()
         index = self.query_one(OptionList).highlighted
         return "" if index is None else self.visible_names[index]
 
     def draw(self) -> None:
         """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
-        if self._words is None:
-            self._fill("")
+        self._fill_first()
         table, recipes, pairs = self.query_one(OptionList), *self._build_rows()
         drawn = recipes, pairs, table.scrollable_content_region.width - _EDGES
         if drawn == self._drawn:
@@ -203,6 +201,11 @@ class RecipeList(Vertical):
     def filtered(self) -> bool:
         """Whether the filter is open or leaves recipes out."""
         return any(field.display for field in self.query(RecipeFilter))
+
+    def _fill_first(self) -> None:
+        """List everything, unless something is listed: rows are made when they are first drawn or asked for."""
+        if self._words is None:
+            self._fill("")
 
     def _fill(self, words: str, highlight: str = "") -> None:
         """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`.

@@ -186,5 +186,5 @@ def test_a_table_is_written_where_that_is_asked_for_alone(folders, monkeypatch):
     assert not paths.cache_folder().exists()
     text_cache.save_tables()
     assert [file.name for file in paths.cache_folder().iterdir()] == ["releases.msgpack"]
-    monkeypatch.setattr(yaml_loader, "load_yaml", lambda *_: pytest.fail("it was read as YAML"))
+    monkeypatch.setattr(yaml_loader, "convert_yaml", lambda *_: pytest.fail("it was read as YAML"))
     assert text_cache.load_table(table, releases._Table) == fresh

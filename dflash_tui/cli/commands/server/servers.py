@@ -50,14 +50,16 @@ def ps(args: argparse.Namespace) -> int:
             )
         )
     print_broken_runs(broken)
+    if args.json:
+        return 0
     claims = reservation.list_reservations()
-    if rows and not args.json:
+    if rows:
         more = ("ENDPOINT",) if args.verbose else ()
         header = ("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, "")
         print_table(header, rows, right=(2, 3, 4, 5))
-    elif not claims and not args.json:
+    elif not claims:
         print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
-    for claim in () if args.json else claims:
+    for claim in claims:
         ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
         print_status(f"· {claim.holder} is under way, for port {ports}")
     return 0
