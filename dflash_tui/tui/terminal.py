@@ -103,8 +103,8 @@ class TerminalApp(App[str]):
             self.take_input()
 
     def take_input(self) -> None:
-        """Take what is typed from now on."""
-        self._shown_at = time.monotonic()
+        """Take what is typed from now on, if it is not taken already."""
+        self._shown_at = min(self._shown_at, time.monotonic())
 
     async def on_event(self, event: Event) -> None:
         """Drop what was typed at a screen that nobody had seen yet; any later key takes the message away."""
@@ -226,12 +226,12 @@ class CoveredScreen(Screen[None]):
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        """Show it, whole and once, and take what is typed."""
+        """Show it, whole and once, and take what is typed: before, or a key that comes at once would be lost."""
         self.covered = False
-        self._compositor.update_widgets({self})
-        self._compositor_refresh()
         if isinstance(self.app, TerminalApp):
             self.app.take_input()
+        self._compositor.update_widgets({self})
+        self._compositor_refresh()
 
     def _compositor_refresh(self) -> None:
         if not self.covered:

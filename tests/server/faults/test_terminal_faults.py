@@ -23,6 +23,26 @@ from tests.support.fake_runs import recorded, watching
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE, PANEL
 from tests.support.waiting import until
 
+# A panel that is busy for a moment behind each frame that it writes, as on a busy machine.
+BUSY_PANEL = """
+import time
+from textual.app import App
+from dflash_tui.cli.main import main
+display = App._display
+def display_and_pause(*arguments):
+    display(*arguments)
+    time.sleep(0.5)
+App._display = display_and_pause
+main()
+"""
+
+
+def test_a_key_is_taken_as_soon_as_the_first_frame_is_seen(terminal):
+    panel = terminal(program=("-c", BUSY_PANEL))
+    panel.until(b"demo-cpu")
+    panel.type("q")
+    assert panel.ended() == 0
+
 
 def test_stopped_resized_to_nothing_and_told_to_end(terminal):
     """Ctrl-Z gives the terminal back and fg takes it again; 1x1 is a size; SIGTERM leaves no mouse reports behind."""
