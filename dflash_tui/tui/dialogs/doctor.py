@@ -20,6 +20,7 @@ from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
+from dflash_tui.tui.widgets.text_field import TextField
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -56,7 +57,7 @@ class Doctor(Dialog[str | None]):
             yield Static(Content(f"checking {self.plan.recipe} …"), id="verdict", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
-            yield Input(id="because", placeholder="launch anyway, because …")
+            yield TextField(id="because", placeholder="launch anyway, because …")
 
     @once_composed
     def on_mount(self) -> None:
@@ -118,8 +119,7 @@ class Doctor(Dialog[str | None]):
         """Ask for the reason of launching although a check failed."""
         if self._may_insist:
             self.add_class("-typing")
-            self.query_one("#because").display = True
-            self.set_focus(self.query_one("#because"))  # at once, for what is typed right behind
+            self.query_one(TextField).open()
             self.refresh_bindings()
 
     def action_launch(self) -> None:

@@ -20,6 +20,7 @@ from dflash_tui.presentation.recipe import catalogue_text
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
+from dflash_tui.tui.widgets.text_field import TextField
 
 
 class DrafterChoice(NamedTuple):
@@ -57,14 +58,14 @@ class DrafterDialog(Dialog[DrafterChoice]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
             yield Static(Content("Which model? What the catalogue and the hub know to draft for it becomes a recipe."))
-            yield Input(self.model, id="option", placeholder="its repository: OWNER/NAME")
+            yield TextField(self.model, id="option", placeholder="its repository: OWNER/NAME")
             yield MarkedList(id="runs", markup=False)
             yield Static(id="change", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
         self.query_one(OptionList).display = False
-        self.query_one(Input).focus()
+        self.query_one(TextField).open()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         typing = not self.query(Input) or self.focused is self.query_one(Input)
@@ -72,7 +73,7 @@ class DrafterDialog(Dialog[DrafterChoice]):
 
     def action_type(self) -> None:
         """Type another model."""
-        self.set_focus(self.query_one(Input))  # at once, for what is typed right behind
+        self.query_one(TextField).open()
         self.refresh_bindings()
 
     def action_look(self) -> None:

@@ -20,6 +20,7 @@ from dflash_tui.presentation.explanation_text import format_explanation
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import render_error
+from dflash_tui.tui.widgets.text_field import TextField
 
 _EDGES = 4
 
@@ -37,14 +38,14 @@ class LogDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Input(id="log-file", placeholder="log file of any vLLM, docker or journalctl")
+            yield TextField(id="log-file", placeholder="log file of any vLLM, docker or journalctl")
             with VerticalScroll(id="explanation"):
                 yield Static(id="why", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#explanation").display = False
-        self.query_one("#log-file").focus()
+        self.query_one(TextField).open()
 
     def on_resize(self) -> None:
         """Wrap the text anew."""

@@ -30,6 +30,7 @@ from dflash_tui.tui.dialogs.basic import Confirm, Dialog, measure_text
 from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, render_error
+from dflash_tui.tui.widgets.text_field import TextField
 
 _MOST_BOOTS = 8
 _LABEL = 9
@@ -98,7 +99,7 @@ class NewExperiment(Dialog[str | None]):
             yield Static(id="ab-head", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="ab-words", markup=False)
-            yield Input(id="because")
+            yield TextField(id="because")
 
     @once_composed
     def on_mount(self) -> None:
@@ -188,10 +189,9 @@ class NewExperiment(Dialog[str | None]):
     def action_vary(self) -> None:
         """Let it be typed, beside examples; a plan that is not made yet would close the field."""
         self.workers.cancel_group(self, "ab")
-        entry = self.query_one("#because", Input)
+        entry = self.query_one(TextField)
         self.last_vary = entry.value = self.vary
-        entry.display = True
-        self.set_focus(entry)
+        entry.open()
         self.add_class("-typing")
         self.refresh_bindings()
         self.draw_rows()

@@ -26,6 +26,7 @@ from dflash_tui.tui.launch_selection import LaunchSelection
 from dflash_tui.tui.render.command_diff import render_command_diff
 from dflash_tui.tui.render.plan import render_memory
 from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, render_error
+from dflash_tui.tui.widgets.text_field import TextField
 
 PORT = "port"
 # What is changed most often stands first, also where the recipe leaves it to vLLM.
@@ -100,7 +101,7 @@ class OptionsDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
             yield MarkedList(id="options", markup=False)
-            yield Input(id="option")
+            yield TextField(id="option")
             with VerticalScroll(id="effect", can_focus=False):
                 yield Static(id="change", markup=False)
 
@@ -150,16 +151,15 @@ class OptionsDialog(Dialog[None]):
 
     def action_edit(self) -> None:
         """Let the highlighted option be typed."""
-        entry, place = self.query_one(Input), self.query_one(OptionList).highlighted or 0
+        entry, place = self.query_one(TextField), self.query_one(OptionList).highlighted or 0
         row = self.rows[place] if place < len(self.rows) else OptionRow(_ANY, "", by_hand=False)
         self.editing, entry.value = row.name, row.value
         entry.placeholder = _ANY_PLACEHOLDER if row.name == _ANY else f"{row.name}: {_PLACEHOLDER}"
         flags = sorted(release_flags.list_flags(self.choice.plan(self.recipe).plan.vllm)) if row.name == _ANY else []
         entry.suggester = SuggestFromList([f"{flag}=" for flag in flags])
         entry.border_title = Content(row.name)
-        entry.display = True
         self.add_class("-typing")
-        self.set_focus(entry)  # at once, for what is typed right behind
+        entry.open()
         self.refresh_bindings()
 
     def action_leave(self) -> None:

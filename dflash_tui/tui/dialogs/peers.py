@@ -19,6 +19,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, render_error
+from dflash_tui.tui.widgets.text_field import TextField
 
 Hosts = tuple[str, ...]
 _ALONE = "this machine alone"
@@ -51,19 +52,22 @@ class PeerDialog(Dialog[Hosts | None]):
         with Vertical(classes="dialog"):
             yield Static(Content("Serve together with another machine, over ssh and one cable."))
             yield MarkedList(id="options", markup=False)
-            yield Input(id="option", placeholder="as for ssh: NAME, USER@NAME or an address; several with spaces")
+            yield TextField(id="option", placeholder="as for ssh: NAME, USER@NAME or an address; several with spaces")
             yield Static(id="change", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
-        table, entry = self.query_one(OptionList), self.query_one(Input)
+        table, entry = self.query_one(OptionList), self.query_one(TextField)
         for hosts in self.offered:
             mark = ("● ", "bold $accent") if hosts == self.chosen else ("  ", "")
             table.add_option(Option(Content.assemble(mark, ", ".join(hosts) or _ALONE)))
         table.add_option(Option(Content.assemble((f"  {_OTHER}", MUTED_ROW))))
         table.highlighted = self.offered.index(self.chosen)
-        entry.display = len(self.offered) == 1
-        (entry if entry.display else table).focus()
+        entry.display = False
+        if len(self.offered) == 1:
+            entry.open()
+        else:
+            table.focus()
 
     def action_choose(self) -> None:
         """Take the highlighted hosts, or those that were typed."""
@@ -73,8 +77,7 @@ class PeerDialog(Dialog[Hosts | None]):
         elif place < len(self.offered):
             self.dismiss(self.offered[place])
         else:
-            self.query_one(Input).display = True
-            self.set_focus(self.query_one(Input))  # at once, for what is typed right behind
+            self.query_one(TextField).open()
 
     def _take_typed(self) -> None:
         typed = self.query_one(Input).value

@@ -29,6 +29,7 @@ from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.render.command_diff import render_command_diff
 from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.text_field import TextField
 
 Launch = tuple[ResolvedRecipe, Plan, str]
 
@@ -95,7 +96,7 @@ class RemedyDialog(Dialog[Launch | None]):
             yield Static(id="remedies", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="change", markup=False)
-            yield Input(id="because", password=True)
+            yield TextField(id="because", password=True)
 
     @once_composed
     def on_mount(self) -> None:
@@ -165,16 +166,15 @@ class RemedyDialog(Dialog[Launch | None]):
 
     def action_launch(self) -> None:
         """Launch the chosen one, after asking for what it needs."""
-        needs, entry = self.offer.remedies[self.chosen].needs, self.query_one("#because", Input)
+        needs, entry = self.offer.remedies[self.chosen].needs, self.query_one(TextField)
         if self.planned is None:
             return
         if value := entry.value.strip():
             os.environ[needs] = value
         if needs and not os.environ.get(needs):
             entry.placeholder = f"{needs}: kept in memory until the panel is closed, never written to disk"
-            entry.display = True
             self.add_class("-typing")
-            self.set_focus(entry)  # at once, for what is typed right behind
+            entry.open()
             return
         self.check(self.planned.resolved, self.planned.plan)
 

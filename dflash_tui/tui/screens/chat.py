@@ -25,6 +25,7 @@ from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall, join_fitting
 from dflash_tui.tui.widgets.key_line import KeyLine
+from dflash_tui.tui.widgets.text_field import TextField
 
 # Seconds between two drawings of an answer.
 _INTERVAL = 0.1
@@ -91,7 +92,7 @@ class ChatScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Display(id="status")
         yield VerticalScroll(id="talk", can_focus=False)
-        yield Input(id="say", placeholder="say something; /help lists commands")
+        yield TextField(id="say", placeholder="say something; /help lists commands")
         yield TooSmall()
         yield KeyLine()
 
@@ -99,7 +100,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         self.set_interval(_INTERVAL, self.draw)
         self._talk.anchor()  # it follows the end, until somebody scrolls away from it
-        self.query_one("#say").focus()
+        self.query_one(TextField).open()
         self._show_status()
         self._add_cautions()
 

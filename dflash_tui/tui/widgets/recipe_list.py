@@ -24,6 +24,7 @@ from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render import catalogue
 from dflash_tui.tui.render.recipe_rows import RecipeRow, build_recipe_row, render_recipe_rows
 from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
+from dflash_tui.tui.widgets.text_field import TextField
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
@@ -33,7 +34,7 @@ Entry = Recipe | DflashError | CataloguePair
 Entries = dict[str, Entry]
 
 
-class RecipeFilter(Input):
+class RecipeFilter(TextField):
     """Takes the words that recipes are filtered by; enter goes back to the list, behind all that was typed before."""
 
     BINDINGS: ClassVar = [
@@ -177,12 +178,9 @@ class RecipeList(Vertical):
     async def open_filter(self) -> None:
         """Show the filter, which few starts of the panel need, and type into it."""
         if not self.query(RecipeFilter):
-            new = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all", select_on_focus=False)
+            new = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
             await self.mount(new, before="#columns")
-        field = self.query_one(RecipeFilter)
-        field.display = True
-        field.select_all()  # what is typed replaces the words of before
-        self.screen.set_focus(field)
+        self.query_one(RecipeFilter).open()
         self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:
