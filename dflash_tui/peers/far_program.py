@@ -89,9 +89,9 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
         ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment(OPENSSH), cwd="/")
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    tail, lines = b"", LineBuffer(_LONGEST_LINE)
+    tail, lines, errors = b"", LineBuffer(_LONGEST_LINE), cast("IO[bytes]", ssh.stderr)
     try:
-        for data in _read_errors(ssh, cast("IO[bytes]", ssh.stderr).fileno()):
+        for data in _read_errors(ssh, errors.fileno()):
             tail = (tail + data)[-_ERRORS_KEPT:]
             if show:  # whole lines, in which a secret is known
                 for line in lines.feed(data):
@@ -102,6 +102,7 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
+        errors.close()
     return code, "" if show else clean_end(tail, _ERRORS_KEPT)
 
 

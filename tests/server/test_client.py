@@ -1,7 +1,6 @@
 """Suites sent to a stand-in for the server: what is asked, in which order, and what a request says afterwards."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import random
@@ -9,8 +8,8 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from tests import ROOT
 from tests.support import planted
 from tests.support.boot_factories import modes, plan
 from tests.support.fake_runs import free_port, wait_for_answer
+from tests.support.raw_server import serving
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 SUITE = build_suite("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
@@ -207,12 +207,10 @@ def test_the_shuffling_is_that_of_python():
 async def _drip(piece: bytes, status: int, writer: asyncio.StreamWriter) -> None:
     """Send `piece` again and again, as long as somebody listens."""
     writer.write(f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n".encode())
-    with contextlib.suppress(OSError):
-        while not writer.is_closing():
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0.02)
-    writer.transport.abort()
+    while True:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +231,10 @@ async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status,
         await reader.readuntil(b"\r\n\r\n")
         await _drip(piece, status, writer)
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with serving(answer) as url:
         done = await asyncio.wait_for(client.send_prompt(url, "x", SUITE.prompts[0], Sampling()), 120)
         suite = await asyncio.wait_for(sent(url, SUITE, streams=5), 120)
         probe = await asyncio.wait_for(client.send_probe(url, "x", 0.25), 120)
-        listening.close()
     [longest] = [request for request in suite if request.kind == "c"]
     assert len(suite) == 5
     assert all(request.error and request.total >= 0.5 for request in suite)
@@ -272,18 +268,14 @@ async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + PIECE + b"\n\n")
         writer.write(b'data: {"usage": {"completion_tokens": 2}}\n\ndata: [DONE]\n\n')
-        with contextlib.suppress(OSError):
-            left = asyncio.ensure_future(reader.read())
-            while not left.done():
-                writer.write(rest)
-                await writer.drain()
-                await asyncio.sleep(0.02)
-        writer.transport.abort()
+        left = asyncio.ensure_future(reader.read())
+        while not left.done():
+            writer.write(rest)
+            await writer.drain()
+            await asyncio.sleep(0.02)
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with serving(answer) as url:
         done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
-        listening.close()
     assert (done.error, done.tokens) == ("", 2)
     assert done.total < client._ENDING / 2  # what came after is no part of it
 
@@ -296,12 +288,9 @@ async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + PIECE + b"\n\n")
         writer.write(b'data: {"usage": {"completion_tokens": %d}}\n\ndata: [DONE]\n\n' % tokens)
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with serving(answer) as url:
         done = await client.send_first_request(url, "x")
-        listening.close()
     assert bool(done.error) is refused
 
 
@@ -324,14 +313,10 @@ async def test_a_stream_in_another_form_is_whole_or_an_error(header, packed, err
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + header + b"\r\n" + packed(body))
-        with contextlib.suppress(OSError):
-            await writer.drain()
-        writer.close()
+        await writer.drain()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with serving(answer) as url:
         done = await client.send_first_request(url, "x")
-        listening.close()
     assert error in done.error
     assert bool(done.error) is bool(error)
     assert (done.ttft is None) is bool(error)
@@ -345,20 +330,16 @@ async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                await reader.readexactly(sum(map(int, re.findall(rb"(?i)content-length: (\d+)", head))))
-                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                writer.write(b"%x\r\n%s\r\n" % (len(body), body))
-                await writer.drain()
-                await asyncio.sleep(0.05)
-                writer.write(b"0\r\n\r\n")
-        writer.close()
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            await reader.readexactly(sum(map(int, re.findall(rb"(?i)content-length: (\d+)", head))))
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"%x\r\n%s\r\n" % (len(body), body))
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.write(b"0\r\n\r\n")
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with serving(answer) as url:
         done = await asyncio.wait_for(sent(url), 120)
-        listening.close()
     assert [each.error for each in done] == [""] * 5
     assert connections == 1
 
@@ -386,16 +367,13 @@ async def test_an_answer_without_end_takes_little_memory(kind):
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n".encode())
-        with contextlib.suppress(OSError):
-            while not writer.is_closing():
-                writer.write(piece)
-                await writer.drain()
+        while True:
+            writer.write(piece)
+            await writer.drain()
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        done = await asyncio.wait_for(client.send_first_request(f"http://127.0.0.1:{port}", "x"), 120)
-        listening.close()
+    async with serving(answer) as url:
+        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
     assert words in done.error
     assert len(done.error) < 500
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends
@@ -417,10 +395,9 @@ async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, m
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with contextlib.suppress(OSError):
-            while not writer.is_closing():
-                writer.write(block)
-                await writer.drain()
+        while True:
+            writer.write(block)
+            await writer.drain()
 
     async def count() -> None:
         nonlocal turns
@@ -428,29 +405,23 @@ async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, m
             await asyncio.sleep(0)
             turns += 1
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+    async with serving(answer) as url:
         counting = asyncio.create_task(count())
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
         counting.cancel()
-        listening.close()
     assert "more than 1.16 s" in done.error
     assert turns > 1000
 
 
-@contextlib.asynccontextmanager
-async def answering(*parts: bytes) -> AsyncIterator[str]:
-    """Yield the address of a server that answers every request so."""
+def answering(*parts: bytes) -> AbstractAsyncContextManager[str]:
+    """Return a server that answers every request so, whose address is yielded."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.writelines(parts)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return serving(answer)
 
 
 @pytest.mark.parametrize("missing", [1, 4, 10])

@@ -1,15 +1,14 @@
 """Servers whose /metrics lie: one answer costs a bounded time and memory, and nobody waits for it at the end."""
 
 import asyncio
-import contextlib
 import itertools
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from unittest import mock
 
 import httpx
@@ -19,6 +18,7 @@ from dflash_tui.benchmark import scraper
 from dflash_tui.common import bounded_http
 from dflash_tui.vllm_output.metrics import Scrape
 from tests.support import recordings
+from tests.support.raw_server import serving
 from tests.support.waiting import PATIENCE, until
 
 REAL = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").encode()
@@ -27,25 +27,17 @@ LABELS = GENERATED + b"{" + b",".join(b'a%d="b"' % n for n in range(300_000)) + 
 Respond = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-@asynccontextmanager
-async def serving(respond: Respond, *, chunked: bool = False) -> AsyncIterator[str]:
+def responding(respond: Respond, *, chunked: bool = False) -> AbstractAsyncContextManager[str]:
     """Serve what `respond` writes to every request, as a body that ends with the connection, or in chunks."""
-    connections = set[asyncio.StreamWriter]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            framing = b"Transfer-Encoding: chunked" if chunked else b"Connection: close"
-            writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
-            await respond(writer)
-            await writer.drain()
-        writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        framing = b"Transfer-Encoding: chunked" if chunked else b"Connection: close"
+        writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
+        await respond(writer)
+        await writer.drain()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        for writer in connections:
-            writer.transport.abort()
+    return serving(answer)
 
 
 def writing(*bodies: bytes) -> Respond:
@@ -65,7 +57,7 @@ async def fetch(url: str) -> Scrape:
 
 async def test_a_line_of_300_000_labels_is_passed_over():
     """The rest of the answer counts, and the line costs no more than looking for its end."""
-    async with serving(writing(LABELS + REAL)) as url:
+    async with responding(writing(LABELS + REAL)) as url:
         scrape = await asyncio.wait_for(fetch(url), PATIENCE)
     assert scrape.counters.steps == 264
 
@@ -76,11 +68,11 @@ async def test_an_answer_that_costs_too_much_is_given_up(monkeypatch):
     began = time.thread_time()
     with monkeypatch.context() as patched:
         patched.setattr(bounded_http, "WORK", 0.05)
-        async with serving(writing(b"\n" * bounded_http.BODY_LIMIT)) as url:
+        async with responding(writing(b"\n" * bounded_http.BODY_LIMIT)) as url:
             with pytest.raises(bounded_http.BadResponse, match=r"more than 0\.05 s"):
                 await fetch(url)
     assert time.thread_time() - began < 0.5
-    async with serving(writing(REAL)) as url:
+    async with responding(writing(REAL)) as url:
         assert await fetch(url)
 
 
@@ -92,13 +84,10 @@ async def test_no_cookie_is_kept_or_sent_back():
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         cookies = b"".join(b"Set-Cookie: a%d-%d=b\r\n" % (len(heads), number) for number in range(2000))
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + cookies + b"\r\n" + REAL)
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        async with bounded_http.open_client(url, timeout=60.0) as client:
-            for _ in range(3):
-                assert await scraper.fetch_metrics(client)
+    async with serving(answer) as url, bounded_http.open_client(url, timeout=60.0) as client:
+        for _ in range(3):
+            assert await scraper.fetch_metrics(client)
     assert not client.cookies.jar
     assert [b"cookie" in head.lower() for head in heads] == [False] * 3
 
@@ -147,7 +136,7 @@ async def test_who_costs_much_again_and_again_is_asked_more_seldom(costs, slower
 async def test_an_answer_in_millions_of_pieces_is_given_up(piece, monkeypatch):
     """A byte at a time costs more than all that is parsed."""
     monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
-    async with serving(writing(piece * bounded_http.BODY_LIMIT), chunked=True) as url:
+    async with responding(writing(piece * bounded_http.BODY_LIMIT), chunked=True) as url:
         with pytest.raises(bounded_http.BadResponse, match="in more than 4096 pieces"):
             await fetch(url)
 
@@ -158,16 +147,14 @@ async def test_interim_responses_without_end_are_given_up(interim, monkeypatch):
     monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while not writer.is_closing():
-                writer.write(interim * 50)
-                await writer.drain()
-        writer.transport.abort()
+        while True:
+            writer.write(interim * 50)
+            await writer.drain()
 
     began = time.thread_time()
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+    async with serving(answer) as url:
         with pytest.raises(bounded_http.BadResponse, match=r"more than 0\.5 s"):
-            await fetch(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+            await fetch(url)
     assert time.thread_time() - began < 10  # of both ends
 
 
@@ -205,7 +192,7 @@ async def test_an_answer_that_drips_is_given_up(monkeypatch):
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    async with serving(drip) as url:
+    async with responding(drip) as url:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(fetch(url), PATIENCE)
 
@@ -216,7 +203,7 @@ async def test_answers_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
     counter = GENERATED + b" 1\n"
     bodies = [counter + GENERATED + b'{a="%d%s"} 1\n' % (answer, b"x" * (3 << 20)) for answer in range(10)]
-    async with serving(writing(*bodies)) as url:
+    async with responding(writing(*bodies)) as url:
         tracemalloc.start()
         try:
             kept = []
@@ -238,7 +225,7 @@ async def test_other_tasks_go_on_while_it_is_read():
             await asyncio.sleep(0)
             turns += 1
 
-    async with serving(writing(REAL * 60)) as url:
+    async with responding(writing(REAL * 60)) as url:
         counting = asyncio.create_task(count())
         await fetch(url)
         counting.cancel()
@@ -271,7 +258,7 @@ async def test_ctrl_c_does_not_wait_for_an_answer(attached):
         await writer.drain()
         sent += 1
 
-    async with serving(respond) as url:
+    async with responding(respond) as url:
         process = attached(url)
         await until(lambda: sent >= 4)  # /health, /metrics, /version, /v1/models
         process.send_signal(signal.SIGINT)
@@ -286,13 +273,10 @@ async def test_a_redirect_is_an_error_status_whatever_name_it_has(name):
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 302 Found\r\nLocation: http://{name}/\r\nContent-Length: 0\r\n\r\n".encode())
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        async with bounded_http.open_client(url, timeout=60.0) as client:
-            with pytest.raises(bounded_http.BadResponse) as error:
-                await bounded_http.fetch_bounded(client, "/metrics")
-            assert error.value.status == 302
-            body = {"max_tokens": 1, "messages": []}
-            assert (await client.post("/v1/chat/completions", json=body)).status_code == 302
+    async with serving(answer) as url, bounded_http.open_client(url, timeout=60.0) as client:
+        with pytest.raises(bounded_http.BadResponse) as error:
+            await bounded_http.fetch_bounded(client, "/metrics")
+        assert error.value.status == 302
+        body = {"max_tokens": 1, "messages": []}
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 302

@@ -1,0 +1,32 @@
+"""A server of one process with the test that writes bytes of its own, and leaves no connection behind."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[str]:
+    """Yield the address of a server that gives every connection to `answer`, which is cancelled in the end."""
+    answering: list[asyncio.Task[None]] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        answering.append(task)
+        try:
+            await answer(reader, writer)
+            writer.close()
+            await writer.wait_closed()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # whoever asked is gone
+        finally:
+            writer.transport.abort()
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
