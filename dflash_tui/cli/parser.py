@@ -72,7 +72,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     add_trust_option(up)
     detach = "return as soon as the server is launched (with --bench: measured)"
     add_option(up, "--detach", action="store_true", help=detach)
-    wait = "return when the server is ready; exit code 6 when it fails before"
+    wait = "return when the server is ready (with --bench: measured); exit code 6 when it fails before"
     add_option(up, "--wait", action="store_true", help=wait)
     foreground = "stop the server when this command ends, as a service does (default: it keeps running)"
     add_option(up, "--foreground", action="store_true", help=foreground)

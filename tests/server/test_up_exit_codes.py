@@ -47,14 +47,16 @@ def test_a_detached_launch_tells_whether_the_server_is_gone_already(port, ends, 
     assert ("nothing works today" in capsys.readouterr().err) is ends
 
 
-def test_who_waits_returns_when_it_is_ready(port):
-    """The server has answered a request by then, and goes on."""
+@pytest.mark.parametrize("words", [("--wait",), ("--wait", "--bench"), ("--detach", "--bench")], ids=" ".join)
+def test_who_waits_returns_when_it_is_ready(port, words):
+    """The server has answered a request by then, with --bench been measured, and goes on."""
     fake_engine.make(port)
-    done = up("--wait")
+    done = up(*words)
     run = registry.find_run()
     assert (done.returncode, run_reader.replay_run(run).status) == (0, "warm"), done.stderr
     assert server_process.is_alive(run)
     assert f"dflash-tui stop {run.id}" in done.stderr
+    assert ("decode tok/s" in done.stdout) is ("--bench" in words)
 
 
 @pytest.mark.parametrize("words", [("--wait",), ("--wait", "--detach", "--json"), ("--bench", "--detach")])

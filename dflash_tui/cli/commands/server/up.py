@@ -210,7 +210,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
                 await run_bench(benchmark.suit_to(state.startup.samplers))
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
-            if args.detach or until is Until.READY:
+            if args.detach or args.wait:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
             if not args.foreground:
