@@ -393,8 +393,8 @@ AnyEvent = (
 )  # fmt: skip
 
 # Requests of the recorder are no measurements: one shows that a server can generate, another that it still can. The
-# greedy one before the first compiles what a client's first greedy request would.
-WARM_UP, GREEDY_WARM_UP, PROBE, FILLER = "warm-up", "greedy warm-up", "probe", "filler"
-OURS = frozenset({WARM_UP, GREEDY_WARM_UP, PROBE, FILLER})
+# greedy one and the long ones compile what a client's first request of their kind would.
+WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER = "warm-up", "greedy warm-up", "long warm-up", "probe", "filler"
+OURS = frozenset({WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER})
 # How a filler ended that was not waited for; vLLM counts no such request as finished.
 BROKEN_OFF = "abort"

@@ -26,7 +26,7 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.secrets.own_secrets import own_secrets
-from dflash_tui.events import GREEDY_WARM_UP, PROBE, WARM_UP, RequestDone
+from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, RequestDone
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import subtract
 
@@ -145,6 +145,14 @@ async def send_greedy_warm_up(url: str, model: str, *, key: str = "") -> tuple[R
     stream = CompletionStream(GREEDY_WARM_UP)
     async with _client(url, key) as client:
         return await _send(client, body, stream), stream.build_answer()
+
+
+async def send_long_warm_up(url: str, model: str, words: int, *, key: str = "") -> RequestDone:
+    """Send a greedy request with a prompt of some `words` tokens, which is like no other, so that no cache has it."""
+    text = f"{words} words:{' tree' * words}"
+    body = _build_body(model, text, _WARM_UP.max_tokens) | {"temperature": 0.0}
+    async with _client(url, key) as client:
+        return await _send(client, body, CompletionStream(LONG_WARM_UP))
 
 
 async def send_conversation(

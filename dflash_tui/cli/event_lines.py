@@ -12,6 +12,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, f
 from dflash_tui.event_json import encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
+    LONG_WARM_UP,
     OBSERVER_SOURCE,
     WARM_UP,
     AnswerHeld,
@@ -156,6 +157,8 @@ class EventLines:
                 print_status(
                     f"  {which} request {f'failed: {error}' if error else f'took {_format_took(event.total)}'}"
                 )
+            case RequestDone(kind=kind, error="") if kind == LONG_WARM_UP:
+                print_status(f"  first prompt of {event.prompt_tokens} tokens took {_format_took(event.total)}")
             case AnswerHeld(is_like_before=True, run=run):
                 print_status(f"  its first answer begins as that of {run}")
             case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:

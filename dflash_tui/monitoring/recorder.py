@@ -27,6 +27,9 @@ from dflash_tui.vllm_output.metrics import Scrape
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
+# Words of the longer prompts of a warm-up. On an H100 (26B-A4B with DFlash, vLLM 0.26.0) the first prompt above a
+# step's 16 tokens compiled another kernel of attention, those of 100 and 300 tokens others (docs/faster.md).
+_LONG_WARM_UPS = (30, 100, 300)
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
 # So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
@@ -227,14 +230,29 @@ class _Recorder:
             # A server that fails on it may serve the others all the same.
             greedy, answer = await client.send_greedy_warm_up(self._run.url, model, key=key)
             run_files.record_event(self._run, greedy)
-            if not greedy.error and (verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer)):
-                run_files.record_event(self._run, verdict)
+            if not greedy.error:
+                if verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer):
+                    run_files.record_event(self._run, verdict)
+                await self._send_long_warm_ups()
         result = await client.send_first_request(self._run.url, model, key=key)
         self._record_clock()
         run_files.record_event(self._run, result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY
         self._record_health(Health.WARM if self._warm else Health.UNHEALTHY, result.error)
+
+    async def _send_long_warm_ups(self) -> None:
+        """Send longer prompts, each of which compiles kernels that a client's first prompt of its length would."""
+        plan = self._run.plan
+        if WARM_UP not in plan.start or plan.on_cpu:
+            return
+        for words in _LONG_WARM_UPS:
+            if plan.context and 2 * words > plan.context:
+                return
+            done = await client.send_long_warm_up(self._run.url, plan.served_name, words, key=self._run.api_key)
+            run_files.record_event(self._run, done)
+            if done.error:
+                return
 
 
 def _describe_error(path: str, error: Exception) -> str:

@@ -186,10 +186,9 @@ def _list_rows_after_up(
     guessed = expected.first_request if expected else None
     if first is not None and not first.error:
         ttft = f", first token after {first.ttft:.2f} s" if first.ttft is not None else ""
-        greedy = startup.greedy_request
-        note = f"first request, {first.tokens} tokens{ttft}" + (" after a greedy one" if greedy else "")
-        seconds = first.total + (greedy.total if greedy else 0.0)
-        return [healthy, StartupRow(RowMark.DONE, "warm", seconds, guessed, note)]
+        before = " after a greedy one" if startup.greedy_request else ""
+        note = f"first request, {first.tokens} tokens{ttft}{before}{' and longer ones' if startup.long_seconds else ''}"
+        return [healthy, StartupRow(RowMark.DONE, "warm", startup.warm_up_seconds + first.total, guessed, note)]
     if (first is not None and first.error) or (state.exit and state.up_at is not None and startup.healthy_at):
         why = first.error if first is not None else "the server exited on it"
         return [healthy, StartupRow(RowMark.FAILED, "warm", None, guessed, f"first request failed: {why}")]

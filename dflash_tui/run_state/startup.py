@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dflash_tui.events import (
     GREEDY_WARM_UP,
+    LONG_WARM_UP,
     WARM_UP,
     Activity,
     ClockSet,
@@ -57,6 +58,8 @@ class Startup:
     """The first request that succeeded, or until then the last one that failed."""
     greedy_request: RequestDone | None = None
     """The last greedy request before it; None where none was sent."""
+    long_seconds: float = 0.0
+    """What the longer prompts between the two took."""
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -90,7 +93,9 @@ class Startup:
     def _take_request(self, done: RequestDone) -> None:
         if self.first_request is None or self.first_request.error:
             if done.kind == GREEDY_WARM_UP:
-                self.greedy_request = done
+                self.greedy_request, self.long_seconds = done, 0.0
+            elif done.kind == LONG_WARM_UP:
+                self.long_seconds += done.total
             elif done.kind == WARM_UP:
                 self.first_request = done
 
@@ -112,7 +117,12 @@ class Startup:
         """
         if self.up_at is None or self.first_request is None or self.first_request.error:
             return None
-        return self.up_at + self.first_request.total + (self.greedy_request.total if self.greedy_request else 0.0)
+        return self.up_at + self.warm_up_seconds + self.first_request.total
+
+    @property
+    def warm_up_seconds(self) -> float:
+        """What the requests before the first one took."""
+        return (self.greedy_request.total if self.greedy_request else 0.0) + self.long_seconds
 
     @property
     def cache(self) -> str:

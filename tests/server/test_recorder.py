@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from typing import Any
 
 import httpx
 import psutil
@@ -28,6 +29,7 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import (
     GREEDY_WARM_UP,
+    LONG_WARM_UP,
     PROBE,
     WARM_UP,
     Activity,
@@ -409,9 +411,16 @@ def test_probing_can_be_turned_off(monkeypatch, value, after):
     assert idle_probe.idle_seconds_before_probe() == after
 
 
-async def test_a_greedy_and_a_sampled_request_are_sent_before_it_is_ready(launch, monkeypatch):
-    """With the measure, and before `warm`; the sampled one leaves the choice of tokens to the server."""
-    bodies: list[dict[str, object]] = []
+LONG = [30, 100, 300]
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "context", "long"),
+    [(True, None, []), (False, None, LONG), (False, 600, LONG), (False, 599, LONG[:2]), (False, 59, [])],
+)
+async def test_what_is_sent_before_it_is_ready(launch, monkeypatch, on_cpu, context, long):
+    """With the measure, and before `warm`: a greedy request, on a GPU longer ones that fit, and one as clients send."""
+    bodies: list[dict[str, Any]] = []
     send = client._send
 
     async def watched(http, body, *more):
@@ -419,19 +428,23 @@ async def test_a_greedy_and_a_sampled_request_are_sent_before_it_is_ready(launch
         return await send(http, body, *more)
 
     monkeypatch.setattr(client, "_send", watched)
-    plan = replace(made(free_port(18_260)), start=("warm-up",))
+    plan = replace(made(free_port(18_260)), start=("warm-up",), on_cpu=on_cpu)
+    plan = replace(plan, argv=(*plan.argv, f"--max-model-len={context}")) if context else plan
     run = lifecycle.launch_server(plan, engine="fake")
     try:
         async with watching(run) as state:
             await until(lambda: state.health is Health.WARM)
     finally:
         await lifecycle.stop_server(run, grace=0.1)
-    assert [body.get("temperature") for body in bodies] == [0.0, None]
-    greedy, sampled = recorded(run, RequestDone)
-    assert (greedy.kind, sampled.kind) == (GREEDY_WARM_UP, WARM_UP)
+    assert [body.get("temperature") for body in bodies] == [0.0, *(0.0 for _ in long), None]
+    prompts = [body["messages"][0]["content"].split() for body in bodies[1:-1]]
+    assert [len(words) - 2 for words in prompts] == long
+    assert len({words[0] for words in prompts}) == len(long)  # none begins as another, which a cache would have
+    requests = recorded(run, RequestDone)
+    assert [done.kind for done in requests] == [GREEDY_WARM_UP, *(LONG_WARM_UP for _ in long), WARM_UP]
     assert state.time_to_ready is not None
     assert state.time_to_up is not None
-    assert state.time_to_ready == pytest.approx(state.time_to_up + greedy.total + sampled.total, abs=1e-4)
+    assert state.time_to_ready == pytest.approx(state.time_to_up + sum(done.total for done in requests), abs=1e-4)
 
 
 async def test_a_greedy_request_that_fails_does_not_keep_a_server_from_being_ready(launch, monkeypatch):

@@ -26,7 +26,9 @@ async def serving(answer: Answer) -> AsyncIterator[str]:
             writer.transport.abort()
 
     async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        for task in answering:
-            task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            for task in answering:
+                task.cancel()
+            await asyncio.gather(*answering, return_exceptions=True)

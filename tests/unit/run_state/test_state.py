@@ -8,6 +8,7 @@ from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
+    LONG_WARM_UP,
     WARM_UP,
     Autopsy,
     Exited,
@@ -74,14 +75,22 @@ def test_ready_is_up_and_a_first_real_generation():
     assert state.startup.first_request.total == 2.5
 
 
-def test_ready_counts_the_greedy_request_before_the_first_one():
-    """Whoever waits for the server waits for both; what a greedy one after them takes is no start any more."""
+def test_ready_counts_the_greedy_and_the_long_requests_before_the_first_one():
+    """Whoever waits for the server waits for all; what others after them take is no start any more.
+
+    Where they are sent again, since the first one failed, only the last ones count.
+    """
     state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
-    state.apply(RequestDone(61.0, GREEDY_WARM_UP, total=1.0))
-    assert state.time_to_ready is None
-    state.apply(RequestDone(64.0, WARM_UP, tokens=8, total=2.5))
-    state.apply(RequestDone(80.0, GREEDY_WARM_UP, total=9.0))
-    assert state.time_to_ready == pytest.approx(63.5)
+    for at in (61.0, 91.0):
+        state.apply(RequestDone(at, GREEDY_WARM_UP, total=1.0))
+        state.apply(RequestDone(at + 1, LONG_WARM_UP, total=0.25))
+        state.apply(RequestDone(at + 1, LONG_WARM_UP, total=0.5))
+        assert state.time_to_ready is None
+        state.apply(RequestDone(at + 3, WARM_UP, tokens=8, total=2.5, error="HTTP 500" if at < 90 else ""))
+    state.apply(RequestDone(99.0, GREEDY_WARM_UP, total=9.0))
+    state.apply(RequestDone(99.5, LONG_WARM_UP, total=9.0))
+    assert state.time_to_ready == pytest.approx(64.25)
+    assert state.startup.warm_up_seconds == pytest.approx(1.75)
 
 
 def test_a_death_on_the_first_request_is_told_as_such(snapshot):
