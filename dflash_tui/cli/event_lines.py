@@ -158,7 +158,8 @@ class EventLines:
                     f"  {which} request {f'failed: {error}' if error else f'took {_format_took(event.total)}'}"
                 )
             case RequestDone(kind=kind, error="") if kind == LONG_WARM_UP:
-                print_status(f"  first prompt of {event.prompt_tokens} tokens took {_format_took(event.total)}")
+                tokens = f"prompt of {event.prompt_tokens} tokens" if event.prompt_tokens else "longer prompt"
+                print_status(f"  first {tokens} took {_format_took(event.total)}")
             case AnswerHeld(is_like_before=True, run=run):
                 print_status(f"  its first answer begins as that of {run}")
             case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:

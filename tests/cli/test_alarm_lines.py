@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.cli import event_lines
-from dflash_tui.events import WARM_UP, Launched, RequestDone, Suspended
+from dflash_tui.events import LONG_WARM_UP, WARM_UP, Launched, RequestDone, Suspended
 from dflash_tui.run_state.state import RunState
 from tests.support.waiting import until
 
@@ -62,3 +62,12 @@ async def test_json(capsys):
 def test_the_first_request_takes_more_than_nothing(seconds, took, capsys):
     event_lines.EventLines(RunState(), as_json=False).show(RequestDone(0.0, WARM_UP, total=seconds))
     assert capsys.readouterr().err.strip().partition("took ")[2] == took
+
+
+@pytest.mark.parametrize(("tokens", "named"), [(305, True), (0, False)])
+def test_a_longer_prompt_is_named_by_its_tokens_where_the_server_says_them(tokens, named, capsys):
+    event_lines.EventLines(RunState(), as_json=False).show(
+        RequestDone(0.0, LONG_WARM_UP, prompt_tokens=tokens, total=0.5)
+    )
+    line = capsys.readouterr().err
+    assert (f"{tokens} tokens" in line, "0.5 s" in line) == (named, True)
