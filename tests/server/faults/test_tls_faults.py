@@ -1,11 +1,9 @@
 """A TLS record that is broken after the handshake: a failed request everywhere, as any other, said in plain words."""
 
 import asyncio
-import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from dflash_tui.events import Health, HealthChanged
 from dflash_tui.monitoring import foreign_server
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.tui.app import DflashApp
+from tests.support.raw_server import serving
 from tests.support.waiting import PATIENCE, until
 from tests.tui.panel import NO_GPU, shows
 
@@ -37,32 +36,27 @@ def build_context(protocol: int) -> ssl.SSLContext:
     return context
 
 
-@asynccontextmanager
-async def serving(body: bytes, whole: int = 0) -> AsyncIterator[str]:
+def breaking(body: bytes, whole: int = 0) -> AbstractAsyncContextManager[str]:
     """Answer so many requests with `body`, and each later one with its beginning and a broken record."""
     count = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                count += 1
-                length = len(body) + (count > whole)
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
-                await writer.drain()
-                if count > whole:
-                    encrypted: Any = writer.transport
-                    encrypted._ssl_protocol._transport.write(BROKEN)
-        writer.transport.abort()
+        while await reader.readuntil(b"\r\n\r\n"):
+            count += 1
+            length = len(body) + (count > whole)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+            await writer.drain()
+            if count > whole:
+                encrypted: Any = writer.transport
+                encrypted._ssl_protocol._transport.write(BROKEN)
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=build_context(ssl.PROTOCOL_TLS_SERVER)) as server:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
+    return serving(answer, build_context(ssl.PROTOCOL_TLS_SERVER))
 
 
 @pytest.fixture(autouse=True)
 def trusting(monkeypatch):
-    """Have clients take the connections of `serving`."""
+    """Have clients take the connections of `breaking`."""
     monkeypatch.setattr(bounded_http, "_load_certificates", lambda: build_context(ssl.PROTOCOL_TLS_CLIENT))
     monkeypatch.setattr(foreign_server, "INTERVAL", 0.05)
 
@@ -70,7 +64,7 @@ def trusting(monkeypatch):
 @pytest.mark.parametrize("whole", [0, 1, 2, 3])
 async def test_a_server_that_breaks_is_unhealthy_and_is_asked_again(whole):
     """Whichever request it breaks; where its name is asked, that is unknown and its counters are read on."""
-    async with serving(METRICS, whole) as url:
+    async with breaking(METRICS, whole) as url:
         async for event in ForeignServer(url).events():
             if isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
                 assert event.detail.startswith(WORDS)
@@ -79,7 +73,7 @@ async def test_a_server_that_breaks_is_unhealthy_and_is_asked_again(whole):
 
 async def test_the_panel_stays():
     """It ended with a traceback."""
-    async with serving(METRICS, 20) as url:
+    async with breaking(METRICS, 20) as url:
         panel = DflashApp(foreign=ForeignServer(url), probe=lambda: NO_GPU, load=dict)
         async with panel.run_test(size=(120, 36)) as pilot:
             await shows(pilot, "● HEALTHY")
@@ -88,7 +82,7 @@ async def test_the_panel_stays():
 
 async def test_attach_goes_on(capsys):
     """It ended with the advice to make the folder writable."""
-    async with serving(METRICS, 20) as url:
+    async with breaking(METRICS, 20) as url:
         args = build_parser().parse_args(["attach", url, "--json"])
         watching = asyncio.create_task(commands_foreign._print_server(args, ForeignServer(url)))
         lines: list[str] = []
@@ -104,13 +98,13 @@ async def test_attach_goes_on(capsys):
 
 async def test_a_request_fails_and_says_why():
     """In the middle of its answer."""
-    async with serving(STREAM) as url:
+    async with breaking(STREAM) as url:
         done = await asyncio.wait_for(client.send_first_request(url, "x"), PATIENCE)
     assert done.error.startswith(WORDS)
 
 
 async def test_an_answer_that_was_complete_stays_so():
     """What breaks after [DONE] is no part of it."""
-    async with serving(STREAM + b"data: [DONE]\n\n") as url:
+    async with breaking(STREAM + b"data: [DONE]\n\n") as url:
         done = await asyncio.wait_for(client.send_first_request(url, "x"), PATIENCE)
     assert (done.error, done.tokens) == ("", 2)
