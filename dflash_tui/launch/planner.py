@@ -84,7 +84,7 @@ def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: Loc
     if not cards:
         return LaunchOutline(resolved, tokens, None)
     available = _pick_models(list_models(resolved, tokens), models)
-    return LaunchOutline(resolved, tokens, _estimate_memory(resolved, resolved.mode, tokens, cards, available))
+    return LaunchOutline(resolved, tokens, estimate_memory(resolved, resolved.mode, tokens, cards, available))
 
 
 def plan_launch(
@@ -246,16 +246,17 @@ def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:
     """Return a planned launch with the memory that it needs, by what is known of its models."""
     plan, available = planned.plan, _pick_models(planned.plan.models, models)
     tokens = plan.num_speculative_tokens
-    return planned._replace(memory=_estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
+    return planned._replace(memory=estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
 
 
-def _estimate_memory(
+def estimate_memory(
     resolved: ResolvedRecipe,
     mode: Mode,
     tokens: int,
-    cards: tuple[Gpu, ...],
-    models: Sequence[LocalModel | None],
+    cards: Sequence[Gpu],
+    models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate | None:
+    """Return what a launch needs on each of `cards`, or on a typical one of its class; None where that is unknown."""
     typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = GpuMemory(resolved.hardware, total, total, typical.unified) if typical else None

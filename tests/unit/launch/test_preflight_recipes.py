@@ -28,9 +28,9 @@ def list_situations() -> Iterator[tuple[str, Situation]]:
 
 SITUATIONS = dict(list_situations())
 PUBLISHED = [
-    name for name, made in SITUATIONS.items() if made.plan.standing.status in {Status.REPORTED, Status.VERIFIED}
+    name for name, made in SITUATIONS.items() if made.resolved.standing.status in {Status.REPORTED, Status.VERIFIED}
 ]
-BROKEN = [name for name, made in SITUATIONS.items() if made.plan.standing.status is Status.BROKEN]
+BROKEN = [name for name, made in SITUATIONS.items() if made.resolved.standing.status is Status.BROKEN]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -44,8 +44,8 @@ def test_a_published_launch_is_not_refused(name):
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_refused_launch_says_why(name):
     made = SITUATIONS[name]
-    [check] = [check for check in launch._check_standing(made) if check.level is CheckLevel.FAIL]
-    assert made.plan.standing.why.split(". ")[0] in check.finding
+    [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
+    assert made.resolved.standing.why.split(". ")[0] in check.finding
     assert check.fix
 
 
@@ -53,9 +53,19 @@ def test_a_refused_launch_says_why(name):
 def test_a_profile_suits_its_release(name):
     """Also one that nobody published; a variant may be for one profile alone, and says so."""
     made = SITUATIONS[name]
-    assert [
-        check.finding for check in pair.check_pair(made.resolved, made.plan) if check.level is CheckLevel.FAIL
-    ] == []
+    assert [check.finding for check in pair.check_pair(made.resolved, made.plan) if check.name == "vLLM"] == []
+
+
+def test_a_refused_launch_names_its_mend_and_what_that_costs():
+    made = SITUATIONS["gemma-4-26b-a4b rtx-5090-laptop seed"]
+    [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
+    mend, cost = "--set kv-cache-dtype=null", "2.4 GiB of KV cache instead of 1.2 GiB"
+    assert check.fix.startswith(f"{mend} (16384 tokens then take {cost}; about 2.5 GiB are there")
+    laptop, settings = a_gpu(Hardware.RTX_5090_LAPTOP), {"kv-cache-dtype": None}
+    mended = situation("gemma-4-26b-a4b", laptop, profile="seed", settings=settings)
+    assert [check for check in pair.check_pair(mended.resolved, mended.plan) if check.level is CheckLevel.FAIL] == []
+    [fits] = [check for check in memory.check_memory(mended) if check.name == "GPU memory"]
+    assert fits.level is CheckLevel.OK
 
 
 def test_published_launches_are_many():

@@ -37,7 +37,7 @@ def plan(args: argparse.Namespace) -> int:
         print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
     else:
         print_data(describe_plan(planned, terminal_width()))
-    for check in check_pair(planned.resolved, planned.plan):
+    for check in check_pair(planned.resolved, planned.plan, planned.gpus):
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
         for mistake in release_values.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
