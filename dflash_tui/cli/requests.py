@@ -8,6 +8,7 @@ from pathlib import Path
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
+from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
@@ -89,5 +90,5 @@ def _split_settings(words: list[str]) -> dict[str, str]:
         key = key.strip().removeprefix("--")
         if not equals or not key:
             raise UsageError(f"--set {word}: expected KEY=VALUE", hint="for instance --set max-model-len=8192")
-        settings[key] = value
+        settings[key] = make_absolute(key, value)
     return settings

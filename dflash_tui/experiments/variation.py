@@ -10,6 +10,7 @@ import yaml
 from dflash_tui.common import yaml_values
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
@@ -153,7 +154,7 @@ def _build_changes(key: str, value: str) -> LaunchChanges:
         return LaunchChanges(settings={f"patches.{name}": "true" if _switch(key, value) else "false"})
     if part == "start" and name:
         return LaunchChanges(settings={key: "true" if _switch(key, value) else "false"})
-    return LaunchChanges(settings={key: value})
+    return LaunchChanges(settings={key: make_absolute(key, value)})
 
 
 def _change_field(name: str, value: str) -> LaunchChanges:

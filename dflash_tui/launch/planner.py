@@ -17,7 +17,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import cuda_graphs, memory, methods, patch_file
+from dflash_tui.planning import cuda_graphs, flag_files, memory, methods, patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
@@ -84,7 +84,7 @@ def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: Loc
     if not cards:
         return LaunchOutline(resolved, tokens, None)
     available = _pick_models(list_models(resolved, tokens), models)
-    return LaunchOutline(resolved, tokens, _estimate_memory(resolved, resolved.mode, tokens, cards, available))
+    return LaunchOutline(resolved, tokens, estimate_memory(resolved, resolved.mode, tokens, cards, available))
 
 
 def plan_launch(
@@ -139,6 +139,7 @@ def plan_launch(
     if engine is None:  # else its own parser is asked, which may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
         release_values.check_settings(resolved.engine.vllm, words)
+    resolved = _find_files_in_target(resolved)
     plan = build_plan(
         resolved,
         mode=request.mode,
@@ -155,6 +156,22 @@ def plan_launch(
         folders=folders,
     )
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
+
+
+def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:
+    """Return the recipe with the paths of files that its flags name and that the target's repository here has."""
+    missing = flag_files.list_missing(resolved.flags)
+    relative = {name: value for name, value in missing.items() if not Path(value).is_absolute() and ".." not in value}
+    if not relative:
+        return resolved
+    from dflash_tui.engines.hub import model_lookup
+
+    model = model_lookup.find_local_model(resolved.target.model, resolved.target.revision)
+    if model is None or not model.folder:
+        return resolved
+    places = {name: str(Path(model.folder) / value) for name, value in relative.items()}
+    missing = flag_files.list_missing(places)
+    return replace(resolved, flags=resolved.flags | {n: place for n, place in places.items() if n not in missing})
 
 
 def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedRecipe:
@@ -246,16 +263,17 @@ def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:
     """Return a planned launch with the memory that it needs, by what is known of its models."""
     plan, available = planned.plan, _pick_models(planned.plan.models, models)
     tokens = plan.num_speculative_tokens
-    return planned._replace(memory=_estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
+    return planned._replace(memory=estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
 
 
-def _estimate_memory(
+def estimate_memory(
     resolved: ResolvedRecipe,
     mode: Mode,
     tokens: int,
-    cards: tuple[Gpu, ...],
-    models: Sequence[LocalModel | None],
+    cards: Sequence[Gpu],
+    models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate | None:
+    """Return what a launch needs on each of `cards`, or on a typical one of its class; None where that is unknown."""
     typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = GpuMemory(resolved.hardware, total, total, typical.unified) if typical else None

@@ -238,7 +238,11 @@ def _explain(plan: Plan, launch: _Launch, patches: PatchSelection, *, installed_
         plan,
         warnings=_list_warnings(resolved, launch.mode, patches, speculative=bool(launch.tokens)),
         standing=resolved.standing,
-        deviations={name: why for name, why in resolved.deviations.items() if name != "port" or not asked_port},
+        deviations={
+            name: why
+            for name, why in resolved.deviations.items()
+            if name not in patches.skipped and (name != "port" or not asked_port)
+        },
         skipped_patches=patches.skipped,
         disabled_patches=resolved.disabled_patches,
         expected=_list_expected(resolved, launch),

@@ -16,7 +16,7 @@ from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import method_layers, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
-from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs.verification import Verification
 
 MOST_TOKENS = 64
@@ -183,6 +183,17 @@ class LaunchSelection:
     def change_request(self, recipe: Recipe, request: LaunchRequest) -> None:
         """Ask for `recipe` as `request` says; the GPU is chosen for all recipes."""
         self._requests[recipe.name] = replace(request, gpu=None)
+
+    def take_changes(self, recipe: Recipe, port: int | None, changes: LaunchChanges) -> PlannedLaunch:
+        """Ask for `recipe` with `changes` and return its plan, on a `port` that is free.
+
+        Raises:
+            DflashError: it cannot be planned so, and is asked for as before.
+        """
+        request = self.request(recipe).with_changes(changes)
+        self.plan_request(recipe, request)
+        self.change_request(recipe, request)
+        return self.plan(recipe, port)
 
     def _change(self, recipe: Recipe, **fields: str | int | Mode | Method | None) -> None:
         request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)

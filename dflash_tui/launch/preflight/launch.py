@@ -25,7 +25,6 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.runs import lifecycle
@@ -39,7 +38,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     """Return the checks of a plan; `thorough` ones may ask the engine for its flags, which takes 20 s once."""
     checks = [
         *_check_standing(situation),
-        *pair.check_pair(situation.resolved, situation.plan),
+        *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
         *_check_engine(situation),
         *_check_engine_files(situation),
         *_check_flags(situation, thorough=thorough),
@@ -68,14 +67,11 @@ def _check_hosts(situation: Situation) -> Iterator[Check]:
 
 
 def _check_standing(situation: Situation) -> Iterator[Check]:
-    plan, recipe = situation.plan, situation.resolved.recipe
+    plan = situation.plan
     if standing := plan.standing:
         why = " ".join(standing.why.split()).partition(". ")[0]
         finding = f"{standing.status.value} on {plan.hardware.value}: {why}"
-        if standing.status is Status.BROKEN:
-            others = [f"--profile {name}" for name in resolution.list_profiles(recipe) if name != plan.profile]
-            yield fail_check("recipe", finding, " or ".join([*others, "another recipe: dflash-tui recipes"]))
-        else:
+        if standing.status is not Status.BROKEN:
             yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", finding)
 
 

@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
 from packaging.version import Version
 
+from dflash_tui.common.formatting import format_gib
+from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, fail_check, warn_check
+from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.recipe import Recipe, Status
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
+from dflash_tui.planning.request import parse_settings
 
 
-def check_pair(resolved: ResolvedRecipe, plan: Plan) -> list[Check]:
-    """Return what is wrong with the pair in the release of a plan, and with how many tokens it drafts."""
-    return [*_check_release(resolved, plan), *_check_draft_length(resolved, plan)]
+def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
+    """Return what is wrong with the pair as it is planned, in its release, and with how many tokens it drafts.
+
+    Args:
+        resolved: The recipe for one kind of machine.
+        plan: What would be launched.
+        cards: The GPUs that it takes; without any the memory of a typical one counts.
+    """
+    return [
+        *_check_broken(resolved, plan, cards),
+        *_check_release(resolved, plan),
+        *_check_draft_length(resolved, plan),
+    ]
+
+
+def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) -> Iterator[Check]:
+    """Refuse what is known to fail; the settings that its reason names mend it."""
+    standing = plan.standing
+    if standing is None or standing.status is not Status.BROKEN:
+        return
+    why = " ".join(standing.why.split())
+    mends = dict(re.findall(r"--set ([\w.-]+)=(?!NAME\b)([^\s,;)]+)", why))
+    ways = [
+        f"--set {name}={value}{_price_setting(resolved, plan, cards, name, value)}" for name, value in mends.items()
+    ]
+    ways += [f"--profile {name}" for name in list_profiles(resolved.recipe) if name != plan.profile]
+    finding = f"broken on {plan.hardware.value}: {why.partition('. ')[0]}"
+    yield fail_check("recipe", finding, ", or ".join([*ways, "another recipe"]))
+
+
+def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
+    """Return in brackets what a setting costs in KV cache; empty where it costs none, or nothing is known."""
+    flags = {name: made for name, made in (resolved.flags | parse_settings({name: value})).items() if made is not None}
+    now, then = (
+        planner.estimate_memory(changed, plan.mode, plan.num_speculative_tokens, cards)
+        for changed in (resolved, replace(resolved, flags=flags))
+    )
+    if not (now and then and now.kv_needed and then.kv_needed and now.kv_needed != then.kv_needed):
+        return ""
+    sizes = f"{format_gib(then.kv_needed)} of KV cache instead of {format_gib(now.kv_needed)}"
+    return f" ({then.max_model_len} tokens then take {sizes}; about {format_gib(then.kv_left)} are there for it)"
 
 
 def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Checks of what a plan asks of its engine and its target: the method's package, and positions for the context."""
+"""Checks of what a plan asks of its engine, its target and this machine: a package, positions, files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import Any
 
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check
-from dflash_tui.planning import kv_cache, methods
+from dflash_tui.planning import flag_files, kv_cache, methods
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 # With it vLLM takes a context beyond the target's positions.
 _ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
 def check_requirements(situation: Situation) -> Iterator[Check]:
-    """Check that the engine has the package of the method, and that the target has positions for `max-model-len`."""
+    """Check the package of the method, the files that flags name, and the target's positions for `max-model-len`."""
     yield from _check_package(situation)
+    yield from check_files(situation.resolved)
     yield from _check_length(situation)
+
+
+def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
+    """Check that the files and folders are there that flags name."""
+    for name, value in flag_files.list_missing(resolved.flags).items():
+        where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
+        yield fail_check("file", f"--{name}: {value} {where}", f"--set {name}=PATH, or --set {name}=null without it")
 
 
 def _check_package(situation: Situation) -> Iterator[Check]:

@@ -18,6 +18,7 @@ from dflash_tui.common.yaml_values import DEPTH_LIMIT
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
+from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes import recipe_rules
 
@@ -279,7 +280,7 @@ def _import_env(making: _Import, command: ShellCommand) -> dict[str, str]:
 
 
 def _import_flags(making: _Import) -> dict[str, Any]:
-    """Return the flags that a recipe may hold, as they are."""
+    """Return the flags that a recipe may hold, as they are but for paths of files that are here."""
     flags: dict[str, Any] = {}
     for name, value in making.flags.items():
         if find_secret(f"flags.{name}", value):
@@ -289,7 +290,7 @@ def _import_flags(making: _Import) -> dict[str, Any]:
         elif not _fits(FlagName, name):
             making.leave(f"--{name}", "is not a name of a flag")
         else:
-            flags[name] = value
+            flags[name] = make_absolute(name, value)
     return flags
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -16,6 +17,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog, measure_text
@@ -28,6 +30,10 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
 
 _OPTION = re.compile(r"--(set|variant|profile)[ ](\S+)")
 _KEYS = {"set": "`o`", "variant": "`v`", "profile": "`s`"}
+# Of the ways that a fix names the first: one profile or variant, or the settings that stand together.
+_WAYS = {name: re.compile(rf"--{name} ([a-z0-9][\w.-]*)") for name in ("variant", "profile")} | {
+    "set": re.compile(r"--set [a-z][\w.-]*=(?!PATH\b)[^\s,;…]+(?: --set [a-z][\w.-]*=[^\s,;…]+)*")
+}
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
 
@@ -43,12 +49,30 @@ class Doctor(Dialog[str | None]):
         Binding("enter", "launch", "launch", key_display="⏎", priority=True, tooltip="Launch for this reason"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
+        Binding("o", "take('set')", "set it", tooltip="Make the setting that a fix names, and check again"),
+        Binding("v", "take('variant')", "that variant", tooltip="Take the variant that a fix names, and check again"),
+        Binding("s", "take('profile')", "that profile", tooltip="Take the profile that a fix names, and check again"),
         Binding("F", "insist", "launch anyway", priority=True),
     ]
 
-    def __init__(self, resolved: ResolvedRecipe, plan: Plan, *, launching: bool) -> None:
+    def __init__(
+        self,
+        resolved: ResolvedRecipe,
+        plan: Plan,
+        *,
+        launching: bool,
+        change: Callable[[LaunchChanges], PlannedLaunch] | None = None,
+    ) -> None:
+        """Make the dialog.
+
+        Args:
+            resolved: The resolved recipe.
+            plan: What is checked.
+            launching: Whether it is launched when no check fails.
+            change: Returns the plan with the changes that a fix names; without it none can be made here.
+        """
         super().__init__()
-        self.resolved, self.plan, self.launching = resolved, plan, launching
+        self.resolved, self.plan, self.launching, self.change = resolved, plan, launching, change
         self.report: PreflightReport | None = None
         self.checks: list[Check] = []
 
@@ -75,10 +99,12 @@ class Doctor(Dialog[str | None]):
                 Content("\n").join([render_check(check, width) for check in self.checks])
             )
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         typing = self.has_class("-typing")
         if action == "launch":
             return typing
+        if action == "take":
+            return not typing and bool(self.change and self._find_way(str(parameters[0])))
         return action != "insist" or (self._may_insist and not typing)
 
     @property
@@ -115,6 +141,21 @@ class Doctor(Dialog[str | None]):
         self.refresh_bindings()
         self.query_one("#checks").focus()
 
+    def _find_way(self, kind: str) -> LaunchChanges:
+        """Return the changes of a kind that the first fix which names such asks for; none where no fix does."""
+        fixes = [check.fix for check in self.checks if check.level.value != "ok" and "dflash-tui" not in check.fix]
+        return next(filter(None, (read_way(fix, kind) for fix in fixes)), LaunchChanges())
+
+    def action_take(self, kind: str) -> None:
+        """Change the launch as a fix says, and run the checks again."""
+        if self.change and (changes := self._find_way(kind)):
+            try:
+                self.resolved, self.plan = self.change(changes)[:2]
+            except DflashError as error:
+                self.notify(error.what, severity="error", markup=False)
+                return
+            self.action_run_checks()
+
     def action_insist(self) -> None:
         """Ask for the reason of launching although a check failed."""
         if self._may_insist:
@@ -128,6 +169,16 @@ class Doctor(Dialog[str | None]):
             self.dismiss(reason)
         else:
             self.notify("write why you launch although a check failed: the run keeps it", markup=False)
+
+
+def read_way(fix: str, kind: str) -> LaunchChanges:
+    """Return the changes that a fix names first of a kind: `set`, `variant` or `profile`."""
+    if (match := _WAYS[kind].search(fix)) is None:
+        return LaunchChanges()
+    if kind == "set":
+        return LaunchChanges(settings=dict(word.split("=", 1) for word in match[0].split() if "=" in word))
+    fields: dict[str, Any] = {kind: match[1]}
+    return LaunchChanges(**fields)
 
 
 def name_keys(fix: str) -> str:

@@ -18,6 +18,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.field_types import HIGHEST_PORT
+from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.tui.composition import once_composed
@@ -70,7 +71,7 @@ def change_option(request: LaunchRequest, name: str, text: str) -> LaunchRequest
     """
     text = text.strip()
     if name != PORT:
-        removed = () if text else (name,)
+        text, removed = make_absolute(name, text), () if text else (name,)
         return request.with_changes(LaunchChanges(settings={name: text} if text else {}, removed_settings=removed))
     if not text:
         return request.with_changes(LaunchChanges(removed=(PORT,)))

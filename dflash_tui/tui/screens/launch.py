@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -385,9 +386,10 @@ class LaunchScreen(OwnRecipesScreen):
 
         def launch(reason: str | None) -> None:
             if launching and reason is not None:
-                self.post_message(self.Launch(resolved, plan, reason))
+                self.post_message(self.Launch(doctor.resolved, doctor.plan, reason))
 
-        self.app.push_screen(Doctor(resolved, plan, launching=launching), launch)
+        doctor = Doctor(resolved, plan, launching=launching, change=partial(self.choice.take_changes, recipe, port))
+        self.app.push_screen(doctor, launch)
 
     def _plan(self) -> PlannedLaunch | None:
         """Return the plan of the highlighted recipe; None, and why on the screen, where it cannot be planned."""

@@ -71,6 +71,15 @@ def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
     assert found == LAUNCHES[command]
 
 
+@pytest.mark.parametrize("choice", [["--method", "none"], ["--vllm", "0.23.0"]])
+def test_a_patch_left_out_is_explained_once(choice, monkeypatch):
+    """As one that is not needed, and not as a difference from what was published."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    plan = command_line.planned("qwen3.5-35b-a3b", "--gpu", "gb10", "--profile", "seed", *choice).plan
+    assert "dflash-lookahead-block" in plan.skipped_patches
+    assert not plan.skipped_patches.keys() & plan.deviations.keys()
+
+
 def test_every_published_speed_of_a_seed_is_on_the_page():
     """The larger end of each range that a plan of these systems shows of its own class."""
     page = " ".join(row[2] for row in ROWS)

@@ -19,6 +19,7 @@ from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files
 from dflash_tui.launch.preflight.pair import check_pair
+from dflash_tui.launch.preflight.requirements import check_files
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import pairing
@@ -37,7 +38,8 @@ def plan(args: argparse.Namespace) -> int:
         print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
     else:
         print_data(describe_plan(planned, terminal_width()))
-    for check in check_pair(planned.resolved, planned.plan):
+    checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
+    for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
         for mistake in release_values.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):

@@ -91,7 +91,7 @@ def ours(recipe: str, kind: Hardware, profile: str) -> tuple[dict[str, Any], dic
         | {f"speculation.{name}": value for name, value in speculation.items()}
         | dict.fromkeys(plan.patches, "applied")
         | known,
-        plan.deviations,
+        plan.skipped_patches | plan.deviations,
     )
 
 

@@ -1,0 +1,135 @@
+"""Files that flags name: found where the user stands or in the target's repository, and named when they are nowhere."""
+
+import ast
+import re
+from itertools import pairwise
+
+import pytest
+import requests
+import yaml
+
+from dflash_tui.experiments.variation import parse_variation
+from dflash_tui.launch.preflight.requirements import check_files
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning.derivation.imported_recipe import import_recipe
+from dflash_tui.planning.derivation.shell_command import read_shell_command
+from dflash_tui.planning.flag_files import FILES, FOLDERS, WRITTEN, list_missing, make_absolute
+from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.tui.dialogs.options import change_option
+from tests.support import command_line, wheels
+from tests.support.source_trees import parse_source
+
+ALL = FILES | FOLDERS | WRITTEN
+# What sounds like one: a route, names of a plug-in and a class, and the model, which is no setting.
+NONE = {"root-path", "io-processor-plugin", "scheduler-cls", "model"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a template and a folder, where the user stands."""
+    (tmp_path / "t.jinja").write_text("{{ x }}")
+    (tmp_path / "adapter").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path"),
+    [
+        ("chat-template", "t.jinja", "{here}/t.jinja"),
+        ("chat_template", "adapter/../t.jinja", "{here}/t.jinja"),
+        ("chat-template", "{{ t.jinja }}", "{{ t.jinja }}"),
+        ("chat-template", "a\nb", "a\nb"),
+        ("chat-template", "other.jinja", "other.jinja"),
+        ("chat-template", "x" * 5000, "x" * 5000),
+        ("tool-parser-plugin", "~none/p.py", "~none/p.py"),
+        ("tokenizer", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("tokenizer", "adapter", "{here}/adapter"),
+        ("lora-modules", "mine=adapter", "mine={here}/adapter"),
+        ("download-dir", "models", "{here}/models"),
+        ("served-model-name", "t.jinja", "t.jinja"),
+        ("chat-template", None, None),
+    ],
+)
+def test_a_path_is_made_absolute_where_the_file_is(here, name, value, path):
+    assert make_absolute(name, value) == (path and path.replace("{here}", str(here)))
+
+
+def test_a_setting_by_any_way_is_found_from_anywhere(here):
+    """By --set, --vary, the options of the panel and a command that is imported."""
+    path = str(here / "t.jinja")
+    planned = command_line.planned("demo-cpu", "--set", "chat-template=t.jinja")
+    assert planned.plan.find_flag("chat-template") == path
+    assert planned.plan.relaunch_request.settings == {"chat-template": path}
+    arms = parse_variation("chat-template=t.jinja,none.jinja").arms
+    assert [arm.settings["chat-template"] for arm in arms.values()] == [path, "none.jinja"]
+    assert change_option(LaunchRequest("demo-cpu"), "chat-template", "t.jinja").settings == {"chat-template": path}
+    imported = import_recipe(read_shell_command(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"]))
+    assert yaml.safe_load(imported.text)["flags"] == {"chat-template": path}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("value", "is_missing"),
+    [("none.jinja", True), ("/none/t.jinja", True), ("t.jinja", False), ("{% if x %}a{% endif %}", False),
+     ("template_chatml.jinja", False), ("null", False)],
+)  # fmt: skip
+def test_a_file_that_is_nowhere_fails_a_check(value, is_missing):
+    planned = command_line.planned("demo-cpu", "--set", f"chat-template={value}")
+    assert [check.name for check in check_files(planned.resolved)] == ["file"] * is_missing
+    assert bool(list_missing(planned.resolved.flags)) is is_missing
+
+
+def test_a_file_of_the_targets_repository_is_found(here):
+    """As the cache holds it: a recipe's template beside the weights needs no path."""
+    model = here / "model"
+    model.mkdir()
+    for name, text in {"config.json": "{}", "model.safetensors": "x", "unsloth.jinja": "{{ x }}"}.items():
+        (model / name).write_text(text)
+    words = ["qwen3.5-35b-a3b", "--gpu", "gb10", "--set", "chat-template=unsloth.jinja"]
+    with_model = command_line.planned(*words, "--set", f"target.model={model}")
+    assert with_model.plan.find_flag("chat-template") == str(model / "unsloth.jinja")
+    assert list(check_files(with_model.resolved)) == []
+    [check] = check_files(command_line.planned(*words).resolved)
+    assert "unsloth.jinja is neither here nor in the target's repository" in check.finding
+
+
+def test_every_flag_of_the_table_is_one_of_a_release():
+    known = release_flags.list_flags("0.20.2") | release_flags.list_flags("0.33.0")
+    assert {name.partition(".")[0] for name in ALL} - set(known) == {"logging-config"} - set(known)
+
+
+@pytest.mark.index
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
+def test_every_flag_that_a_release_describes_as_a_path_is_in_the_table(version):
+    """By the texts beside the fields of its configuration, of which its flags are made."""
+    try:
+        with wheels.opened("vllm", version) as wheel:
+            pattern = re.compile(r"vllm/(?:config/\w+|entrypoints/.*cli_args)\.py")
+            sources = [wheel.read(name) for name in wheel.namelist() if pattern.fullmatch(name)]
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    described = dict(pair for source in sources for pair in list_descriptions(parse_source(source)))
+    says = re.compile(r"(?i)\b(?:file|folder) path\b|\bpath to a\b|\bor path of\b|\bcertificates file\b|name=path")
+    flags, called = release_flags.list_flags(version), re.compile(r".*(?:file|path|plugin|certs|-dir)")
+    named = {name for name in flags if says.search(described.get(name, "")) or called.fullmatch(name)}
+    assert {"chat-template", "ssl-keyfile", "tokenizer", "tool-parser-plugin"} <= named
+    assert named - ALL - NONE == set()
+
+
+def list_descriptions(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return the fields of all classes by the names of their flags, each with the text below it."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [
+        (field.target.id.replace("_", "-"), " ".join(str(text.value.value).split()))
+        for body in bodies
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    ]
