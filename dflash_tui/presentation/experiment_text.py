@@ -65,12 +65,13 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     """
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
+    decided = design.honest or design.checks_output
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
     rounds = f"{least}{pluralize(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
-        ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
+        ("boots", f"{boots}{'' if decided else ' (one boot per arm: a verdict is only suggestive)'}"),
         *_list_sent(design, rounds),
         ("takes", _format_duration_estimate(estimate)),
         ("caches", _describe_caches(design)),
