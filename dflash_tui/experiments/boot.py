@@ -25,7 +25,6 @@ from dflash_tui.experiments import (
     boot_snapshot,
     conditions,
     store,
-    token_check,
 )
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
@@ -248,7 +247,7 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
         raise _BootFailed(requests[-1].error)
     await _require_far_ranks(run, state, watch.over)
     scores = design.checks_output and not run.plan.num_speculative_tokens
-    checks = await token_check.check_kept_answers(design, watch.prepared.arm, run) if scores else ()
+    checks = await boot_requests.check_kept_answers(design, watch.prepared.arm, run) if scores else ()
     boot = replace(
         boot,
         checks=checks,

@@ -67,7 +67,7 @@ def test_exact_runs_both_servers_in_float32():
 
 
 def test_exact_is_refused_for_a_gpu():
-    with pytest.raises(UsageError, match="for recipes of the CPU"):
+    with pytest.raises(UsageError, match="--exact"):
         read_output_request(build_parser().parse_args(["verify-output", "gemma-4-26b-a4b", "--exact"]))
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.answer import Answer
-from dflash_tui.benchmark.token_scores import measure_gaps, measure_shifts
+from dflash_tui.benchmark.conversation.token_scores import measure_gaps, measure_shifts
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import AnswerCheck, KeptAnswer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,8 +99,11 @@ def measure_shifts(tokens: Sequence[int], decoded: Sequence[Scores], read: Seque
     A position whose runner-up is among the likeliest of one computation only is left out.
     """
     shifts = []
-    for token, one, other in zip(tokens, decoded, read, strict=True):
-        runner_up = max((candidate for candidate in one if candidate != token), key=one.__getitem__, default=None)
-        if runner_up is not None and {token, runner_up} <= one.keys() & other.keys():
-            shifts.append(abs((one[token] - one[runner_up]) - (other[token] - other[runner_up])))
+    for token, decoded_scores, read_scores in zip(tokens, decoded, read, strict=True):
+        runner_up = max(
+            (other for other in decoded_scores if other != token), key=decoded_scores.__getitem__, default=None
+        )
+        if runner_up is not None and {token, runner_up} <= decoded_scores.keys() & read_scores.keys():
+            leads = (scored[token] - scored[runner_up] for scored in (decoded_scores, read_scores))
+            shifts.append(abs(operator.sub(*leads)))
     return shifts
