@@ -109,9 +109,9 @@ async def check_kept_answers(design: Design, arm: int, run: Run) -> tuple[Answer
 async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswer) -> AnswerCheck:
     check = AnswerCheck(theirs.kind, theirs.streams, theirs.round)
     prompt, ours_tokens, theirs_tokens = theirs.answer.prompt, ours.answer.tokens, theirs.answer.tokens
-    if not (ours_tokens and theirs_tokens) or prompt != ours.answer.prompt:
+    if not (prompt and ours_tokens and theirs_tokens) or prompt != ours.answer.prompt:
         return replace(check, error="the server did not name the tokens")
-    if (room := MOST_POSITIONS - len(prompt)) < 1 or not prompt:
+    if (room := MOST_POSITIONS - len(prompt)) < 1:
         return replace(check, error=f"the prompt has more than {MOST_POSITIONS} tokens")
     scored = theirs_tokens[:room]
     try:
