@@ -31,6 +31,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The numbers of its tokens; empty where the server did not name each, or the text held a secret."""
     cut: bool = False
     """Whether it went on."""
+    prompt: tuple[int, ...] = ()
+    """The numbers of the prompt's tokens; empty where `tokens` is, or the server did not name them."""
 
 
 class AnswerBuffer:
@@ -39,6 +41,7 @@ class AnswerBuffer:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._tokens: list[int] = []
+        self._prompt: list[int] = []
         self._room = _MOST_READ
 
     def add(self, text: str, tokens: object) -> None:
@@ -48,6 +51,10 @@ class AnswerBuffer:
             self._room -= len(text)
         if isinstance(tokens, list) and len(self._tokens) <= MOST_TOKENS:
             self._tokens += _select_numbers(tokens[: MOST_TOKENS + 1 - len(self._tokens)])
+
+    def set_prompt(self, tokens: object) -> None:
+        """Keep what the server says are the tokens of the prompt, whatever that is."""
+        self._prompt = _select_numbers(tokens) if isinstance(tokens, list) and len(tokens) <= MOST_TOKENS else []
 
     def to_answer(self, count: int) -> Answer:
         """Return the answer, of which the server counted so many tokens; where it named others, none is kept."""
@@ -59,7 +66,9 @@ class AnswerBuffer:
         tokens = self._tokens if names_all and not holds_secret and not cut else []
         if cut:  # at its end there may be half a secret
             safe_text = safe_text[:-MOST_CHARACTERS]
-        return Answer(safe_text[:MOST_CHARACTERS], tuple(tokens), cut or len(safe_text) > MOST_CHARACTERS)
+        prompt = self._prompt if tokens else []
+        cut = cut or len(safe_text) > MOST_CHARACTERS
+        return Answer(safe_text[:MOST_CHARACTERS], tuple(tokens), cut, tuple(prompt))
 
 
 def _select_numbers(tokens: Iterable[object]) -> list[int]:

@@ -218,7 +218,7 @@ def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Samp
     body = _build_body(model, text, answer_length(prompt, sampling.scale))
     body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
     body |= {"seed": sampling.seed} if sampling.seeded else {}
-    body |= {"return_token_ids": True} if sampling.tokens else {}
+    body |= {"return_token_ids": True, "repetition_penalty": 1.0} if sampling.tokens else {}
     body |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
     return body if sampling.temperature is None else body | {"temperature": sampling.temperature}
 

@@ -25,7 +25,7 @@ class Sampling(NamedTuple):
     fixed: bool = True
     """Whether answers go on past the model's own end, so that all have the length that was asked for."""
     tokens: bool = False
-    """Whether the server is to name the tokens of its answers."""
+    """Whether the server is to name the tokens of its answers, and choose them by the model alone, without penalty."""
     seeded: bool = True
     """Whether requests have a seed."""
     top_p: float | None = None

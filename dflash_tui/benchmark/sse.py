@@ -64,6 +64,7 @@ class _Chunk(msgspec.Struct):
     usage: dict[str, Any] | None = None
     choices: tuple[_Choice, ...] | None = None
     metrics: Any = None
+    prompt_token_ids: Any = None
 
 
 register_type(_Chunk)
@@ -191,6 +192,8 @@ class CompletionStream:
             self.tokens = _count(chunk.usage.get("completion_tokens"))
             self._prompt_tokens = _count(chunk.usage.get("prompt_tokens"))
         self._speculation = _speculation(chunk.metrics) or self._speculation
+        if chunk.prompt_token_ids:
+            self._buffer.set_prompt(chunk.prompt_token_ids)
         if chunk.choices:
             choice = chunk.choices[0]  # no more than one is asked for
             self._add(choice.delta or {}, choice.token_ids)

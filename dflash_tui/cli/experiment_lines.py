@@ -30,7 +30,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
 
     Raises:
         ServerFailed: an arm did not come up.
-        OutputDiffers: it was to show whether its arms answer alike, and they do not.
+        OutputDiffers: it was to show whether speculation changes answers, and it does, by more than rounding.
         DflashError: the experiment ended early, or did not show that.
     """
     folder = store.experiment_folder(design.id)
@@ -103,19 +103,19 @@ def _build_start_error(progress: Progress, names: str) -> ServerFailed:
 
 
 def raise_unless_alike(report: ExperimentReport) -> None:
-    """Raise what the exit code comes from, unless the answers are alike.
+    """Raise what the exit code comes from, unless no answer is at fault.
 
     Raises:
-        OutputDiffers: they differ beyond what boots of one arm differ by.
+        OutputDiffers: an answer parts by more than rounding.
         DflashError: that cannot be known.
     """
     outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
     outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
     if outputs.verdict is OutputVerdict.DIFFERENT:
         do = "the panel shows all answers (3, then a); where a patch is applied, try --set patches.NAME=false"
-        raise OutputDiffers(f"{report.design.recipe} answers differently with speculation", hint=do)
+        raise OutputDiffers(f"{report.design.recipe}: speculation changes answers by more than rounding", hint=do)
     if outputs.verdict is OutputVerdict.UNKNOWN:
-        raise DflashError("it is not known whether the answers are the same", evidence=outputs.why)
+        raise DflashError("whether speculation changes answers is unknown", evidence=outputs.why)
 
 
 def _describe_best(folder: Path) -> str:

@@ -123,12 +123,12 @@ def add_verify_output(command: argparse.ArgumentParser) -> None:
     add_recipe_argument(command)
     count = "how many prompts each boot answers, at temperature 0 (default: 20)"
     add_option(command, "--prompts", type=parse_positive, default=20, metavar="N", help=count)
-    boots = "boots with and without speculation; two of each show how far boots differ (default: 2)"
-    add_option(command, "--boots", type=parse_boots, default=2, metavar="N", help=boots)
     add_suite_option(command, "quick")
     length = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
     add_option(command, "--scale", type=parse_scale, default=0.25, metavar="X", help=length)
     add_option(command, "--seed", type=parse_seed, default=0, metavar="N", help="shuffles the order of the prompts")
+    exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
+    add_option(command, "--exact", action="store_true", help=exact)
     add_begin_options(command)
 
 
@@ -136,14 +136,14 @@ def add_verify(command: argparse.ArgumentParser) -> None:
     """Add the options of `verify`."""
     which = "a recipe, which is launched and stopped again unless a server of it runs; or a run"
     command.add_argument("recipe", metavar="RECIPE|RUN", help=which)
-    less = "leave out whether speculation changes the answers, which takes four boots more"
+    less = "leave out whether speculation changes the answers, which takes two boots more"
     add_option(command, "--without-output", action="store_true", help=less)
     add_plan_options(command)
     add_trust_option(command)
     add_json_option(command)
     # What a launch and `verify-output` ask for beside that.
     command.set_defaults(detach=False, wait=True, foreground=False, bench=False, force="", every=100_000)
-    command.set_defaults(stop_running=False, yes=True, boots=2, prompts=20, suite="quick", scale=0.25, seed=0)
+    command.set_defaults(stop_running=False, yes=True, prompts=20, suite="quick", scale=0.25, seed=0, exact=False)
 
 
 def add_bench(command: argparse.ArgumentParser) -> None:

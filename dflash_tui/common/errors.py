@@ -7,7 +7,7 @@
   + PreflightFailed      4  it would not start: it does not fit, or something is missing
   + PatchError           5  a patch neither applies nor is applied
   + ServerFailed         6  the server exited before it was ready, or failed while serving
-  + OutputDiffers        7  answers differ with speculation, beyond what boots differ by
+  + OutputDiffers        7  speculation changes answers by more than rounding
 
 Watching that ends with Ctrl-C exits with 130.
 """
@@ -83,7 +83,7 @@ class ServerFailed(DflashError):
 
 
 class OutputDiffers(DflashError):
-    """A server answers differently with speculation than without, beyond what two boots differ by."""
+    """A server answers differently with speculation than without, by more than rounding."""
 
     exit_code = 7
 
@@ -122,7 +122,7 @@ exit codes:
   4    it would not start: it does not fit, or something is missing; nothing was started
   5    a patch neither applies nor is applied
   6    the server exited before it was ready, or failed while serving
-  7    answers differ with speculation, beyond what boots differ by
+  7    speculation changes answers by more than rounding
   130  watching ended with Ctrl-C; the server keeps running"""
 
 

@@ -246,8 +246,11 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
     if all(request.error for request in requests):
         raise _BootFailed(requests[-1].error)
     await _require_far_ranks(run, state, watch.over)
+    scores = design.checks_output and not run.plan.num_speculative_tokens
+    checks = await boot_requests.check_kept_answers(design, watch.prepared.arm, run) if scores else ()
     boot = replace(
         boot,
+        checks=checks,
         sampler=sampling.name_sampler(state.startup.samplers),
         cold_request=cold[0],
         requests=requests,

@@ -123,7 +123,8 @@ def build_experiment(
         recipe=base.recipe,
         vary=varied.key,
         arms=arms,
-        order=variation.order_boots(len(arms), boots + filling),
+        # What one without speculation scores has to be there: it comes last.
+        order=variation.order_boots(len(arms), boots + filling)[:: -1 if request.checks_output else 1],
         suite=suites.make_absolute(name),
         digest=suite.digest,
         rounds=math.ceil(request.prompts / suite.requests) if request.prompts else request.rounds,
@@ -178,13 +179,13 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
     """Return the line that begins the experiment once more, whatever the defaults will be by then."""
     values: dict[str, object] = {
-        "--prompts": request.prompts, "--boots": boots, "--suite": design.suite, "--scale": design.scale,
+        "--prompts": request.prompts, "--suite": design.suite, "--scale": design.scale,
         "--seed": design.seed,
     }  # fmt: skip
     if not request.checks_output:
         streams = ",".join(map(str, design.concurrency))
         more = {"--temperature": design.temperature, "--top-p": design.top_p, "--concurrency": streams}
-        values = {"--vary": request.vary, "--rounds": design.rounds} | values | more
+        values = {"--vary": request.vary, "--rounds": design.rounds, "--boots": boots} | values | more
     options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
     options += [] if request.checks_output else ["--fixed" if design.fixed else "--no-fixed"]
     options += [] if design.own_cache else ["--keep-cache"]

@@ -185,6 +185,33 @@ class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The variables that were set for it, without secrets."""
 
 
+class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server without speculation says of an answer that one with speculation gave, and of its own rounding."""
+
+    kind: str
+    """The name of the prompt."""
+    streams: Whole
+    """How many requests were under way at a time."""
+    round: Whole
+    """Which of the requests with the same prompt it is."""
+    tokens: Whole = 0
+    """How many tokens of the answer were scored."""
+    parted: Whole | None = None
+    """The first token that is not that of the answer without speculation, from 1; None where all are."""
+    ends_early: bool = False
+    """Whether one of the two answers is the beginning of the other."""
+    gap: Amount = 0.0
+    """The largest gap of a token: its log-probability below that of the likeliest token at its position."""
+    place: Whole = 0
+    """The token of the largest gap, from 1."""
+    rounding: Amount = 0.0
+    """By how much the lead of a token over its runner-up moves at most, decoded against read at once."""
+    positions: Whole = 0
+    """At how many tokens that was measured."""
+    error: str = ""
+    """Why the answer was not scored, or empty."""
+
+
 class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of an arm and all it measured. Seconds count from the launch."""
 
@@ -254,6 +281,8 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a boot whose start is judged `measured`, of one that only fills the caches for it `filling`, else empty."""
     hosts: tuple[HostFacts, ...] = ()
     """The other hosts of its server, from rank 1 on."""
+    checks: tuple[AnswerCheck, ...] = ()
+    """Of a boot without speculation, what it says of the answers with speculation; empty where that is not asked."""
     doubt: str = ""
     """What its first answer says against its weights: it differs from an earlier one, or is noise; else empty."""
     error: str = ""

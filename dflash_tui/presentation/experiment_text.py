@@ -32,6 +32,7 @@ from dflash_tui.presentation.experiment_tables import (
     median_speed,
 )
 
+_SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
 
@@ -65,13 +66,15 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     """
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
+    decided = design.honest or design.checks_output
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
     rounds = f"{least}{pluralize(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
-        ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
+        ("boots", f"{boots}{'' if decided else ' (one boot per arm: a verdict is only suggestive)'}"),
         *_list_sent(design, rounds),
+        *([("scores", _SCORES)] if design.checks_output else []),
         ("takes", _format_duration_estimate(estimate)),
         ("caches", _describe_caches(design)),
         ("answers", "kept beside the figures, without secrets" if design.keep_answers else "not kept"),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dflash_tui.common.formatting import format_percent, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis.report import ExactMatch, FirstDifference, OutputComparison, OutputVerdict
+from dflash_tui.experiments.analysis.report import (
+    ExactMatch,
+    FirstDifference,
+    OutputComparison,
+    OutputVerdict,
+    TokenComparison,
+)
 
 _HEADLINES = {
     OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
@@ -18,6 +24,11 @@ def format_output_headline(outputs: OutputComparison) -> str:
     """Return the verdict on the answers in one sentence; answers that were compared may still not decide anything."""
     undecided = outputs.verdict is OutputVerdict.UNKNOWN and outputs.prompts
     headline = "answers compared, without a verdict" if undecided else _HEADLINES[outputs.verdict]
+    if outputs.tokens and not undecided:
+        headline = (
+            "fault: speculation changes answers" if outputs.tokens.faults else "no fault: speculation changes no answer"
+        )
+        headline += " by more than rounding"
     return f"{headline}{f': {outputs.why}' if outputs.why else ''}"
 
 
@@ -25,6 +36,9 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
     """Return the figures behind the verdict on the answers, a sentence each; `a` and `b` are the names of the arms."""
     if not outputs.prompts:
         return []
+    exact = [_format_exact_match(outputs.exact, a, b)] if outputs.exact else []
+    if outputs.tokens:
+        return [*_list_token_lines(outputs.tokens), *exact]
     lines = [
         f"{b} against {a}: {format_percent(outputs.different)} of pairs of greedy answers to "
         f"{pluralize(outputs.prompts, 'prompt')} differ{_format_within(outputs, a, b)}"
@@ -39,7 +53,25 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         other = outputs.position_within
         within = "" if other is None else f", between boots of one arm {other:.0f}"
         lines.append(f"first {outputs.unit} that differs, median: {outputs.position:.0f}{within}")
-    return [*lines, *([_format_exact_match(outputs.exact, a, b)] if outputs.exact else [])]
+    return [*lines, *exact]
+
+
+def _list_token_lines(tokens: TokenComparison) -> list[str]:
+    """Return how many answers are alike, part within rounding and beyond it, with the figures that decided."""
+    unscored = f", {tokens.unscored} not scored" if tokens.unscored else ""
+    lines = [
+        f"answers: {tokens.alike} alike in every token, {tokens.rounded} part within rounding, "
+        f"{tokens.faults} beyond it{unscored}"
+    ]
+    if worst := tokens.worst:
+        place = f"{clean_line(worst.kind)}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
+        early = "; one of the two answers ends early" if worst.ends_early else ""
+        lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
+    return [
+        *lines,
+        f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
+        "decoded one at a time against read at once",
+    ]
 
 
 def _format_exact_match(exact: ExactMatch, a: str, b: str) -> str:

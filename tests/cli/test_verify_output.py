@@ -17,8 +17,9 @@ from dflash_tui.experiments.analysis.report import (
     FirstDifference,
     OutputComparison,
     OutputVerdict,
+    TokenComparison,
 )
-from dflash_tui.experiments.design import Design, ExperimentFinished
+from dflash_tui.experiments.design import AnswerCheck, Design, ExperimentFinished
 from dflash_tui.presentation import experiment_markdown, experiment_text
 from tests.support.experiment_factories import a_design, a_plan, boots, told, written
 
@@ -36,11 +37,11 @@ def reported(outputs: OutputComparison | None) -> ExperimentReport:
     return replace(report, comparisons=(replace(report.comparisons[0], outputs=outputs),))
 
 
-def test_it_boots_twice_without_and_twice_with_speculation():
+def test_it_boots_with_speculation_then_without():
     """Greedy, with the tokens named, and as many rounds as the prompts take."""
     design = designed("--prompts", "12")
     assert [(arm.name, arm.plan.num_speculative_tokens) for arm in design.arms] == [("off", 0), ("on", 7)]
-    assert (design.order, design.temperature, design.rounds, design.suite) == ((0, 1, 1, 0), 0.0, 3, "quick")
+    assert (design.order, design.temperature, design.rounds, design.suite) == ((1, 0), 0.0, 3, "quick")
     assert (design.checks_output, design.keep_answers, design.scale) == (True, True, 0.25)
 
 
@@ -60,10 +61,14 @@ def test_its_command_leads_to_the_same_design():
     assert replace(designed(*words), id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
 
-def test_one_boot_of_each_is_refused():
-    """It would end as unknown after minutes."""
-    with pytest.raises(UsageError, match="takes two boots"):
-        designed("--boots", "1")
+def test_exact_runs_both_servers_in_float32():
+    for arm in designed("--exact").arms:
+        assert arm.plan.argv[arm.plan.argv.index("--dtype") + 1] == "float32"
+
+
+def test_exact_is_refused_for_a_gpu():
+    with pytest.raises(UsageError, match="--exact"):
+        read_output_request(build_parser().parse_args(["verify-output", "gemma-4-26b-a4b", "--exact"]))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +92,11 @@ def test_the_exit_code_is_the_verdict(outputs, error):
 
 def test_only_the_answers_are_spoken_of(capsys, snapshot):
     """The verdict, its figures and the two answers that differ soonest, without what a terminal would act on."""
+    worst = AnswerCheck("Co\x1b[31mde", 1, 2, 120, 9, gap=8.3125, place=57, rounding=0.25, positions=120)
+    tokens = TokenComparison(12, 5, 3, 0, 2310, 0.5, 2290, worst)
     outputs = OutputComparison(
-        OutputVerdict.DIFFERENT, prompts=20, boots=(2, 2), different=0.35, within=(0.0, 0.05), excess=0.33, low=0.13,
-        high=0.55, unit="token", position=17.0, position_within=140.0, first=FIRST,
-    )  # fmt: skip
+        OutputVerdict.DIFFERENT, prompts=20, boots=(1, 1), different=0.4, unit="token", first=FIRST, tokens=tokens
+    )
     report = reported(outputs)
     written(report.design, told(report.design, report.boots), report)
     assert experiment_text.format_output_check(report) == snapshot

@@ -43,10 +43,12 @@ def test_verify_output_tells_by_its_exit_code(port):
     assert report
     (outputs,) = [each.outputs for each in report.comparisons]
     assert outputs
-    assert (outputs.verdict, outputs.different, outputs.within) == (OutputVerdict.DIFFERENT, 1.0, (0.0, 0.0))
+    assert outputs.tokens
+    assert (outputs.tokens.faults, outputs.tokens.unscored) == (6, 0)
+    assert (outputs.verdict, outputs.different) == (OutputVerdict.DIFFERENT, 1.0)
     kept = store.read_answers(folder)
     texts = {each.answer.text for each in kept}
-    assert (len(kept), texts) == (4 * 6, {HELLO, f"{HELLO}!"})
+    assert (len(kept), texts) == (2 * 6, {HELLO, f"{HELLO}!"})
     assert (folder / "answers.jsonl").stat().st_mode & 0o777 == 0o600
     assert dflash(
         "verify-output", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", "--num-speculative-tokens", "4"

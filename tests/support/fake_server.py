@@ -13,7 +13,7 @@ by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends ea
 `thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given.
 `greets=TEXT` begins each answer with that. `stays=N` never sends the last piece of the first N (of all without N);
 `holds=N` never answers the N-th chat. `shares=NAME` has shared memory of that name. Tokens are named where they are
-asked for, one per character.
+asked for, one per character, and scored by /v1/completions: its own answer is the likeliest.
 """
 
 import itertools
@@ -45,6 +45,7 @@ PIECES = (
     " speculative.",
     *([GIVEN["adds"]] if "adds" in GIVEN else []),
 )
+PROMPT = [1, 2, 3]  # the tokens of every chat
 steps, answers, chats = 0.0, 0, 0
 
 
@@ -112,8 +113,14 @@ class Handler(BaseHTTPRequestHandler):
         return b'{"error":{"message":"no \x1b[31mthanks"}}' if "refuse" in WORDS else b""
 
     def do_POST(self) -> None:
-        global chats  # noqa: PLW0603 - the number that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if self.path == "/v1/completions":
+            self.answer(json.dumps({"choices": [score_tokens(json.loads(asked))]}).encode())
+        else:
+            self.chat(asked)
+
+    def chat(self, asked: str) -> None:
+        global chats  # noqa: PLW0603 - the number that the server has
         if "log" in WORDS:
             print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
         number = chats = chats + 1
@@ -140,6 +147,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(600 if stays and piece is pieces[-1] else PACE)
             self.event(
                 {"choices": [{"delta": {"content": piece}} | ({"token_ids": [*map(ord, piece)]} if named else {})]}
+                | {"prompt_token_ids": PROMPT}
             )
             if "cut" in WORDS:
                 return
@@ -176,6 +184,21 @@ def count_answer(length: int, *, is_warm_up: bool) -> None:
     # The greedy warm-up before the first one counts for nothing: what misbehaves does so from the first one on.
     if answers or not is_warm_up:
         steps, answers = steps + min(10, length / 4), answers + 1
+
+
+def score_tokens(body: dict[str, list[int]]) -> dict[str, object]:
+    """Return what follows on a prompt and its scores, or those of the tokens of the prompt, where they are asked for.
+
+    The likeliest has -0.1, token 0 behind it -5, any other one -9.
+    """
+    own = [*map(ord, "".join(PIECES)), *itertools.repeat(0, len(body["prompt"]))]
+    if "logprobs" in body:
+        scores = [{f"token_id:{token}": -0.1, "token_id:0": -5.0} for token in own[: int(str(body["max_tokens"]))]]
+        return {"token_ids": own[: len(scores)], "logprobs": {"top_logprobs": scores}}
+    followed = zip(body["prompt"][len(PROMPT) :], own, strict=False)
+    read = [{token: -9.0, 0: -5.0, likeliest: -0.1} for token, likeliest in followed]
+    scored = [{str(token): {"logprob": score} for token, score in scores.items()} for scores in read]
+    return {"prompt_logprobs": [None, {}, {}, *scored]}
 
 
 def cut_pieces(pieces: Sequence[str], length: float) -> list[str]:

@@ -1,1 +1,1 @@
-"""Conversations with a server: what is said, and what a served pair has to do."""
+"""Conversations with a server: what is said, what a served pair has to do, and how likely tokens are."""

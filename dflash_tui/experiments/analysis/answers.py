@@ -28,6 +28,7 @@ from dflash_tui.experiments.analysis.report import (
     OutputComparison,
     OutputVerdict,
 )
+from dflash_tui.experiments.analysis.token_verdict import judge_tokens
 from dflash_tui.experiments.design import Arm, Boot, Design, KeptAnswer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
@@ -128,10 +129,13 @@ def compare_outputs(
         first=_find_first_difference(shared, ours, theirs, in_tokens=in_tokens),
         exact=measure_exact_match(design, boots, a, b, kept_answers),
     )
+    accepted_all = _accepted_all(design, boots, a, b)
+    if checks := [check for boot in select_measured_boots(boots, a) for check in boot.checks]:
+        return judge_tokens(comparison, checks, untested=_UNTESTED if accepted_all else "")
     comparison = _judge(
         comparison, [x - fmean(y) for x, *y in zip(between, *within, strict=True)] if len(within) == 2 else []
     )
-    untested = comparison.verdict is OutputVerdict.ALIKE and _accepted_all(design, boots, a, b)
+    untested = comparison.verdict is OutputVerdict.ALIKE and accepted_all
     return replace(comparison, verdict=OutputVerdict.UNKNOWN, why=_UNTESTED) if untested else comparison
 
 

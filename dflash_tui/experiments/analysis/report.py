@@ -9,7 +9,7 @@ import msgspec
 from dflash_tui.benchmark.earlier_spread import EarlierSpread
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis.starts import BreakEven, StartComparison
-from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 from dflash_tui.readings import Speed
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
@@ -131,6 +131,27 @@ class ExactMatch(msgspec.Struct, frozen=True):
     """The upper end."""
 
 
+class TokenComparison(msgspec.Struct, frozen=True):
+    """The answers of a server with speculation, scored token by token by one without."""
+
+    alike: int
+    """How many answers are the same in every token."""
+    rounded: int
+    """How many part within rounding."""
+    faults: int
+    """How many part beyond it."""
+    unscored: int
+    """How many were not scored."""
+    tokens: int
+    """How many tokens with speculation were scored."""
+    rounding: float
+    """The measured rounding: the largest shift of a token's lead over its runner-up."""
+    positions: int
+    """At how many tokens that was measured."""
+    worst: AnswerCheck | None = None
+    """Of the faults, else of the answers that part, the one with the largest gap; None where none part."""
+
+
 class OutputComparison(msgspec.Struct, frozen=True):
     """Whether two arms answer alike at temperature 0, held against how far boots of one arm differ."""
 
@@ -160,6 +181,8 @@ class OutputComparison(msgspec.Struct, frozen=True):
     """The same between boots of one arm."""
     first: FirstDifference | None = None
     """The two answers that differ soonest; None where none do in what was kept."""
+    tokens: TokenComparison | None = None
+    """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
     exact: ExactMatch | None = None
     """How many answers are right; None where that is not known of any prompt, or no answers were kept."""
 

@@ -96,4 +96,6 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
         return skip_check(_OUTPUT, error.what)
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
-    return FunctionalCheck(_OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation")
+    return FunctionalCheck(
+        _OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation, but for rounding"
+    )

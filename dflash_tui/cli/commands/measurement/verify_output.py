@@ -1,4 +1,4 @@
-"""`verify-output RECIPE`: whether a server answers the same with and without speculation."""
+"""`verify-output RECIPE`: whether speculation changes greedy answers by more than rounding."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dflash_tui.cli.datasets import ensure_dataset
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.request import LaunchChanges
 
 
 def verify_output(args: argparse.Namespace) -> int:
-    """Boot the recipe without and with speculation, and judge nothing but the answers.
+    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else.
 
     Raises:
-        OutputDiffers: they differ beyond what boots of one arm differ by.
+        OutputDiffers: an answer parts by more than rounding.
         DflashError: that cannot be known.
     """
     request = read_output_request(args)
@@ -28,15 +30,16 @@ def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
     """Return what the options of `verify-output` ask for.
 
     Raises:
-        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or one boot is all.
+        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or `--exact` is not for the CPU.
     """
-    if args.boots < 2:
-        raise UsageError(
-            "--boots 1: takes two boots of each arm, to see how far boots of one arm differ", hint="--boots 2 or more"
-        )
+    launch = read_launch_request(args)
+    if args.exact:
+        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
+            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
+            raise UsageError(what, hint="leave --exact out: rounding is measured then")
+        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
     return ExperimentRequest(
-        launch=read_launch_request(args),
-        boots=args.boots,
+        launch=launch,
         suite=args.suite,
         prompts=args.prompts,
         scale=args.scale,
