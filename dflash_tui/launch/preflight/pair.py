@@ -1,21 +1,24 @@
-"""Checks of a pair of models in a release, which need no machine: also a plan without one says what they find."""
+"""Checks of a pair of models in a release, which need no GPU: also a plan without one says what they find."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from packaging.version import Version
 
+from dflash_tui.engines.hub import model_config, model_lookup
 from dflash_tui.launch.preflight.check import Check, fail_check, warn_check
 from dflash_tui.planning import patch_file, releases
+from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan) -> list[Check]:
-    """Return what is wrong with the pair in the release of a plan, and with how many tokens it drafts."""
-    return [*_check_release(resolved, plan), *_check_draft_length(resolved, plan)]
+    """Return what is wrong with the pair in the release of a plan, with how many tokens it drafts, and its parsers."""
+    return [*_check_release(resolved, plan), *_check_draft_length(resolved, plan), *_check_parsers(plan)]
 
 
 def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
@@ -54,3 +57,16 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
         yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
+
+
+def _check_parsers(plan: Plan) -> Iterator[Check]:
+    """Check that the target's tokenizer, where it is on this machine, has the tokens that the parsers insist on."""
+    parsers = release_values.find_parsers(plan.vllm, plan.argv[3:])
+    revision = next((model.revision for model in plan.models if model.name == plan.target), "main")
+    model = model_lookup.find_local_model(plan.target, revision) if parsers else None
+    tokens = model_config.read_local_tokens(Path(model.folder)) if model and model.folder else None
+    for flag, parser in parsers.items() if tokens else ():
+        if missing := release_values.find_missing_tokens(plan.vllm, flag, parser, tokens or ()):
+            finding = f"{flag} {parser} needs {' and '.join(missing)}, which the target's tokenizer does not have"
+            others = " --set enable-auto-tool-choice=null" if flag == "tool-call-parser" else ""
+            yield fail_check("parsers", finding, f"--set {flag}=null{others}, or --set {flag}=NAME for another")
