@@ -40,10 +40,6 @@ DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
     ("cli.command_parser", "difflib"): "only a mistake needs it",
     ("cli.command_parser", "planning.recipes.recipe_loader"): QUICK_HELP,
-    (
-        "cli.commands.configuration.completion",
-        "argparse_manpage.manpage",
-    ): "an extra, as it is published as source only",
     ("cli.main", "cli.console"): QUICK_HELP,
     ("cli.main", "cli.command_parser"): NO_ARGUMENTS,
     ("cli.main", "cli.parser"): NO_ARGUMENTS,

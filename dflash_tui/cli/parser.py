@@ -108,9 +108,7 @@ def _add_doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 def _add_completion(shells: argparse.ArgumentParser) -> None:
-    shells.add_argument(
-        "shell", choices=("bash", "zsh", "fish", "man"), help="bash, zsh, fish; or man: the manual page"
-    )
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 def _add_schema(schema: argparse.ArgumentParser) -> None:
