@@ -101,7 +101,7 @@ def test_the_command_line_takes_every_command_of_the_docs(page, monkeypatch):
 
 
 # What looks and changes nothing, with no server, engine or network.
-HARMLESS = {"recipes", "gpus", "plan", "ps", "runs", "disk", "schema", "history", "orphans", "completion", "help"}
+HARMLESS = {"recipes", "gpus", "plan", "ps", "runs", "disk", "history", "orphans", "completion", "help"}
 NEEDS_MORE = {"my-pair", "--target", "--peer"}
 
 

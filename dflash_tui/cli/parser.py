@@ -111,10 +111,6 @@ def _add_completion(shells: argparse.ArgumentParser) -> None:
     shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
-def _add_schema(schema: argparse.ArgumentParser) -> None:
-    schema.add_argument("names", metavar="COMMAND", nargs="*", help="a command, and its action (default: list them)")
-
-
 def _add_ps(ps: argparse.ArgumentParser) -> None:
     add_option(ps, "-a", "--all", action="store_true", help="also those that have ended")
     add_option(ps, "-v", "--verbose", action="store_true", help="URL, model and the key's variable, too")
@@ -351,7 +347,6 @@ COMMANDS: dict[str, tuple[str, Callable[[CommandParser], None]]] = {
     "doctor": ("check the machine, and a recipe's launch on it", _add_doctor),
     "disk": ("what engines, models, caches and runs take, and how each is removed", add_json_option),
     "completion": ("print a script by which a shell completes commands", _add_completion),
-    "schema": ("print the JSON Schema of what a command's --json prints", _add_schema),
     "gpus": ("show the GPUs", add_json_option),
     "recipes": ("list, check, show or begin recipes", _add_recipes),
     "patch": ("the changes of vLLM's files: status, diff, apply, revert, verify", _add_patch),

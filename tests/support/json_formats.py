@@ -1,4 +1,4 @@
-"""What `--json` prints, command by command: the types of its lines, from which the published JSON Schemas are made."""
+"""What `--json` prints, command by command: the types of its lines, and the JSON Schemas that tests make of them."""
 
 from __future__ import annotations
 
