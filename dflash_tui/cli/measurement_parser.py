@@ -34,8 +34,8 @@ def add_report(command: argparse.ArgumentParser) -> None:
     """Add the options of `report`."""
     what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
     command.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
-    formats = ("md", "json", "svg", "vllm-bench", "aiperf", "llama-benchy")
-    form = "md (default), json, svg; of a run also the JSON of `vllm bench serve`, AIPerf or llama-benchy"
+    formats = ("md", "json", "svg", "vllm-bench")
+    form = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
     add_option(command, "--format", choices=formats, default="md", metavar="FORMAT", help=form)
     add_option(command, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
     add_json_option(command)
