@@ -183,7 +183,7 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 _WATCHED = _list_events(events, event_lines, restarts, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary, vllm_bench.VllmBenchCompared]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"report": 2}
+_VERSIONS = {"report": 2, "service": 2}
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)
