@@ -185,6 +185,4 @@ def add_bench(command: argparse.ArgumentParser) -> None:
     add_option(command, "--ramp", type=parse_ramp, default=0.0, metavar="S", help=ramp)
     slo = "say how many requests are within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
     add_option(command, "--slo", default="", metavar="KEY=S,...", help=slo)
-    theirs = "take turns with the engine's own `vllm bench serve`, a round each, and compare (implies --fixed)"
-    add_option(command, "--with-vllm", action="store_true", help=theirs)
     add_json_option(command)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dflash_tui import events
-from dflash_tui.benchmark import summary, vllm_bench
+from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.conversation import chat
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli import event_lines, restarts
@@ -181,9 +181,9 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 
 
 _WATCHED = _list_events(events, event_lines, restarts, why)
-_MEASURED = [events.RequestDone, summary.LevelSummary, vllm_bench.VllmBenchCompared]
+_MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"report": 2, "service": 2}
+_VERSIONS = {"bench": 2, "report": 2, "service": 2, "up": 2}
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)
