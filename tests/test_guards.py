@@ -40,10 +40,6 @@ DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
     ("cli.command_parser", "difflib"): "only a mistake needs it",
     ("cli.command_parser", "planning.recipes.recipe_loader"): QUICK_HELP,
-    (
-        "cli.commands.configuration.completion",
-        "argparse_manpage.manpage",
-    ): "an extra, as it is published as source only",
     ("cli.main", "cli.console"): QUICK_HELP,
     ("cli.main", "cli.command_parser"): NO_ARGUMENTS,
     ("cli.main", "cli.parser"): NO_ARGUMENTS,
@@ -265,7 +261,7 @@ def test_a_closed_or_full_stream_is_no_traceback(closing):
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize(
     "words",
-    ["--version", "--help", "version", "up --help", "recipes", "recipes --json", "plan nope --json", "schema ps"],
+    ["--version", "--help", "version", "up --help", "recipes", "recipes --json", "plan nope --json", "completion bash"],
 )
 def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, buffered):
     """Whether Python writes it at once or when it ends, and also where the error is what cannot be written."""
@@ -280,7 +276,7 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, buffe
 
 def test_an_error_that_nobody_takes_leaves_the_exit_code():
     """Python ends with 120 where it cannot write what is left."""
-    for words, code in (("recipes", 0), ("plan demo-cpu --set x=1", 2), ("schema --json >/dev/full", 2)):
+    for words, code in (("recipes", 0), ("plan demo-cpu --set x=1", 2), ("completion nope >/dev/full", 2)):
         script = f"{sys.executable} -m dflash_tui {words} 2>/dev/full"
         env = os.environ | {"PYTHONUNBUFFERED": ""}
         assert subprocess.run(["bash", "-c", script], capture_output=True, check=False, env=env).returncode == code

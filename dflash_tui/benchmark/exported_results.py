@@ -1,6 +1,6 @@
-"""Results as other benchmarks write them, for their readers: `vllm bench serve`, AIPerf and llama-benchy; pure.
+"""Results as `vllm bench serve` writes them, for its readers; pure.
 
-A figure that was not measured is left out: none of these readers takes a missing one for zero. What the same word
+A figure that was not measured is left out: no reader takes a missing one for zero. What the same word
 means elsewhere is said in docs/numbers.md.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dflash_tui import __version__
@@ -16,8 +16,6 @@ from dflash_tui.benchmark.summary import busy_seconds
 from dflash_tui.events import RequestDone
 
 _MILLISECONDS = 1000.0
-_AIPERF_SCHEMA = "1.1"
-_AIPERF_PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _VLLM_PERCENTILES = (50, 90, 95, 99)
 
 
@@ -86,82 +84,6 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
     )
 
 
-def build_aiperf(measured: Measured) -> dict[str, Any]:
-    """Return the last level as AIPerf's `profile_export_aiperf.json` has it."""
-    _, done = measured.last_level
-    good, seconds = _select_good(done), busy_seconds(done)
-    generated = sum(r.tokens for r in good)
-    records: dict[str, tuple[str, Sequence[float]]] = {
-        "request_latency": ("ms", _total(good)),
-        "time_to_first_token": ("ms", _ttft(good)),
-        "inter_token_latency": ("ms", _tpot(good)),
-        "output_token_throughput_per_user": ("tokens/sec/user", [r.decode_tok_s for r in good if r.decode_tok_s]),
-        "output_sequence_length": ("tokens", [float(r.tokens) for r in good]),
-        "input_sequence_length": ("tokens", [float(r.prompt_tokens) for r in good if r.prompt_tokens]),
-    }
-    totals: dict[str, tuple[str, float]] = {
-        "request_count": ("requests", float(len(good))),
-        "error_request_count": ("requests", float(len(done) - len(good))),
-        "request_throughput": ("requests/sec", _rate(len(good), seconds)),
-        "output_token_throughput": ("tokens/sec", _rate(generated, seconds)),
-        "benchmark_duration": ("sec", seconds),
-    }
-    return {
-        "schema_version": _AIPERF_SCHEMA,
-        "benchmark_id": measured.identity,
-        "start_time": _format_time(measured.began),
-        "was_cancelled": False,
-        "input_config": {"tool": f"dflash-tui {__version__}", "model": measured.model},
-        **{name: _describe_record(unit, values) for name, (unit, values) in records.items() if values},
-        **{name: {"unit": unit, "avg": value} for name, (unit, value) in totals.items()},
-    }
-
-
-def build_llama_benchy(measured: Measured) -> dict[str, Any]:
-    """Return every level and kind of prompt as llama-benchy writes it; times are milliseconds."""
-    groups: dict[tuple[int, str], list[RequestDone]] = {}
-    for request in _select_good(measured.requests):
-        groups.setdefault((request.streams, request.kind), []).append(request)
-    return {
-        "version": f"dflash-tui {__version__}",
-        "timestamp": _format_time(measured.began),
-        "latency_mode": "none",
-        "latency_ms": 0.0,
-        "model": measured.model,
-        "prefix_caching_enabled": False,
-        "max_concurrency": max((streams for streams, _ in groups), default=1) or None,
-        "benchmarks": [_describe_run(streams, kind, done) for (streams, kind), done in sorted(groups.items())],
-    }
-
-
-def _describe_run(streams: int, kind: str, done: Sequence[RequestDone]) -> dict[str, Any]:
-    speeds = [r.decode_tok_s for r in done if r.decode_tok_s]
-    together = [speed * streams for speed in speeds if streams]  # by a rate nobody knows how many were under way
-    metrics = {"tg_throughput": together, "tg_req_throughput": speeds, "ttfr": _ttft(done), "e2e_ttft": _ttft(done)}
-    return {
-        "concurrency": streams or None,
-        "context_size": 0,
-        "prompt_size": round(statistics.fmean(r.prompt_tokens for r in done)),
-        "response_size": round(statistics.fmean(r.tokens for r in done)),
-        "is_context_prefill_phase": False,
-        "prompt_id": kind,
-        **{name: _describe_metric(values) for name, values in metrics.items() if values},
-    }
-
-
-def _describe_metric(values: Sequence[float]) -> dict[str, Any]:
-    return {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "values": list(values)}
-
-
-def _describe_record(unit: str, values: Sequence[float]) -> dict[str, Any]:
-    cuts = _percentiles(values)
-    return {
-        "unit": unit, "avg": statistics.fmean(values), "min": min(values), "max": max(values),
-        **{f"p{percent}": cuts[percent] for percent in _AIPERF_PERCENTILES},
-        "std": statistics.stdev(values) if len(values) > 1 else 0.0, "count": len(values), "sum": sum(values),
-    }  # fmt: skip
-
-
 def _percentiles(values: Sequence[float]) -> Mapping[int, float]:
     """Return the percentiles 1 to 99, interpolated as numpy does by default."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
@@ -199,14 +121,3 @@ def _total(good: Iterable[RequestDone]) -> list[float]:
 
 def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds else 0.0
-
-
-def _format_time(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-
-
-FORMATS: dict[str, Callable[[Measured], dict[str, Any]]] = {
-    "vllm-bench": build_vllm_bench,
-    "aiperf": build_aiperf,
-    "llama-benchy": build_llama_benchy,
-}

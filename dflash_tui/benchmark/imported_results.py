@@ -1,11 +1,11 @@
-"""Results of other benchmarks, read for comparison: the JSON of `vllm bench serve` and of llama-benchy.
+"""Results of another benchmark, read for comparison: the JSON of `vllm bench serve`.
 
 A file of `vllm bench serve --append-result` holds several results, one after the other. An A/B is exported so, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,16 +22,14 @@ SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in
 _MOST_RESULTS = 10_000
 _OURS = "dflash-tui "
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
-_Many = Annotated[tuple[Amount, ...], Meta(max_length=100_000)]
 
 
 class ImportedMeasurement(msgspec.Struct, frozen=True):
     """One measurement: `what` names it, `n` is of how many requests.
 
     `streams` requests were under way at a time (None: not said), or they arrived at `rate` per second. `tok_s` are
-    output tokens per second of all of them together, as its `source` defines them; `ttft` is in seconds (`ttft_is` says
-    which average), `acceptance` a share of 1, `acceptance_length` counts the bonus token. None is what the file does
-    not give.
+    output tokens per second of all of them together, as its `source` defines them; `ttft` is the median in seconds,
+    `acceptance` a share of 1, `acceptance_length` counts the bonus token. None is what the file does not give.
     """
 
     what: str
@@ -39,7 +37,6 @@ class ImportedMeasurement(msgspec.Struct, frozen=True):
     streams: Whole | None = None
     tok_s: Amount | None = None
     ttft: Amount | None = None
-    ttft_is: str = "median"
     tpot: Amount | None = None
     acceptance: Amount | None = None
     acceptance_length: Amount | None = None
@@ -81,37 +78,11 @@ class _Serve(msgspec.Struct):
 register_type(_Serve)
 
 
-class _Metric(msgspec.Struct):
-    mean: Amount
-    values: _Many = ()
-
-
-class _Bench(msgspec.Struct):
-    concurrency: _Count = 1
-    context_size: _Count = 0
-    prompt_size: _Count = 0
-    response_size: _Count = 0
-    is_context_prefill_phase: bool = False
-    tg_throughput: _Metric | None = None
-    e2e_ttft: _Metric | None = None
-
-
-class _Benchy(msgspec.Struct):
-    """A report of llama-benchy, after its published schema; times are milliseconds."""
-
-    benchmarks: Annotated[tuple[_Bench, ...], Meta(max_length=10_000)]
-    model: str = ""
-    version: str = ""
-
-
-register_type(_Benchy)
-
-
 def load_imported_result(path: Path) -> ImportedResult:
     """Return what the file says.
 
     Raises:
-        UsageError: it cannot be read, is no JSON, or is the result of neither tool.
+        UsageError: it cannot be read, is no JSON, or is no result of that tool.
     """
     try:
         if not path.is_file():
@@ -149,10 +120,8 @@ def _parse_result(path: Path, content: Any) -> ImportedResult:
     try:
         if "output_throughput" in keys:
             result = _parse_vllm_bench([msgspec.convert(record, _Serve) for record in appended])
-        elif "benchmarks" in keys:
-            result = _parse_llama_benchy(msgspec.convert(content, _Benchy))
         else:
-            do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
+            do = "give the JSON of `vllm bench serve --save-result`"
             raise UsageError(f"{path} is not a known benchmark result", hint=do)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path} is not a valid benchmark result", evidence=clean_line(str(error))) from None
@@ -183,28 +152,6 @@ def _read_measurement(result: _Serve) -> ImportedMeasurement:
         acceptance_length=result.spec_decode_acceptance_length,
         failed=result.failed,
     )
-
-
-def _parse_llama_benchy(report: _Benchy) -> ImportedResult:
-    source = f"llama-benchy {_clean_name(report.version)}".rstrip()
-    return ImportedResult(source, _clean_name(report.model), tuple(_list_generations(report)))
-
-
-def _list_generations(report: _Benchy) -> Iterator[ImportedMeasurement]:
-    """Yield the measurements of generation; what failed has none."""
-    for bench in report.benchmarks:
-        if bench.tg_throughput is None:
-            continue
-        depth = f" @ d{bench.context_size}" if bench.context_size else ""
-        filled = "ctx" if bench.is_context_prefill_phase else "pp"
-        yield ImportedMeasurement(
-            what=f"{filled}{bench.prompt_size} tg{bench.response_size}{depth}",
-            n=len(bench.tg_throughput.values) or 1,
-            streams=bench.concurrency,
-            tok_s=bench.tg_throughput.mean,
-            ttft=_seconds(bench.e2e_ttft.mean) if bench.e2e_ttft else None,
-            ttft_is="mean",
-        )
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -58,5 +58,3 @@ class UnitText(msgspec.Struct, frozen=True):
     """Its name."""
     text: str
     """What is in it."""
-    file: str = ""
-    """Where it was written; empty without --write."""

@@ -46,7 +46,6 @@ _HANDLERS = {
     "service": ("server.service", "service"),
     "disk": ("configuration.disk", "disk"),
     "completion": ("configuration.completion", "completion"),
-    "schema": ("configuration.schema", "schema"),
     "gpus": ("configuration.gpus", "gpus"),
     "plan": ("configuration.plan", "plan"),
     "doctor": ("configuration.plan", "doctor"),

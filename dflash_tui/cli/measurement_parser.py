@@ -34,8 +34,8 @@ def add_report(command: argparse.ArgumentParser) -> None:
     """Add the options of `report`."""
     what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
     command.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
-    formats = ("md", "json", "svg", "vllm-bench", "aiperf", "llama-benchy")
-    form = "md (default), json, svg; of a run also the JSON of `vllm bench serve`, AIPerf or llama-benchy"
+    formats = ("md", "json", "svg", "vllm-bench")
+    form = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
     add_option(command, "--format", choices=formats, default="md", metavar="FORMAT", help=form)
     add_option(command, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
     add_json_option(command)
@@ -185,6 +185,4 @@ def add_bench(command: argparse.ArgumentParser) -> None:
     add_option(command, "--ramp", type=parse_ramp, default=0.0, metavar="S", help=ramp)
     slo = "say how many requests are within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
     add_option(command, "--slo", default="", metavar="KEY=S,...", help=slo)
-    theirs = "take turns with the engine's own `vllm bench serve`, a round each, and compare (implies --fixed)"
-    add_option(command, "--with-vllm", action="store_true", help=theirs)
     add_json_option(command)

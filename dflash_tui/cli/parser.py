@@ -108,13 +108,7 @@ def _add_doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 def _add_completion(shells: argparse.ArgumentParser) -> None:
-    shells.add_argument(
-        "shell", choices=("bash", "zsh", "fish", "man"), help="bash, zsh, fish; or man: the manual page"
-    )
-
-
-def _add_schema(schema: argparse.ArgumentParser) -> None:
-    schema.add_argument("names", metavar="COMMAND", nargs="*", help="a command, and its action (default: list them)")
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 def _add_ps(ps: argparse.ArgumentParser) -> None:
@@ -197,8 +191,6 @@ def _add_runs(runs: argparse.ArgumentParser) -> None:
 
 def _add_service(service: argparse.ArgumentParser) -> None:
     add_recipe_argument(service)
-    add_option(service, "--write", action="store_true", help="install it for systemd --user instead of printing it")
-    add_option(service, "--replace", action="store_true", help="replace one that is there already")
     every = "seconds between two lines in the journal (default 60)"
     add_option(service, "--every", type=parse_positive, default=60, metavar="SECONDS", help=every)
     force = "let it launch although a check fails, and record why"
@@ -348,12 +340,11 @@ COMMANDS: dict[str, tuple[str, Callable[[CommandParser], None]]] = {
     "agent": ("what another dflash-tui runs here over ssh, for a server over several hosts", _add_agent),
     "history": ("how long starts took here: eager and compile, cold and cached", _add_history),
     "report": ("a run or an A/B as Markdown, JSON or a picture; two side by side", add_report),
-    "service": ("a unit of systemd --user that runs a recipe", _add_service),
+    "service": ("print a unit of systemd --user that runs a recipe", _add_service),
     "plan": ("show what launching a recipe would do", _add_plan),
     "doctor": ("check the machine, and a recipe's launch on it", _add_doctor),
     "disk": ("what engines, models, caches and runs take, and how each is removed", add_json_option),
     "completion": ("print a script by which a shell completes commands", _add_completion),
-    "schema": ("print the JSON Schema of what a command's --json prints", _add_schema),
     "gpus": ("show the GPUs", add_json_option),
     "recipes": ("list, check, show or begin recipes", _add_recipes),
     "patch": ("the changes of vLLM's files: status, diff, apply, revert, verify", _add_patch),

@@ -160,11 +160,6 @@ def user_recipes_folder() -> Path:
     return config_folder() / "recipes"
 
 
-def user_units_folder() -> Path:
-    """Return the folder in which `systemd --user` looks for the user's own units."""
-    return config_folder().parent / "systemd" / "user"
-
-
 def user_patches_folder() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
     return config_folder() / "patches"

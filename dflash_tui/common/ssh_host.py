@@ -13,7 +13,7 @@ _PROGRAM = "dflash-tui"
 _COMMAND = re.compile(
     r"(?<![\w/.-])(?P<elsewhere>\b[Oo]n \S+: |\bssh \S+ )?dflash-tui (?=(?:"
     r"up|attach|bench|ab|verify|verify-output|tune|replay|export|ps|logs|stop|chat|client|runs|orphans|why|report|history"
-    r"|service|disk|completion|schema|gpus|plan|doctor|recipes|engine|patch)(?![\w-]))"
+    r"|service|disk|completion|gpus|plan|doctor|recipes|engine|patch)(?![\w-]))"
 )
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
 from msgspec import structs
 
-from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.benchmark.stats import LEVEL, Ratio
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
-from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
 from dflash_tui.events import RequestDone
 
@@ -154,67 +150,3 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
             format_number(level.acceptance_length, 2),
         ))  # fmt: skip
     return format_table(header, rows, right=range(8))
-
-
-def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
-    """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
-    theirs = [turn.measured[0] for turn in compared.theirs]
-    figures = [turn.figures for turn in ours]
-    speeds = [turn.tok_s for turn in ours], [turn.tok_s for turn in theirs]
-    first = [turn.ttft.median if turn and turn.ttft else None for turn in figures], [turn.ttft for turn in theirs]
-    later = [turn.tpot.median if turn and turn.tpot else None for turn in figures], [turn.tpot for turn in theirs]
-    rows = (
-        _compared("output tok/s", *speeds, compared.tok_s, format_number),
-        _compared("TTFT p50", *first, compared.ttft, format_latency),
-        _compared("TPOT p50", *later, compared.tpot, format_latency),
-        _acceptance(_mean(turn.acceptance for turn in ours), _mean(turn.acceptance for turn in theirs)),
-        _length(_mean(turn.counted_length for turn in ours), _mean(turn.acceptance_length for turn in theirs)),
-        ("requests", _out_of([(turn.requests - turn.failed, turn.failed) for turn in ours]),
-         _out_of([(turn.n, turn.failed) for turn in theirs]), ""),
-    )  # fmt: skip
-    streams = "one stream" if compared.streams == 1 else f"{compared.streams} streams"
-    what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
-    between = "difference" if compared.tok_s is None else f"difference ({LEVEL:.0%})"
-    return format_table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
-
-
-def format_turn(ours: LevelSummary, theirs: ImportedResult) -> str:
-    """Return one turn as a line, so that what was measured is known when the rest is not waited for."""
-    return f"output tok/s: dflash-tui {ours.tok_s:.1f}, {theirs.source} {format_number(theirs.measured[0].tok_s)}"
-
-
-def _compared(
-    what: str,
-    ours: Sequence[float | None],
-    theirs: Sequence[float | None],
-    ratio: Ratio | None,
-    show: Callable[[float], str],
-) -> tuple[str, ...]:
-    """Return the row of a figure: the means of turns and their difference, with its interval where there is one."""
-    mine, other = _mean(ours), _mean(theirs)
-    apart = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else UNKNOWN
-    if ratio:
-        low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (ratio.low, ratio.high))
-        apart = f"{(ratio.ratio - 1) * 100:+.1f} % ({low} to {high})"
-    return what, *(UNKNOWN if mean is None else show(mean) for mean in (mine, other)), apart
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean; None when one is unknown."""
-    numbers = list(values)
-    return None if None in numbers else fmean(value for value in numbers if value is not None)
-
-
-def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
-    points = UNKNOWN if mine is None or other is None else f"{(mine - other) * 100:+.1f} points"
-    return "acceptance", format_percent(mine, 1), format_percent(other, 1), points
-
-
-def _length(mine: float | None, other: float | None) -> tuple[str, ...]:
-    apart = UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
-    return "AL as counted", format_number(mine, 2), format_number(other, 2), apart
-
-
-def _out_of(turns: Sequence[tuple[int, int]]) -> str:
-    good, failed = (sum(side) for side in zip(*turns, strict=True))
-    return f"{good} of {good + failed}" if failed else str(good)

@@ -62,11 +62,7 @@ def _table_row(measurement: ImportedMeasurement) -> tuple[str, ...]:
         if measurement.streams is None
         else str(measurement.streams)
     )
-    ttft = (
-        f"{format_number(measurement.ttft, 3)} ({escape_text(measurement.ttft_is)})"
-        if measurement.ttft is not None
-        else UNKNOWN
-    )
+    ttft = UNKNOWN if measurement.ttft is None else f"{format_number(measurement.ttft, 3)} (median)"
     figures = (
         format_number(measurement.tok_s),
         ttft,

@@ -1,28 +1,21 @@
-"""`bench` against a stand-in for the server, and the engine's own benchmark with a stand-in for its Python."""
+"""`bench` against a stand-in for the server."""
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Iterator
 from unittest import mock
 
-import msgspec
 import pytest
 
-from dflash_tui.benchmark import client, imported_results, latency, vllm_bench
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import client, latency
 from dflash_tui.benchmark.prompts import Prompt, build_suite
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.cli.commands.measurement import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.common import paths
-from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.common.errors import ServerFailed
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.runs.run import Run
@@ -151,77 +144,6 @@ async def test_a_load_by_a_rate_has_its_goodput(serving, capfd):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
-    """What theirs measured comes from its file; it got our prompts, lengths, seed and temperature."""
-    asked = bench.Bench(serving, SUITE, Sampling(0.5, 7, 0.6, top_p=0.95), with_vllm=True)
-    await bench.run_bench(asked)
-    shown = capfd.readouterr().out
-    assert "vllm bench serve" in shown
-    assert "54.3 %" in shown
-    words = json.loads((serving.folder / "words").read_text())
-    given = dict(pairwise(words))
-    [prompts] = serving.folder.glob("vllm-bench-*.jsonl")
-    rows = {
-        row["prompt"].partition("] ")[2]: row["output_tokens"]
-        for row in map(json.loads, prompts.read_text().splitlines())
-    }
-    assert rows == {"first": 10, "second": 20}
-    assert words[:3] == [str(Path(words[0])), "bench", "serve"]
-    assert (given["--base-url"], given["--dataset-path"]) == (serving.url, str(prompts))
-    assert (given["--num-prompts"], given["--max-concurrency"], given["--temperature"]) == ("2", "1", "0.6")
-    assert (given["--backend"], given["--endpoint"]) == ("openai-chat", "/v1/chat/completions")
-    further = json.loads(given["--extra-body"])
-    assert (further["seed"], further["top_p"]) == (7, 0.95)
-    assert given["--tokenizer-mode"] == "slow"
-    assert {"--trust-remote-code", "--ignore-eos", "--disable-shuffle", "--skip-chat-template"} <= set(words)
-    await bench.run_bench(asked._replace(as_json=True))
-    last = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert last["event"] == "compared"
-    assert last["theirs"][0]["measured"][0]["acceptance"] == pytest.approx(0.5435, abs=1e-4)
-    assert last["synthetic"]
-
-
-async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd):
-    """After a warm-up each turn has a seed, so texts, of its own, which both send; turns say how sure the ratio is."""
-    turns: list[tuple[int, int]] = []
-    prompts: set[str] = set()
-
-    async def serve(
-        run: Run, asks: Iterable[vllm_bench.BenchPrompt], sampling: Sampling, **_: object
-    ) -> ImportedResult:
-        turns.append((sampling.seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
-        prompts.update(ask.prompt for ask in asks)
-        return imported_results.load_imported_result(RESULT)
-
-    monkeypatch.setattr(vllm_bench, "run_vllm_bench", serve)
-    await bench.run_bench(bench.Bench(serving, SUITE, Sampling(0.5, 3, None), rounds=4, with_vllm=True, as_json=True))
-    assert turns == [(7, 0), (3, 2), (4, 2), (5, 6), (6, 6)]
-    assert len(prompts) == 10
-    last = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert len(last["theirs"]) == 4
-    assert last["tok_s"]["low"] < last["tok_s"]["ratio"] < last["tok_s"]["high"]
-
-
-@pytest.mark.parametrize(("behaviour", "what"), [("fail", "failed"), ("nothing", "failed"), ("hang", "timed out")])
-async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behaviour, what):
-    monkeypatch.setattr(vllm_bench, "_IMPORT_PATIENCE", 0.5 if behaviour == "hang" else 240.0)
-    (run.folder / "behaviour").write_text(behaviour)
-    with pytest.raises(DflashError, match=what) as caught:
-        await vllm_bench.run_vllm_bench(
-            run, [vllm_bench.BenchPrompt("x", 8)], Sampling(temperature=None), streams=1, patience=0.5
-        )
-    assert caught.value.evidence == ("ValueError: no such model" if what == "failed" else "")
-    assert str(run.folder) in caught.value.hint
-
-
-async def test_an_engine_without_python_is_said(run):
-    python = Path(run.plan.argv[0]).parent / "python"
-    python.unlink()
-    with pytest.raises(DflashError, match="could not be started") as caught:
-        await vllm_bench.run_vllm_bench(run, [], Sampling(), streams=1, patience=1)
-    assert str(python) in caught.value.evidence
-
-
 async def test_no_request_that_succeeds_is_a_failure(run):
     """Nothing listens any more."""
     with pytest.raises(ServerFailed, match="no request succeeded"):
@@ -231,7 +153,7 @@ async def test_no_request_that_succeeds_is_a_failure(run):
 def test_the_options_of_the_command_are_checked(capsys):
     parser = build_parser()
     args = parser.parse_args(["bench", "--concurrency", "1,2,8", "--suite", "field", "--seed", "3"])
-    assert (args.concurrency, args.suite, args.seed, args.with_vllm) == ((1, 2, 8), "field", 3, False)
+    assert (args.concurrency, args.suite, args.seed) == ((1, 2, 8), "field", 3)
     for words in (
         ["--concurrency", "0"],
         ["--concurrency", "1,"],
@@ -242,37 +164,6 @@ def test_the_options_of_the_command_are_checked(capsys):
         with pytest.raises(SystemExit):
             parser.parse_args(["bench", *words])
     assert "from 1 to 1024, not '0'" in capsys.readouterr().err
-
-
-@pytest.fixture
-def shim() -> ModuleType:
-    """The script that an engine's Python runs."""
-    spec = importlib.util.spec_from_file_location("bench_serve", paths.engine_script("bench_serve.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_lines_are_read_as_pandas_does(shim, tmp_path):
-    """An engine's data set is made of `columns` and `iterrows`, whose rows become dictionaries."""
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(
-        b"\n".join(msgspec.json.encode(vllm_bench.BenchPrompt(text, 8)) for text in ("a\u2028b", "c")) + b"\n\n"
-    )
-    rows = shim.Lines.read_json(path_or_buf=str(path), lines=True)
-    assert "prompt" in rows.columns
-    assert [row.to_dict() for _, row in rows.iterrows()] == [
-        {"prompt": "a\u2028b", "output_tokens": 8}, {"prompt": "c", "output_tokens": 8}
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["--custom-skip-chat-template", "--skip-chat-template"])
-def test_releases_call_the_option_differently(shim, name):
-    words = ["bench", "serve", "--skip-chat-template", "--seed", "1"]
-    found = shim.spelled(words, lambda parser: parser.add_argument(name, action="store_true"))
-    assert found == ["bench", "serve", name, "--seed", "1"]
 
 
 def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():

@@ -1,6 +1,5 @@
 """`--target` and `--drafter` in place of a recipe, from folders and from a hub."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from dflash_tui.cli import main
 from dflash_tui.common import paths
-from dflash_tui.engines.hub import model_config
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from tests.support import hub_server
@@ -210,21 +208,27 @@ def test_the_drafter_of_the_targets_own_precision_is_listed_and_proposed_first(h
     assert "own precision" in capsys.readouterr().err
 
 
+MISTRAL = '{"chat_template": "[TOOL_CALLS]"}'
+CALLS = """<tool_call>{"name": x, "arguments": y}</tool_call>"""
+
+
 @pytest.mark.parametrize(
-    ("files", "has_parser"),
+    ("files", "parser"),
     [
-        ({"chat_template.jinja": "{{ messages }}"}, False),
-        ({"chat_template.jinja": "{{ messages }}<Think>"}, True),
-        ({"tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"})}, False),
-        ({"tokenizer_config.json": json.dumps({"chat_template": [{"name": "t", "template": "<|channel|>"}]})}, True),
-        ({"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": '{"chat_template": "think"}'}, False),
-        ({"tokenizer_config.json": "[" * 100_000}, True),  # nothing tells
-        ({"tokenizer_config.json": '{"chat_template": 4}'}, True),
-        ({}, True),
+        ({"chat_template.jinja": "{{ messages }}"}, None),
+        ({"chat_template.jinja": CALLS}, "hermes"),
+        ({"tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"})}, None),
+        ({"tokenizer_config.json": json.dumps({"chat_template": [{"name": "t", "template": CALLS}]})}, "hermes"),
+        ({"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": MISTRAL}, None),
+        ({"tokenizer_config.json": MISTRAL}, "mistral"),
+        ({"tokenizer_config.json": f'{MISTRAL[:-1]}, "added_tokens_decoder": {{"1": {{"content": "x"}}}}}}'}, None),
+        ({"tokenizer_config.json": "[" * 100_000}, None),
+        ({"tokenizer_config.json": '{"chat_template": 4}'}, None),
+        ({}, None),
     ],
 )
-def test_a_model_without_thoughts_gets_no_parser_of_them(hub, tmp_path, capsys, files, has_parser):
-    """It would take the whole of each answer for a thought. As a folder, and from the hub."""
+def test_a_plan_has_the_parser_of_the_chat_template(hub, tmp_path, capsys, files, parser):
+    """As a folder, and from the hub."""
     folder = model(tmp_path / "big", TARGET)
     for file, text in files.items():
         (tmp_path / "big" / file).write_text(text)
@@ -232,16 +236,31 @@ def test_a_model_without_thoughts_gets_no_parser_of_them(hub, tmp_path, capsys, 
     for name in (folder, "owner/big"):
         assert main.main(["plan", "--target", name, "--gpu", "h100", "--json"]) == 0
         out, err = capsys.readouterr()
-        has_word = "no reasoning-parser" in err
-        assert ("--reasoning-parser" in json.loads(out)["argv"], has_word) == (has_parser, not has_parser)
+        argv = json.loads(out)["argv"]
+        assert ("no tool-call-parser: " in err) == (parser is None)
+        assert (argv[argv.index("--tool-call-parser") + 1] if "--tool-call-parser" in argv else None) == parser
 
 
-def test_a_template_that_is_read_and_cannot_be_written_says_nothing(tmp_path):
-    """Which is so at a few depths of lists, by how many calls lead there."""
-    folder = model(tmp_path / "big", TARGET)
-    for depth in range(800, 1000):
-        (tmp_path / "big" / "tokenizer_config.json").write_text(f'{{"chat_template":{"[" * depth}{"]" * depth}}}')
-        assert asyncio.run(model_config.look_up_checkpoint(folder)).thinks in {None, False}
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        (["tool-call-parser=llama3_json"], "tool-call-parser llama3_json needs <|python_tag|>"),
+        (["reasoning-parser=deepseek_r1"], "reasoning-parser deepseek_r1 needs <think> and </think>"),
+        (["tool-call-parser=hermes"], ""),
+        (["tool-call-parser=llama3_json", "tokenizer=other/tokenizer"], ""),
+    ],
+)
+def test_a_named_parser_is_held_against_the_tokenizer(tmp_path, capsys, settings, refused):
+    folder = Path(model(tmp_path / "smollm2", {"architectures": ["LlamaForCausalLM"]}))
+    for file in (Path(__file__).parents[1] / "data/smollm2").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    words = [word for setting in (*settings, "enable-auto-tool-choice=true") for word in ("--set", setting)]
+    assert main.main(["plan", "--target", str(folder), "--method", "none", "--gpu", "h100", *words]) == 0
+    planned = capsys.readouterr().err
+    main.main(["doctor", str(only_recipe()), *words])
+    for said in (planned, "".join(capsys.readouterr())):
+        assert refused in said
+        assert ("✗ parsers" in said) == bool(refused)
 
 
 def test_a_method_of_its_own_asks_no_model_tree(hub):

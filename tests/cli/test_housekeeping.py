@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 
 import msgspec
@@ -12,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.experiments import store
@@ -136,20 +134,6 @@ def test_a_completion_knows_every_command(shell, capsys):
     assert [word in script for word in ("orphans", "verify-output", "gpu-memory", "demo-cpu", "older-than")] == [
         True, True, False, True, True,
     ]  # fmt: skip
-
-
-def test_the_manual_page_has_every_command(capsys):
-    assert main(["completion", "man"]) == 0
-    page = capsys.readouterr().out
-    assert page.startswith(".TH DFLASH")
-    commands = next(action.choices for action in build_parser().list_actions() if action.dest == "command")
-    assert [name for name in commands or () if name.replace("-", "\\-") not in page] == []
-
-
-def test_without_the_extra_the_manual_page_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
-    assert main(["completion", "man"]) == 2
-    assert "argparse-manpage" in capsys.readouterr().err
 
 
 def test_bash_completes_commands_options_and_recipes(tmp_path, capsys):

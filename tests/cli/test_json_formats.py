@@ -1,4 +1,4 @@
-"""What `--json` prints is what `schema` says, for every command, and no field of a version is taken away."""
+"""What `--json` prints is of its format, for every command, and no field of a version is taken away."""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.cli import json_formats
 from dflash_tui.cli.command_parser import LineParser
-from dflash_tui.cli.json_formats import build_schema
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
@@ -17,7 +15,9 @@ from dflash_tui.runs.run import Run
 from tests import DATA, ROOT
 from tests.cli.test_verify_output import reported
 from tests.cli.test_why import kept
+from tests.support import json_formats
 from tests.support.experiment_factories import boots, told, written
+from tests.support.json_formats import build_schema
 from tests.support.json_lines import check_lines
 from tests.support.preflight_situations import engine_in
 

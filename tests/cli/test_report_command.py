@@ -310,13 +310,10 @@ def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys
     assert capsys.readouterr().err == snapshot
 
 
-@pytest.mark.parametrize("kind", ["vllm-bench", "aiperf", "llama-benchy"])
-def test_a_run_is_exported_for_other_readers(kind, finished, capsys):
-    """An A/B has several servers, for which most of these formats have no place."""
-    assert main.main(["report", "sample", "--format", kind]) == 0
+def test_a_run_is_exported_for_other_readers(capsys):
+    assert main.main(["report", "sample", "--format", "vllm-bench"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), dict)
-    assert main.main(["report", finished.design.id, "--format", kind]) == (0 if kind == "vllm-bench" else 2)
-    assert main.main(["report", "compare", "sample", "sample", "--format", kind]) == 2
+    assert main.main(["report", "compare", "sample", "sample", "--format", "vllm-bench"]) == 2
 
 
 def test_an_ab_is_exported_a_line_per_boot_and_read_back(finished, capsys, tmp_path):

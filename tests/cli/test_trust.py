@@ -48,7 +48,6 @@ COMMANDS = [
     ("ab", "fake", "--yes", "--detach"),
     ("engine", "install", "fake"),
     ("service", "fake"),
-    ("service", "fake", "--write"),
 ]
 
 
@@ -60,7 +59,6 @@ def test_headless_it_is_refused_and_says_how(engine, capsys, words, folders):
     assert "--trust" in said
     assert registry.list_runs() == []
     assert store.list_experiments() == []
-    assert not paths.user_units_folder().exists()
 
 
 def test_a_recipe_that_only_serves_a_model_is_not_asked_about(engine, capsys):
@@ -224,7 +222,6 @@ def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
     assert patched.read_text() == PUBLISHED.read_text()
     assert registry.list_runs() == []
     assert store.list_experiments() == []
-    assert not paths.user_units_folder().exists()
 
 
 def test_a_patch_that_sets_something_instead_is_asked_about_where_it_is_not_applied(patched, capsys):

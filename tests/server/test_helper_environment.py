@@ -9,10 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from dflash_tui.benchmark import vllm_bench
-from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -138,17 +135,6 @@ def test_a_token_that_may_not_be_sent_is_not(secrets, recorder, monkeypatch):
     env = recorded(recorder)
     assert "HF_TOKEN" not in env
     assert env["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
-
-
-def test_vllms_benchmark_gets_no_key_of_another_service(secrets, recorder, launch):
-    """It would send OPENAI_API_KEY to whatever server it measures."""
-    run = launch()
-    run = replace(run, plan=replace(run.plan, argv=(str(recorder.python.with_name("vllm")), *run.plan.argv[1:])))
-    with pytest.raises(DflashError):
-        asyncio.run(vllm_bench.run_vllm_bench(run, [], Sampling(temperature=None), streams=1, patience=60.0))
-    env = recorded(recorder)
-    assert env["HF_TOKEN"] == SECRETS["HF_TOKEN"]
-    assert not env.keys() & ({*SECRETS, *INDEX} - {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 
 
 def test_a_server_gets_what_is_the_users_but_no_password_of_an_index(secrets):

@@ -1,4 +1,4 @@
-"""Lines of `--json` held against the schemas that are published for them."""
+"""Lines of `--json` held against the schemas of their formats."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 
-from dflash_tui.cli.json_formats import build_schema
+from tests.support.json_formats import build_schema
 
 
 def tighten(schema: Any) -> Any:

@@ -1,12 +1,15 @@
 """The values that flags of `vllm serve` take, read from the sources of a published release without running them.
 
+Only its parsers are run, among stand-ins, for the tokens that they insist on (`parser_tokens`).
 `python -m tests.support.vllm_flag_values` writes those of all releases of the table into `vllm_flag_values.json`.
 """
 
 import ast
 import re
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +17,7 @@ import msgspec
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.advice.release_values import FlagValues, Kind
-from tests.support import wheels
+from tests.support import parser_tokens, wheels
 from tests.support.source_trees import parse_source
 
 _ARGUMENTS = "vllm/engine/arg_utils.py"
@@ -60,6 +63,10 @@ def read_values(version: str) -> dict[str, FlagValues]:
         for flag, folder in _REGISTRIES.items():
             files = [name for name in names if re.fullmatch(rf"vllm/(.+/)?{folder}/__init__\.py", name)]
             parsers[flag] = "".join(wheel.read(name).decode() for name in files)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in filter(parser_tokens.SOURCES.fullmatch, names):
+                wheel.extract(name, folder)
+            needs = parser_tokens.read_tokens(Path(folder))
     sources = _Sources(trees)
     sizes = set(_list_sizes(sources.arguments))
     values = {}
@@ -69,7 +76,7 @@ def read_values(version: str) -> dict[str, FlagValues]:
     for flag, text in parsers.items():
         registered = set(re.findall(r'"([\w.-]+)":\s*\(', text))
         assert len(registered) > 10
-        values[flag] = FlagValues(Kind.CHOICE, choices=tuple(sorted(registered)))
+        values[flag] = FlagValues(Kind.CHOICE, choices=tuple(sorted(registered)), needs=needs[flag])
     return dict(sorted(values.items()))
 
 

@@ -28,6 +28,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.render import charts
 from dflash_tui.tui.widgets.tiles import build_tiles
 from dflash_tui.vllm_output.metrics import Rates
+from tests import ROOT
 from tests.support.waiting import until
 from tests.tui.panel import failure_of
 
@@ -159,11 +160,11 @@ async def _vllm_s_own_benchmark_agrees(run: Run) -> None:
 
     The two run one after the other on cores that others use, too, so their speeds say nothing here.
     """
-    words = ["bench", run.id, "--with-vllm", "--scale", "0.1", "--temperature", "0.7", "--json"]
-    bench = await asyncio.create_subprocess_exec(*COMMAND, *words, stdout=subprocess.PIPE)
+    words = ["tools/bench_beside_vllm.py", run.id, "--scale", "0.1", "--temperature", "0.7"]
+    bench = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE, cwd=ROOT)
     out, _ = await bench.communicate()
-    *_, ours, compared = map(json.loads, out.splitlines())
-    [theirs] = compared["theirs"][0]["measured"]
+    [turn] = map(json.loads, out.splitlines())
+    ours, theirs = turn["ours"], turn["theirs"]
     print(f"ours {ours['tok_s']:.1f} tok/s, vllm bench serve {theirs['tok_s']:.1f}")
     assert (ours["requests"], ours["failed"], theirs["n"], theirs["failed"]) == (5, 0, 5, 0)
     assert ours["acceptance"] == pytest.approx(theirs["acceptance"], abs=0.005)

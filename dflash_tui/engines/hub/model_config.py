@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,36 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
 
 _GIGABYTE = 1e9
-_TEMPLATE, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
+_TEMPLATE, _TOKENIZER_CONFIG, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json", "tokenizer.json"
+_UNREADABLE = (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Its texts become lines of a recipe file.
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-class _TokenizerConfig(msgspec.Struct):
-    """What is read of a tokenizer_config.json: a template, or several with names."""
-
-    chat_template: Any = None
+class _Template(msgspec.Struct, frozen=True):
+    template: str
 
 
-_TOKENIZER_DECODER = msgspec.json.Decoder(_TokenizerConfig)
+class _Token(msgspec.Struct, frozen=True):
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct, frozen=True):
+    """What is read of a tokenizer_config.json: a template, or several with names, and the special tokens."""
+
+    chat_template: str | list[_Template] | None = None
+    added_tokens_decoder: dict[str, _Token] = {}
+
+
+class _Vocabulary(msgspec.Struct, frozen=True):
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+
+
+class _Tokenizer(msgspec.Struct, frozen=True):
+    """What is read of a tokenizer.json."""
+
+    added_tokens: list[_Token] = []
+    model: _Vocabulary = _Vocabulary()
 
 
 async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
@@ -39,8 +56,24 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
     model = await model_lookup.look_up_model(name, revision)
     config = await _read_config(model)
     size = model.total_bytes / _GIGABYTE if model.total_bytes else None
-    template = await _read_chat_template(model) if is_served else None
-    return read_checkpoint(name, config, gated=model.gated, size_gb=size, chat_template=template)
+    if not is_served:
+        return read_checkpoint(name, config, gated=model.gated, size_gb=size)
+    about = await _read_tokenizer_config(model)
+    template = await _read_chat_template(model, about)
+    tokens = frozenset(token.content for token in about.added_tokens_decoder.values()) or None
+    tokens = (read_local_tokens(Path(model.folder)) if model.folder else None) or tokens
+    return read_checkpoint(name, config, gated=model.gated, size_gb=size, chat_template=template, tokens=tokens)
+
+
+def read_local_tokens(folder: Path) -> frozenset[str] | None:
+    """Return the vocabulary of a model's folder, special tokens included; None where no tokenizer.json can be read."""
+    try:
+        tokenizer = msgspec.json.decode(model_lookup.read_small_file(folder, _TOKENIZER), type=_Tokenizer)
+    except _UNREADABLE:
+        return None
+    vocabulary = tokenizer.model.vocab
+    pieces = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
+    return frozenset(pieces) | {token.content for token in tokenizer.added_tokens} or None
 
 
 async def _read_config(model: ModelAvailability) -> dict[str, Any]:
@@ -53,7 +86,7 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
     try:
         text = await _read_file(model, "config.json")
         config = untrusted_json.decode_untrusted(text, _DECODER, one_line=True)
-    except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise _no_config(model.repo, str(error)) from None
     if not isinstance(config, dict):
         raise _no_config(model.repo, "it is not a JSON object")
@@ -66,23 +99,25 @@ async def _read_file(model: ModelAvailability, name: str) -> bytes:
     return await client.fetch_small_file(model.repo, model.commit or model.revision, name)
 
 
-async def _read_chat_template(model: ModelAvailability) -> str | None:
-    """Return the template by which a model talks; None where it has none that can be read."""
-    names = {file.name for file in model.files}
-    for name in (_TEMPLATE, _TOKENIZER):
-        if not (model.folder or name in names):
-            continue
+async def _read_tokenizer_config(model: ModelAvailability) -> _TokenizerConfig:
+    """Return what a tokenizer_config.json says; nothing where there is none that can be read."""
+    if not (model.folder or _TOKENIZER_CONFIG in {file.name for file in model.files}):
+        return _TokenizerConfig()
+    try:
+        return msgspec.json.decode(await _read_file(model, _TOKENIZER_CONFIG), type=_TokenizerConfig)
+    except _UNREADABLE:
+        return _TokenizerConfig()
+
+
+async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig) -> str | None:
+    """Return the template by which a model talks, several as one text; None where it has none that can be read."""
+    if model.folder or _TEMPLATE in {file.name for file in model.files}:
         try:
-            text = await _read_file(model, name)
-            if name == _TEMPLATE:
-                return text.decode()
-            templates = _TOKENIZER_DECODER.decode(text).chat_template
-            if isinstance(templates, list):
-                return json.dumps(templates)
-        except (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue
-        return templates if isinstance(templates, str) else None
-    return None
+            return (await _read_file(model, _TEMPLATE)).decode()
+        except _UNREADABLE:
+            pass
+    templates = about.chat_template
+    return "\n".join(named.template for named in templates) if isinstance(templates, list) else templates
 
 
 def _no_config(name: str, evidence: str) -> DflashError:

@@ -18,7 +18,7 @@ from dflash_tui.planning.recipes.artifacts import ModelConfig
 from dflash_tui.readings import MOST
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
-_LARGEST = 16 << 20
+_LARGEST = 64 << 20
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105
 _ADVICE = {

@@ -1,18 +1,21 @@
-"""Checks of a pair of models in a release, which need no machine: also a plan without one says what they find."""
+"""Checks of a pair of models in a release, which need no GPU: also a plan without one says what they find."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 from packaging.version import Version
 
 from dflash_tui.common.formatting import format_gib
+from dflash_tui.engines.hub import model_config, model_lookup
 from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
+from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
@@ -20,7 +23,7 @@ from dflash_tui.planning.request import parse_settings
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
-    """Return what is wrong with the pair as it is planned, in its release, and with how many tokens it drafts.
+    """Return what is wrong with the pair as it is planned, in its release, with how many tokens it drafts, and its parsers.
 
     Args:
         resolved: The recipe for one kind of machine.
@@ -31,6 +34,7 @@ def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) 
         *_check_broken(resolved, plan, cards),
         *_check_release(resolved, plan),
         *_check_draft_length(resolved, plan),
+        *_check_parsers(plan),
     ]
 
 
@@ -98,3 +102,16 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
         yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
+
+
+def _check_parsers(plan: Plan) -> Iterator[Check]:
+    """Check that the target's tokenizer, where it is on this machine, has the tokens that the parsers insist on."""
+    parsers = release_values.find_parsers(plan.vllm, plan.argv[3:])
+    revision = next((model.revision for model in plan.models if model.name == plan.target), "main")
+    model = model_lookup.find_local_model(plan.target, revision) if parsers else None
+    tokens = model_config.read_local_tokens(Path(model.folder)) if model and model.folder else None
+    for flag, parser in parsers.items() if tokens else ():
+        if missing := release_values.find_missing_tokens(plan.vllm, flag, parser, tokens or ()):
+            finding = f"{flag} {parser} needs {' and '.join(missing)}, which the target's tokenizer does not have"
+            others = " --set enable-auto-tool-choice=null" if flag == "tool-call-parser" else ""
+            yield fail_check("parsers", finding, f"--set {flag}=null{others}, or --set {flag}=NAME for another")

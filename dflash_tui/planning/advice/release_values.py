@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -19,6 +19,8 @@ FILE = paths.PACKAGE_ROOT / "vllm_flag_values.json"
 _WHOLE = re.compile(r"[+-]?\d+(_\d+)*")
 _SIZE = re.compile(r"[+-]?\d+(?:\.\d+)?[kmgt]|[+-]?\d+[KMGT]?")
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
+# With one of them vLLM may take another tokenizer than the target's.
+_OTHER_TOKENIZER = frozenset({"tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-tokenizer-init"})
 _MOST_SHOWN = 12
 
 
@@ -51,6 +53,8 @@ class FlagValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     above: float | None = None
     most: float | None = None
     below: float | None = None
+    needs: dict[str, tuple[str, ...]] = {}
+    """Of parsers, the tokens without which one refuses a tokenizer."""
 
 
 class ValueChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -122,6 +126,20 @@ def find_mistakes(vllm: str, words: Sequence[str]) -> list[str]:
 def read_flags(vllm: str, words: Sequence[str]) -> dict[str, list[str]]:
     """Return the words of each flag on a command line, by its whole name without dashes; the last of several counts."""
     return {_complete(vllm, name): values for name, values in _split_flags(words)}
+
+
+def find_missing_tokens(vllm: str, flag: str, parser: str, tokens: Collection[str]) -> list[str]:
+    """Return the tokens that a parser of a release insists on and a tokenizer lacks."""
+    takes = list_values(vllm).get(flag)
+    return [token for token in takes.needs.get(parser, ()) if token not in tokens] if takes else []
+
+
+def find_parsers(vllm: str, words: Sequence[str]) -> dict[str, str]:
+    """Return by flag the release's own parsers on a command line, where they read the target's own tokenizer."""
+    flags = read_flags(vllm, words)
+    if flags.keys() & _OTHER_TOKENIZER:
+        return {}
+    return {flag: " ".join(flags[flag]) for flag, plugin in _PLUGINS.items() if flag in flags and plugin not in flags}
 
 
 def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:

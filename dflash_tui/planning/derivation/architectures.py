@@ -25,10 +25,6 @@ class TargetArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """The first release in which it hands hidden states to a drafter; None where each that serves it does."""
     hands_states: bool = True
     """Whether any release up to 0.33.0 does."""
-    tools: str = ""
-    """The parser of tool calls of the published commands."""
-    reasoning: str = ""
-    """The parser of reasoning of the published commands."""
     flags: dict[str, Any] = {}
     """Flags that the published commands have on every machine."""
 

@@ -20,8 +20,6 @@ _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_mo
 # The token of what is to be drafted, by the names that vLLM looks it up by.
 _MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-# Of a chat template: what thoughts stand between, and the channels of gpt-oss and Gemma 4.
-_THOUGHTS = ("think", "<|channel")
 _REMOTE_CODE = "auto_map"
 
 
@@ -74,8 +72,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The size of its own vocabulary, where it maps it onto the target's."""
     target_hidden: int | None = None
     """The width of the target that it was made for, where that is not its own."""
-    thinks: bool | None = None
-    """Whether its chat template has thoughts; None where no template is known."""
+    chat_template: str | None = None
+    """Its chat template, or several as one text; None where none is known."""
+    tokens: frozenset[str] | None = None
+    """The vocabulary of its tokenizer, special tokens at least; None where it is not known."""
     gated: bool | None = None
     """Whether its terms have to be accepted on the hub."""
     size_gb: float | None = None
@@ -108,6 +108,7 @@ def read_checkpoint(
     gated: bool | None = None,
     size_gb: float | None = None,
     chat_template: str | None = None,
+    tokens: frozenset[str] | None = None,
 ) -> Checkpoint:
     """Return what a config.json says; fields of another type than a model's count as not said.
 
@@ -117,6 +118,7 @@ def read_checkpoint(
         gated: Whether its terms have to be accepted.
         size_gb: The size of its files.
         chat_template: Its chat template, or several as one text.
+        tokens: The vocabulary of its tokenizer, special tokens at least.
     """
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
@@ -142,7 +144,8 @@ def read_checkpoint(
         last_layer_id=_find_last_layer(places),
         draft_vocab=_first(places, "draft_vocab_size"),
         target_hidden=_first(places, "target_hidden_size"),
-        thinks=None if chat_template is None else any(word in chat_template.lower() for word in _THOUGHTS),
+        chat_template=chat_template,
+        tokens=tokens,
         gated=gated,
         size_gb=size_gb,
         dspark_block=_first([config, text], "dspark_block_size"),

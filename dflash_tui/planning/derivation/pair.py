@@ -14,8 +14,10 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
 from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
+from dflash_tui.planning.derivation.parsers import choose_parsers
 from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, split_precision
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.planning.releases import load_releases
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
 _DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
@@ -90,7 +92,8 @@ def derive_pair(
     tokens = _find_tokens(target, drafter, chosen, tokens, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
-    flags = _find_flags(target, drafter, facts, warnings) | _find_batch(chosen, tokens, facts)
+    vllm = str(newest or [*load_releases()][-1])
+    flags = _find_flags(target, drafter, vllm, facts, warnings) | _find_batch(chosen, tokens, facts)
     speculation = _find_speculation(drafter, facts)
     class_rules = find_class_rules(target, drafter, chosen)
     facts += map(_describe_rule, class_rules)
@@ -351,19 +354,17 @@ def _find_speculation(drafter: Checkpoint | None, facts: list[DerivedFact]) -> d
 
 
 def _find_flags(
-    target: Checkpoint, drafter: Checkpoint | None, facts: list[DerivedFact], warnings: list[str]
+    target: Checkpoint, drafter: Checkpoint | None, vllm: str, facts: list[DerivedFact], warnings: list[str]
 ) -> dict[str, Any]:
     architecture = load_architectures().targets.get(target.architecture)
     flags: dict[str, Any] = dict(architecture.flags) if architecture else {}
-    if architecture and architecture.tools:
-        flags |= {"enable-auto-tool-choice": True, "tool-call-parser": architecture.tools}
-    if architecture and architecture.reasoning and target.thinks is False:
-        rule = "its chat template has no thoughts, and a parser would take each answer for one"
-        facts.append(DerivedFact("flags", "no reasoning-parser", rule))
-    elif architecture and architecture.reasoning:
-        flags["reasoning-parser"] = architecture.reasoning
-    if architecture and flags:
+    if flags:
         facts.append(DerivedFact("flags", ", ".join(flags), f"the published commands of {target.architecture}"))
+    for flag, parser, why in choose_parsers(target, vllm):
+        facts.append(DerivedFact("flags", f"{flag} {parser}" if parser else f"no {flag}", why))
+        if parser and flag == "tool-call-parser":
+            flags["enable-auto-tool-choice"] = True
+        flags |= {flag: parser} if parser else {}
     if any(model and model.remote_code for model in (target, drafter)) and "trust-remote-code" not in flags:
         warnings.append("a config.json names code of its own; if vLLM asks for it: --set trust-remote-code=true")
     return flags

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import suites
-from dflash_tui.benchmark.imported_results import ImportedMeasurement as Theirs
-from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
-from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
 from dflash_tui.events import RequestDone
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.readings import Counters
@@ -108,41 +105,3 @@ def test_no_line_is_wider_than_the_terminal():
     tables = [benchmark_text.tabulate_kinds(level), benchmark_text.tabulate_levels([level, level])]
     texts = [*rows, *tables, benchmark_text.format_level(measured(request(), synthetic=""))]
     assert max(len(line) for text in texts for line in text.splitlines()) <= 80
-
-
-def beside(ours: list[LevelSummary], theirs: list[Theirs]) -> list[str]:
-    """Return the lines of our turns beside theirs."""
-    compared = VllmBenchCompared.from_results(
-        a_run(), ours, [ImportedResult("vllm bench serve", "m", (one,)) for one in theirs]
-    )
-    shown = benchmark_text.tabulate_with_vllm(ours, compared).splitlines()
-    assert max(map(len, shown)) <= 80
-    return shown
-
-
-def test_two_measurements_stand_beside_each_other():
-    """One turn each has a difference, but nothing that says how sure it is."""
-    good = Theirs("all", 5, 1, 40.0, 0.125, acceptance=0.42, acceptance_length=3.9)
-    table = beside([measured(*(request(at=2 * n + 2) for n in range(5)))], [good])
-    assert table[0].split() == ["one", "stream", "dflash-tui", "vllm", "bench", "serve", "difference"]
-    assert table[1].split() == ["output", "tok/s", "50.0", "40.0", "+25.0", "%"]
-    assert table[2].split() == ["TTFT", "p50", "100", "ms", "125", "ms", "-20.0", "%"]
-    assert table[3].split() == ["TPOT", "p50", "20", "ms", "—", "—"]
-    assert table[4].split() == ["acceptance", "42.9", "%", "42.0", "%", "+0.9", "points"]
-    assert "+0.10" in table[5]
-    table = beside([measured(request())], [Theirs("all", 3, 1, None, failed=2)])
-    assert table[1].split() == ["output", "tok/s", "50.0", "—", "—"]
-    assert table[4].split() == ["acceptance", "42.9", "%", "—", "—"]
-    assert "3 of 5" in table[6]
-
-
-def test_turns_are_paired_and_say_how_sure_they_are():
-    """Four turns 1.00, 1.04, 0.98 and 1.02 times theirs: mean 1.0097, t(3) = 3.182, s = 0.0256, so 0.969 to 1.052."""
-    ours = [measured(*(request(at=2 * n + 2) for n in range(5))) for _ in range(4)]
-    theirs = [Theirs("all", 5, 1, 50 / times, 0.1 / times, acceptance=0.42) for times in (1.0, 1.04, 0.98, 1.02)]
-    table = beside(ours, theirs)
-    assert table[0].startswith("one stream, 4 turns")
-    assert table[0].endswith("difference (95%)")
-    assert table[1].split() == ["output", "tok/s", "50.0", "49.5", "+1.0", "%", "(-3.1", "to", "+5.2)"]
-    assert table[2].split()[-5:] == ["+1.0", "%", "(-3.1", "to", "+5.2)"]
-    assert table[6].split() == ["requests", "20", "20"]

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import client, latency, suites, vllm_bench
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import client, latency, suites
 from dflash_tui.benchmark.latency import Goodput, Slo
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Suite
@@ -31,8 +30,6 @@ from dflash_tui.runs.run import Run
 
 # Seconds for the server's last counters to be recorded.
 _LAST_READING = 30.0
-# What the turn that does not count is taken to last at most: seconds.
-_WARM_UP = 600.0
 # Beyond those of all rounds of one bench.
 _WARM_UP_SEED = 1_000_003
 
@@ -45,7 +42,6 @@ class Bench(NamedTuple):
     sampling: Sampling
     rounds: int = 1
     levels: tuple[int, ...] = (1,)
-    with_vllm: bool = False
     as_json: bool = False
     watched: bool = False
     samplers: tuple[str, ...] = ()
@@ -78,7 +74,7 @@ class Bench(NamedTuple):
         before = await recorder.read_counters(run)
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
-        load = Load(0 if self.rate else streams, self.rate, self.ramp, refill=not self.with_vllm)
+        load = Load(0 if self.rate else streams, self.rate, self.ramp)
         record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus))
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, self.sampling,
@@ -109,48 +105,6 @@ class Bench(NamedTuple):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
         return measured
 
-    async def turns(self, streams: int) -> None:
-        """Let us and the engine's own benchmark send the same by turns, a round each, and print both.
-
-        Who begins changes from turn to turn, so that what drifts on the machine meets both alike. Several turns begin
-        with one that does not count: what a server has not met before, such as its first long prompt, takes longer.
-        """
-        ours, theirs = list[LevelSummary](), list[ImportedResult]()
-        if self.rounds > 1:
-            print_status("warm-up, not counted: vllm bench serve sends the prompts once")
-            await self._turn(self.rounds).theirs(streams, _WARM_UP)
-        for turn in range(self.rounds):
-            mine = self._turn(turn)
-            print_status(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
-            if turn % 2:
-                theirs.append(await mine.theirs(streams, ours[-1].seconds))
-            ours.append(await mine.level(streams))
-            if not turn % 2:
-                theirs.append(await mine.theirs(streams, ours[-1].seconds))
-            print_status(f"turn {turn + 1}: {benchmark_text.format_turn(ours[-1], theirs[-1])}")
-        compared = vllm_bench.VllmBenchCompared.from_results(self.run, ours, theirs)
-        if self.as_json:
-            print_data(encode(compared).decode())
-            return
-        print_data(benchmark_text.tabulate_with_vllm(ours, compared))
-        if compared.synthetic:
-            print_data(benchmark_text.format_synthetic_warning(compared.synthetic))
-
-    def _turn(self, number: int) -> Bench:
-        """Return the bench of one round, whose texts are those of no other."""
-        return self._replace(rounds=1, sampling=self.sampling._replace(seed=self.sampling.seed + number))
-
-    async def theirs(self, streams: int, seconds: float) -> ImportedResult:
-        """Return what `vllm bench serve` says of one level, which took us so many seconds."""
-        scale, seed = self.sampling.scale, self.sampling.seed
-        asks = [
-            vllm_bench.BenchPrompt(client.make_prompt_unique(prompt, number, seed), client.answer_length(prompt, scale))
-            for prompt, number in client.order_requests(self.suite, self.suite.rounds(self.rounds, streams), seed)
-        ]
-        return await vllm_bench.run_vllm_bench(
-            self.run, asks, self.sampling, streams=streams, patience=60 + 10 * seconds
-        )
-
 
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
@@ -158,13 +112,11 @@ def bench(args: argparse.Namespace) -> int:
     ensure_dataset(args.suite, run.plan.engine_folder, as_json=args.json)
     suite = suites.load_suite(args.suite)
     scale = run.plan.bench_scale if args.scale is None else args.scale
-    sampling = Sampling(scale, args.seed, args.temperature, args.fixed or args.with_vllm, top_p=args.top_p)
-    if args.with_vllm and (args.rate or args.ramp):
-        raise UsageError("--with-vllm cannot be combined with --rate or --ramp", hint="use --concurrency")
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p)
     if args.rate and args.concurrency != (1,):
         raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
     benchmark = Bench(
-        run, suite, sampling, args.rounds, args.concurrency, args.with_vllm, args.json,
+        run, suite, sampling, args.rounds, args.concurrency, args.json,
         rate=args.rate, ramp=args.ramp, slo=latency.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
     )  # fmt: skip
     return asyncio.run(_bench(benchmark))
@@ -228,10 +180,7 @@ async def run_bench(benchmark: Bench) -> None:
     for streams in benchmark.levels:
         if len(benchmark.levels) > 1 and not benchmark.as_json:
             print_data(f"\n{streams} at a time")
-        if benchmark.with_vllm:
-            await benchmark.turns(streams)
-        else:
-            levels.append(await benchmark.level(streams))
+        levels.append(await benchmark.level(streams))
     if len(levels) > 1 and not benchmark.as_json:
         print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
         if benchmark.run.plan.synthetic:

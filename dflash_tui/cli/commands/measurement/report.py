@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import exported_results, imported_results
-from dflash_tui.benchmark.exported_results import Measured
+from dflash_tui.benchmark import imported_results
+from dflash_tui.benchmark.exported_results import Measured, build_vllm_bench
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths
@@ -29,8 +29,7 @@ from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
 _LIMIT = 32 << 20
-# The format that has several measurements in one file.
-_OF_SEVERAL = "vllm-bench"
+_EXPORT = "vllm-bench"
 
 
 def report(args: argparse.Namespace) -> int:
@@ -91,7 +90,7 @@ def _replace_file(path: Path, text: str) -> None:
 def _compare(first: str, second: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
     loaded = load_report(first), load_report(second)
-    if kind in exported_results.FORMATS:
+    if kind == _EXPORT:
         raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
     if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
         beside = imported_comparison.compare_imported((first, second), loaded)
@@ -108,8 +107,8 @@ def _compare(first: str, second: str, kind: str) -> str:
 
 def render_report(report: ExperimentReport | RunReport, kind: str, name: str) -> str:
     """Return a report in the form that is asked for; `name` is where a run is drawn from."""
-    if kind in exported_results.FORMATS:
-        return _export(report, kind)
+    if kind == _EXPORT:
+        return _export(report)
     if kind == "json":
         return msgspec.json.encode(report).decode()
     if kind == "svg":
@@ -123,12 +122,9 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
     )
 
 
-def _export(report: ExperimentReport | RunReport, kind: str) -> str:
-    """Return the requests of a run, or of each boot of an A/B, as another benchmark would have written them."""
+def _export(report: ExperimentReport | RunReport) -> str:
+    """Return the requests of a run, or of each boot of an A/B, as `vllm bench serve` would have written them."""
     if isinstance(report, ExperimentReport):
-        if kind != _OF_SEVERAL:
-            do = f"--format {_OF_SEVERAL} has a line for each boot; of one run: dflash-tui report RUN --format {kind}"
-            raise UsageError(f"--format {kind} is of one server, and an A/B has several", hint=do)
         if lines := boot_export.export_boots(report):
             return lines
         raise UsageError(f"no boot of {report.design.id} measured a request")
@@ -136,7 +132,7 @@ def _export(report: ExperimentReport | RunReport, kind: str) -> str:
         raise UsageError(f"no request was measured on {report.run}", hint="dflash-tui bench sends some")
     synthetic = {"synthetic": report.plan.synthetic} if report.plan.synthetic else {}
     measured = Measured(report.run, report.plan.served_name, report.at, report.requests, metadata=synthetic)
-    return msgspec.json.format(msgspec.json.encode(exported_results.FORMATS[kind](measured)), indent=1).decode()
+    return msgspec.json.format(msgspec.json.encode(build_vllm_bench(measured)), indent=1).decode()
 
 
 def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:

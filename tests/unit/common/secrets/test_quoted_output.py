@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.benchmark import vllm_bench
 from dflash_tui.cli import experiment_lines
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import own_secrets
@@ -61,13 +60,13 @@ def explain_detached(output: Path) -> str:
 @pytest.mark.parametrize(
     "quote_end",
     [
-        explain_install, explain_script, explain_parquet, explain_download, vllm_bench._last_log_line,
+        explain_install, explain_script, explain_parquet, explain_download,
         explain_detached,
         lambda output: ray.read_ray_cluster(write_program(output)).error,
         lambda output: experiment_lines._last_log_line(output.parent),
         lambda output: markdown.escape_text(output.read_bytes().decode()),
     ],
-    ids=["install", "script", "Parquet", "download", "benchmark", "detached", "Ray", "experiment", "report"],
+    ids=["install", "script", "Parquet", "download", "detached", "Ray", "experiment", "report"],
 )  # fmt: skip
 @pytest.mark.parametrize("line_end", "\r\v\f\x1c\x85\u2028", ids=ascii)
 def test_a_key_is_known_where_python_would_end_a_line(line_end, quote_end, tmp_path, monkeypatch):

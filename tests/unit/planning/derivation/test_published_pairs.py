@@ -13,7 +13,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.derivation import catalogue, recipe_draft
-from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
@@ -121,17 +120,6 @@ def test_each_exception_and_config_is_of_a_pair():
     assert EXCEPTIONS.keys() <= PAIRS.keys()
     assert configs["targets"].keys() == catalogue.load_catalogue().targets.keys()
     assert configs["drafters"].keys() == {pair.id for pair in PAIRS.values() if pair.drafter}
-
-
-@pytest.mark.parametrize("name", load_architectures().targets)
-def test_each_release_that_serves_an_architecture_has_its_parsers(name):
-    """So that a parser makes no release of a derived pair too old; the names were read from the wheels."""
-    known = load_architectures().targets[name]
-    words = ["--tool-call-parser", known.tools] if known.tools else []
-    words += ["--reasoning-parser", known.reasoning] if known.reasoning else []
-    serving = [each for each in releases.load_releases() if not known.since or Version(each) >= Version(known.since)]
-    assert serving
-    assert [release for release in serving if release_values.find_mistakes(release, words)] == []
 
 
 def test_a_parser_that_a_release_lacks_is_found():

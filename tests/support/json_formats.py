@@ -1,4 +1,4 @@
-"""What `--json` prints, command by command: the types of its lines, from which the published JSON Schemas are made."""
+"""What `--json` prints, command by command: the types of its lines, and the JSON Schemas that tests make of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dflash_tui import events
-from dflash_tui.benchmark import summary, vllm_bench
+from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.conversation import chat
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli import event_lines, restarts
@@ -181,11 +181,12 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 
 
 _WATCHED = _list_events(events, event_lines, restarts, why)
-_MEASURED = [events.RequestDone, summary.LevelSummary, vllm_bench.VllmBenchCompared]
+_MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
+_VERSIONS = {"bench": 2, "report": 2, "service": 2, "up": 2}
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
-    name: JsonFormat(1, types)
+    name: JsonFormat(_VERSIONS.get(name, 1), types)
     for name, types in {
         "error": [ErrorLine],
         "up": [*_WATCHED, *_MEASURED],
