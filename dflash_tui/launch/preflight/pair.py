@@ -23,7 +23,7 @@ from dflash_tui.planning.request import parse_settings
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
-    """Return what is wrong with the pair as it is planned, in its release, with how many tokens it drafts, and its parsers.
+    """Return what is wrong with the pair as it is planned, its release, number of drafted tokens and parsers.
 
     Args:
         resolved: The recipe for one kind of machine.
