@@ -63,20 +63,20 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class Preparing(Event, frozen=True, tag="preparing"):
-    """A step before the launch moves; `fraction` (0 to 1) is None while it is unknown."""
+    """A step before the launch moves; `fraction` (0 to 1) is None while unknown, `host` empty on this machine."""
 
     step: Step
     text: str
     fraction: float | None = None
     done: bool = False
     host: str = ""
-    """Where it moves, as ssh calls it; empty on this machine."""
 
 
 class Launched(Event, frozen=True, tag="launched"):
     """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
 
     `num_speculative_tokens` is what was asked for, 0 without speculation, None when unknown; `method` is how, or empty.
+    `hardware` is the class of its GPUs; of its ranks, `rank` is which one it is: only the first answers requests.
     """
 
     run: str
@@ -90,7 +90,7 @@ class Launched(Event, frozen=True, tag="launched"):
     roce: str = ""
     """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
     rank: int = 0
-    """Which of a server's ranks it is; only the first answers requests."""
+    hardware: str = ""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
