@@ -134,7 +134,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> tuple[str, ...]:
         """What makes two launches alike: the times of one tell about the other."""
-        own = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
+        own: tuple[str, ...] = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
         own += (self.split,) if self.split else ()
         models = (self.target, self.drafter, str(self.num_speculative_tokens), *own)
         return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
