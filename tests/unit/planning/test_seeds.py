@@ -71,6 +71,13 @@ def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
     assert found == LAUNCHES[command]
 
 
+@pytest.mark.parametrize("more", ["--method none", "--vllm 0.23.0", "--set patches.dflash-lookahead-block=false"])
+def test_no_patch_is_explained_that_is_not_applied(more, monkeypatch):
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    plan = command_line.planned(*shlex.split(f"gemma-4-31b --gpu gb10 --profile seed {more}")).plan
+    assert "dflash-lookahead-block" not in {*plan.patches, *plan.deviations}
+
+
 def test_every_published_speed_of_a_seed_is_on_the_page():
     """The larger end of each range that a plan of these systems shows of its own class."""
     page = " ".join(row[2] for row in ROWS)
@@ -93,3 +100,5 @@ def test_the_published_benchmark_is_one_command(monkeypatch):
     assert {prompt.max_tokens * design.scale for prompt in prompts} == {2048}
     assert (len(prompts) * design.rounds, design.concurrency, design.temperature) == (80, (1,), 0.0)
     assert [arm.plan.num_speculative_tokens for arm in design.arms] == [8, 0]
+    assert {arm.plan.profile for arm in design.arms} == {"seed"}
+    assert words in (ROOT / "docs" / "gb10.md").read_text(encoding="utf-8")
