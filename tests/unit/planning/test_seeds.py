@@ -8,11 +8,12 @@ import pytest
 
 from dflash_tui.benchmark import suites
 from dflash_tui.common import paths
+from dflash_tui.experiments.estimate import estimate_duration
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, Status
-from dflash_tui.presentation import plan_text
+from dflash_tui.presentation import experiment_text, plan_text
 from tests import ROOT
 from tests.support import command_line
 
@@ -101,4 +102,6 @@ def test_the_published_benchmark_is_one_command(monkeypatch):
     assert (len(prompts) * design.rounds, design.concurrency, design.temperature) == (80, (1,), 0.0)
     assert [arm.plan.num_speculative_tokens for arm in design.arms] == [8, 0]
     assert {arm.plan.profile for arm in design.arms} == {"seed"}
+    takes = dict(experiment_text.list_design_rows(design, estimate_duration(design)))["takes"]
+    assert takes.startswith("at most about 11 h for the answers, by published speeds (meanaverage/")
     assert words in (ROOT / "docs" / "gb10.md").read_text(encoding="utf-8")
