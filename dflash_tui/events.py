@@ -312,13 +312,11 @@ class RequestDone(Event, frozen=True, tag="request"):
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
-    """What the server's counter of drafts grew by meanwhile: this request's steps when nobody else sends any."""
+    """What the server's counters of drafts and of accepted tokens grew by meanwhile, its own when nobody else asks."""
     accepted: Amount | None = None
-    """What the server's counter of accepted tokens grew by meanwhile."""
     chunk_p50: Amount | None = None
-    """Median of the seconds between two chunks, which may hold several tokens."""
+    """Median of the seconds between two chunks, which may hold several tokens; then their 95th percentile."""
     chunk_p95: Amount | None = None
-    """95th percentile of the same."""
     streams: Whole = 1
     """How many requests were under way at a time; 0 where they came by a rate."""
     rate: Amount = 0.0
@@ -329,6 +327,8 @@ class RequestDone(Event, frozen=True, tag="request"):
     """SHA-256 of the answer's first 40 and 200 characters and of all of it, to compare answers without keeping any."""
     status: Whole | None = None
     """The HTTP status of a refusal; None without one."""
+    sampling: str = ""
+    """How a benchmark asked for its tokens to be drawn."""
 
     @property
     def acceptance_length(self) -> float | None:

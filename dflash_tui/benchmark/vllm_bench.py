@@ -120,7 +120,7 @@ async def run_vllm_bench(
         raise DflashError(f"{run.folder} cannot be written", evidence=clean_line(str(error))) from None
     heat = [] if sampling.temperature is None else ["--temperature", str(sampling.temperature)]
     extra: dict[str, object] = {"cache_salt": uuid.uuid4().hex} | ({"seed": sampling.seed} if sampling.seeded else {})
-    extra |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
+    extra |= sampling.options
     argv = [
         *_build_command(run, prompts, result), *heat, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
