@@ -18,8 +18,8 @@ GREEDY = "none, greedy"
 
 def name_sampling(temperature: float | None, top_p: float | None, top_k: int | None) -> str:
     """Return how tokens are drawn, as far as that is asked for."""
-    asked = {"temperature": temperature, "top-p": top_p, "top-k": top_k}
-    return ", ".join(f"{name} {value:g}" for name, value in asked.items() if value is not None)
+    values = {"temperature": temperature, "top-p": top_p, "top-k": top_k}
+    return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
 
 
 def name_template(sampling: str, plan: Plan) -> str:
@@ -73,14 +73,14 @@ class Sampling(NamedTuple):
     @property
     def options(self) -> dict[str, float]:
         """The fields of a request that limit what is drawn from."""
-        asked = {"top_p": self.top_p, "top_k": self.top_k}
-        return {name: value for name, value in asked.items() if value is not None}
+        limits = {"top_p": self.top_p, "top_k": self.top_k}
+        return {name: value for name, value in limits.items() if value is not None}
 
     @property
     def words(self) -> str:
         """How tokens are drawn, and who published that."""
-        asked = name_sampling(self.temperature, self.top_p, self.top_k)
-        return (f"{asked}, as published ({self.source})" if self.source else asked) or "the model's own"
+        words = name_sampling(self.temperature, self.top_p, self.top_k)
+        return (f"{words}, as published ({self.source})" if self.source else words) or "the model's own"
 
     def suit_to(self, samplers: Sequence[str]) -> Sampling:
         """Return the same without a seed where one would make the server use another sampler than its users meet.

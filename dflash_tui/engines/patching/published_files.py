@@ -9,6 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
+import requests
+import uv
+from remotezip import RemoteIOError, RemoteZip
+
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.engines import uv_process
@@ -35,8 +39,6 @@ def preview_on_wheel(patches: Sequence[Patch], spec: EngineSpec) -> dict[str, st
 
 def _find_wheel(spec: EngineSpec) -> str:
     """Return the address of the wheel that uv would install, by the user's own indexes and mirrors."""
-    import uv
-
     argv = ["pip", "compile", "-", "--no-deps", "--no-header", "--quiet", "--format", "pylock.toml"]
     result = subprocess.run(
         [uv.find_uv_bin(), *argv, "--only-binary", ":all:"],
@@ -59,9 +61,6 @@ def _find_wheel(spec: EngineSpec) -> str:
 
 def _read_files(address: str, paths: Iterable[str], spec: EngineSpec) -> dict[str, str | None]:
     """Return the texts of files of the `vllm` package in a wheel; None for one that it does not have."""
-    import requests
-    from remotezip import RemoteIOError, RemoteZip
-
     url = urlsplit(address)
     try:
         is_remote = url.scheme in {"http", "https"}

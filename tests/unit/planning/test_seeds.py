@@ -103,5 +103,5 @@ def test_the_published_benchmark_is_one_command(monkeypatch):
     assert [arm.plan.num_speculative_tokens for arm in design.arms] == [8, 0]
     assert {arm.plan.profile for arm in design.arms} == {"seed"}
     takes = dict(experiment_text.list_design_rows(design, estimate_duration(design)))["takes"]
-    assert takes.startswith("at most about 11 h for the answers, by published speeds (meanaverage/")
+    assert re.match(r"at most .*\b11 h\b.*\bmeanaverage/", takes)
     assert words in (ROOT / "docs" / "gb10.md").read_text(encoding="utf-8")

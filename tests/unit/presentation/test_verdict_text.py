@@ -78,7 +78,7 @@ def test_a_later_start_pays_back_or_never_does(speeds, snapshot):
 def test_a_break_even_within_noise_has_no_number():
     """Both may start alike, and neither is shown to be faster: 0 tokens would say nothing."""
     (line,) = started(64, [10.0, 10.2, 10.1, 10.3])
-    assert line.startswith("break-even of compile, cold start: too noisy to tell; ")
+    assert "too noisy" in line
 
 
 def test_a_start_that_was_seen_once_each_is_said_to_be(snapshot):
