@@ -191,7 +191,7 @@ def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
         return None
     if launched.hardware and launched.hardware not in WITH_FP4:
         return None
-    what = "FP4 weights run on Marlin, not on the GPU's own FP4 arithmetic"
+    what = "FP4 weights run on Marlin, not on the GPU's FP4 units"
     if not launched.hardware:
         what = "FP4 weights run on Marlin, a fallback if the GPU has FP4 arithmetic (GB10, RTX 50, B200)"
     hint = (
