@@ -63,20 +63,20 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class Preparing(Event, frozen=True, tag="preparing"):
-    """A step before the launch moves; `fraction` (0 to 1) is None while it is unknown."""
+    """A step before the launch moves; `fraction` (0 to 1) is None while unknown, `host` empty on this machine."""
 
     step: Step
     text: str
     fraction: float | None = None
     done: bool = False
     host: str = ""
-    """Where it moves, as ssh calls it; empty on this machine."""
 
 
 class Launched(Event, frozen=True, tag="launched"):
     """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
 
     `num_speculative_tokens` is what was asked for, 0 without speculation, None when unknown; `method` is how, or empty.
+    `hardware` is the class of its GPUs; of its ranks, `rank` is which one it is: only the first answers requests.
     """
 
     run: str
@@ -90,7 +90,7 @@ class Launched(Event, frozen=True, tag="launched"):
     roce: str = ""
     """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
     rank: int = 0
-    """Which of a server's ranks it is; only the first answers requests."""
+    hardware: str = ""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
@@ -312,13 +312,11 @@ class RequestDone(Event, frozen=True, tag="request"):
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
-    """What the server's counter of drafts grew by meanwhile: this request's steps when nobody else sends any."""
+    """What the server's counters of drafts and of accepted tokens grew by meanwhile, its own when nobody else asks."""
     accepted: Amount | None = None
-    """What the server's counter of accepted tokens grew by meanwhile."""
     chunk_p50: Amount | None = None
-    """Median of the seconds between two chunks, which may hold several tokens."""
+    """Median of the seconds between two chunks, which may hold several tokens; then their 95th percentile."""
     chunk_p95: Amount | None = None
-    """95th percentile of the same."""
     streams: Whole = 1
     """How many requests were under way at a time; 0 where they came by a rate."""
     rate: Amount = 0.0
@@ -329,6 +327,8 @@ class RequestDone(Event, frozen=True, tag="request"):
     """SHA-256 of the answer's first 40 and 200 characters and of all of it, to compare answers without keeping any."""
     status: Whole | None = None
     """The HTTP status of a refusal; None without one."""
+    sampling: str = ""
+    """How a benchmark asked for its tokens to be drawn."""
 
     @property
     def acceptance_length(self) -> float | None:

@@ -101,11 +101,22 @@ async def send_suite(
     record = record or LoadRecord(Load(streams, refill=False))
     requests = _iterate_requests(suite, sampling.seed)
     counted = list(islice(requests, rounds * suite.requests))
+    first_turns = {prompt.follows for prompt in suite.prompts}
+    turns: dict[tuple[str, int], list[dict[str, str]]] = {}
     async with _client(url, key) as client:
 
         async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
             body = _build_measured_body(model, prompt, number, sampling)
-            return await _send_measured(client, body, stream, keep if counts else None)
+            if prompt.follows:
+                if (before := turns.get((prompt.follows, number))) is None:
+                    stream.error = f"{prompt.follows} was not answered before: send one request at a time"
+                    return stream.result()
+                body["messages"] = [*before, *body["messages"]]
+            stream.content = [] if prompt.kind in first_turns else None
+            done = await _send_measured(client, body, stream, keep if counts else None)
+            if stream.content is not None and not done.error:
+                turns[prompt.kind, number] = [*body["messages"], _build_message("assistant", "".join(stream.content))]
+            return msgspec.structs.replace(done, sampling=sampling.words)
 
         async with aclosing(keep_under_way(record, counted, requests, send, sampling.seed)) as done:
             async for request in done:
@@ -191,18 +202,22 @@ def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> ht
 def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
     return {
         "model": model,
-        "messages": [{"role": "user", "content": text}],
+        "messages": [_build_message("user", text)],
         "max_tokens": max_tokens,
         **_STREAMED,
     }
 
 
+def _build_message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same.
 
-    One that is not salted is sent as it is.
+    One that is not salted is sent as it is, and so is one that goes on with a conversation.
     """
-    if not prompt.salted:
+    if not prompt.salted or prompt.follows:
         return prompt.text
     tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
     return f"[{tag}] {prompt.text}"
@@ -219,7 +234,7 @@ def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Samp
     body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
     body |= {"seed": sampling.seed} if sampling.seeded else {}
     body |= {"return_token_ids": True, "repetition_penalty": 1.0} if sampling.tokens else {}
-    body |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
+    body |= sampling.options
     return body if sampling.temperature is None else body | {"temperature": sampling.temperature}
 
 

@@ -12,7 +12,7 @@ class Prompt(msgspec.Struct, frozen=True):
     """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it.
 
     `answer` is what is right, empty where that is not known. One that is not `salted` is sent as it is, again and
-    again, so that a prefix cache may answer.
+    again, so that a prefix cache may answer. `follows` is the kind of the prompt whose conversation it goes on with.
     """
 
     kind: str
@@ -21,6 +21,7 @@ class Prompt(msgspec.Struct, frozen=True):
     repeat: int = 1
     answer: str = ""
     salted: bool = True
+    follows: str = ""
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -62,4 +63,5 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
     sent = [{name: getattr(prompt, name) for name in ("kind", "text", "max_tokens", "repeat")} for prompt in prompts]
     more = [(prompt.answer, prompt.salted) for prompt in prompts]
     parts: tuple[object, ...] = (sent, in_order) if set(more) <= {("", True)} else (sent, in_order, more)
+    parts += ([prompt.follows for prompt in prompts],) if any(prompt.follows for prompt in prompts) else ()
     return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)

@@ -152,6 +152,8 @@ class CompletionStream:
         self._ended = 0.0
         self._buffer = AnswerBuffer()
         self._other = ""
+        self.content: list[str] | None = None
+        """The pieces of the answer without its thoughts; None unless somebody wants them."""
         self.error = ""
         self.status: int | None = None
 
@@ -208,6 +210,8 @@ class CompletionStream:
     def _add(self, delta: dict[str, Any], tokens: object) -> None:
         self.read_delta(delta)
         text = "".join(piece for piece in map(delta.get, _TEXTS) if isinstance(piece, str))
+        if self.content is not None and isinstance(piece := delta.get("content"), str):
+            self.content.append(piece)
         self._buffer.add(text, tokens if _is_all_text(delta) else None)
         self._whole.update(text.encode(errors="replace"))
         self._beginning += text[: max(_BEGINNINGS) - len(self._beginning)]

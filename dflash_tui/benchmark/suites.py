@@ -38,6 +38,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, Meta(ge=1, le=65_536)]
     repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
     context: _Context | None = None
+    follows: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +103,9 @@ def _load_file(path: Path, count: int | None) -> Suite:
         if entry.kind in kinds:
             what = "is reserved" if entry.kind in OURS else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
+        if entry.follows and not (file.in_order and entry.follows in kinds - {*OURS}):
+            what = "expected the kind of a prompt before it, in a file with `in_order: true`"
+            raise yaml_loader.build_file_error(path, ["prompts", index, "follows"], what)
         kinds.add(entry.kind)
         context_size = _bound_context(entry)
         size += context_size
@@ -109,7 +113,10 @@ def _load_file(path: Path, count: int | None) -> Suite:
             most = f"{_CONTEXT_LIMIT >> 20} MiB, or with those before it than {_ALL_CONTEXTS_LIMIT >> 20} MiB"
             what = f"may be larger than {most}"
             raise yaml_loader.build_file_error(path, ["prompts", index, "context"], what)
-    prompts = tuple(Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
+    prompts = tuple(
+        Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat, follows=entry.follows)
+        for entry in file.prompts
+    )
     chosen = datasets.choose_prompts(prompts, count)
     return build_suite(clean_line(path.stem), chosen, in_order=file.in_order, levels=file.levels)
 

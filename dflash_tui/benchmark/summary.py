@@ -82,7 +82,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
 
     `window` is the time in which requests counted: where several were under way, `seconds` and `tok_s` are of it, with
     the tokens of whichever request. `latency` is by kind of prompt, and of all under an empty name.
-    `fixed` is whether answers went on past the model's own end, `sampler` what drew their tokens.
+    `fixed` is whether answers went on past the model's own end, `sampler` what drew their tokens, `sampling` how.
     `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time. The steps
     and what follows from them are the server's counters' over the level.
     """
@@ -105,6 +105,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     figures: RequestFigures | None = None
     kinds: dict[str, RequestFigures] = msgspec.field(default_factory=dict)
     fixed: bool = False
+    sampling: str = ""
     sampler: str = ""
     window: MeasuredWindow | None = None
     latency: dict[str, Latency] = msgspec.field(default_factory=dict)

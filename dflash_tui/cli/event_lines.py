@@ -231,7 +231,7 @@ def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None
     elif over:
         print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
     else:
-        print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.hint}")
+        print_status(f"! {alarm.kind}: {alarm}")
 
 
 def _format_took(seconds: float) -> str:

@@ -165,9 +165,11 @@ def add_bench(command: argparse.ArgumentParser) -> None:
         "--temperature",
         type=parse_temperature,
         metavar="T",
-        help="sampling temperature (default: the model's)",
+        help="sampling temperature (default: that of the requests published for this launch, else the model's)",
     )
     add_option(command, "--top-p", type=parse_top_p, metavar="P", help=_NUCLEUS)
+    likeliest = "draw from so many tokens, the likeliest (default: as the temperature)"
+    add_option(command, "--top-k", type=parse_positive, metavar="K", help=likeliest)
     add_option(
         command,
         "--seed",

@@ -12,6 +12,7 @@ from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_
 from dflash_tui.diagnosis.log_source import LogSource
 from dflash_tui.diagnosis.silent_end import find_wait
 from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
+from dflash_tui.run_state.alarms import find_start_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -65,6 +66,10 @@ class LogExplanation(msgspec.Struct, frozen=True):
     """The versions that the log names, such as `vllm`, by package."""
     figures: dict[str, float] = {}
     """What the log states: seconds of initialising the engine and of compiling, the last acceptance length and rate."""
+    backends: dict[str, str] = {}
+    """What the log says that it computes with: `attention`, `moe` and `gemm`."""
+    warnings: tuple[str, ...] = ()
+    """What the start says that makes the server slower than meant, with what to do."""
     process: str = ""
     """Which process of the server failed first, as vLLM calls it; empty where the log does not say."""
     link: str = ""
@@ -176,21 +181,27 @@ def _build_explanation(
 ) -> LogExplanation:
     logged = boot.state.startup.facts.get("vllm", ())
     versions = {"vllm": logged[0]} | versions if logged else versions
-    if diagnosis is None:
-        return msgspec.structs.replace(
-            boot.explain_silence(), versions=versions, figures=_list_figures(boot.state), notes=notes
+    explanation = (
+        boot.explain_silence()
+        if diagnosis is None
+        else LogExplanation(
+            kind=diagnosis.kind,
+            cause=diagnosis.cause,
+            evidence=diagnosis.evidence,
+            fix=diagnosis.fix,
+            confidence=diagnosis.confidence,
+            phase=_name_phase(boot.state),
+            process=_PROCESS_NUMBER.sub("", diagnosis.process),
+            link=diagnosis.link,
         )
-    return LogExplanation(
-        kind=diagnosis.kind,
-        cause=diagnosis.cause,
-        evidence=diagnosis.evidence,
-        fix=diagnosis.fix,
-        confidence=diagnosis.confidence,
-        phase=_name_phase(boot.state),
+    )
+    facts = boot.state.startup.facts
+    return msgspec.structs.replace(
+        explanation,
         versions=versions,
         figures=_list_figures(boot.state),
-        process=_PROCESS_NUMBER.sub("", diagnosis.process),
-        link=diagnosis.link,
+        backends={name: ", ".join(facts[name]) for name in ("attention", "moe", "gemm") if name in facts},
+        warnings=tuple(map(str, find_start_alarms(boot.state))),
         notes=notes,
     )
 

@@ -13,6 +13,7 @@ from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Suite
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import bounded_http
+from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
@@ -30,6 +31,17 @@ def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
     """Return how measured prompts are answered by a server whose log says that it samples with these."""
     sampling = Sampling(design.scale, design.seed, design.temperature, design.fixed, top_p=design.top_p)
     return sampling._replace(tokens=design.checks_output).suit_to(samplers)
+
+
+def count_most_tokens(design: Design) -> int:
+    """Return the tokens of all answers of a boot with one stream, each as long as it may be: 0 without its suite."""
+    try:
+        suite = store.load_experiment_suite(design)
+    except DflashError:
+        return 0
+    lengths = [client.answer_length(prompt, design.scale) for prompt in suite.prompts]
+    measured = sum(length * prompt.repeat for length, prompt in zip(lengths, suite.prompts, strict=True))
+    return lengths[0] + sum(_short(design, prompt) for prompt in suite.prompts) + design.rounds * measured
 
 
 async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:

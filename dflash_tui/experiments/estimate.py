@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.experiments import store
+from dflash_tui.experiments import boot_requests, store
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.monitoring import startup_history
+from dflash_tui.planning.methods import Method
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from."""
+    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from.
+
+    Where they are not, `answers` is what they take at most by published speeds, whose source is `published`.
+    """
 
     seconds: float | None
     whole: bool
     source: str
+    answers: float | None = None
+    published: str = ""
 
 
 class BootEstimate(NamedTuple):
@@ -31,7 +37,8 @@ class BootEstimate(NamedTuple):
 def estimate_duration(design: Design) -> DurationEstimate:
     """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
     boots = estimate_boots(design)
-    return DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+    estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+    return estimate if boots.whole else estimate._replace(**_estimate_answers(design))
 
 
 def estimate_boots(design: Design) -> BootEstimate:
@@ -49,6 +56,27 @@ def estimate_boots(design: Design) -> BootEstimate:
 def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
     durations = [seconds for place in design.order if (seconds := arms[place]) is not None]
     return sum(durations) if len(durations) == len(design.order) else None
+
+
+def _estimate_answers(design: Design) -> dict[str, Any]:
+    """Return what the answers take at their full length, one at a time; nothing where a speed was not published."""
+    published = [_find_published_speed(arm) for arm in design.arms]
+    tokens = 0 if design.measures_start or design.concurrency != (1,) else boot_requests.count_most_tokens(design)
+    speeds = [speed for speed, _ in published if speed is not None]
+    if not tokens or len(speeds) < len(published):
+        return {}
+    sources = dict.fromkeys(source for _, source in published)
+    return {"answers": sum(tokens / speeds[place] for place in design.order), "published": ", ".join(sources)}
+
+
+def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
+    """Return the middle of the speeds that were published of the same launch and one stream, and their source."""
+    is_plain = arm.plan.method is Method.NONE
+    for figures in arm.plan.expected:
+        speeds = figures.baseline_tok_s if is_plain else figures.tok_s
+        if speeds and not figures.set_up and (figures.streams or 1) == 1:
+            return statistics.fmean(speeds), figures.source
+    return None, ""
 
 
 def _find_earlier_boots(design: Design) -> list[list[Boot]]:

@@ -29,6 +29,10 @@ class Hardware(StrEnum):
     UNKNOWN = "unknown"
 
 
+# GPUs with arithmetic on FP4, compute capability 10.0 and above.
+WITH_FP4 = frozenset({Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090, Hardware.B200, Hardware.BLACKWELL})
+
+
 class TypicalMachine(msgspec.Struct, frozen=True):
     """What is typical of a class: bytes of memory as the driver reports them, and the processor beside the GPU."""
 

@@ -117,7 +117,7 @@ def _read_start(run: Run) -> RecordedStart | None:
         recipe=plan.recipe,
         mode=plan.mode.value,
         engine=run.engine,
-        setup=" ".join(filter(None, (plan.profile, plan.variant, f"n={plan.num_speculative_tokens}"))),
+        setup=" ".join(filter(None, (plan.profile, plan.variant, f"n={plan.num_speculative_tokens}", plan.split))),
         kind=plan.kind,
         cache=startup.cache,
         phases={span.phase: span.seconds for span in startup.spans(state.up_at)},

@@ -1,5 +1,6 @@
 """The plan of a launch, as a value: the exact command, environment, patches and models. Pure."""
 
+import math
 from ipaddress import ip_address
 from itertools import pairwise
 from typing import Annotated
@@ -133,9 +134,20 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> tuple[str, ...]:
         """What makes two launches alike: the times of one tell about the other."""
-        own = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
+        own: tuple[str, ...] = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
+        own += (self.split,) if self.split else ()
         models = (self.target, self.drafter, str(self.num_speculative_tokens), *own)
         return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
+
+    @property
+    def split(self) -> str:
+        """Over how many ranks and hosts the server is split, in words; empty for one rank."""
+        sizes = (self.find_flag(f"{of}-parallel-size") for of in ("tensor", "pipeline", "data"))
+        ranks = math.prod(parse_whole_number(size or "") or 1 for size in sizes)
+        hosts = len(self.cluster.hosts) if self.cluster else 1
+        if max(ranks, hosts) == 1:
+            return ""
+        return f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
 
     def find_flag(self, name: str) -> str | None:
         """Return the word after the flag `--name` of the command, where it is last; None where it is not in it."""

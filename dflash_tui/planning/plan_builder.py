@@ -234,15 +234,12 @@ def _explain(plan: Plan, launch: _Launch, patches: PatchSelection, *, installed_
         speculation=patches.speculation,
         engine=resolved.engine if installed_by_us else None,
     )
+    unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if asked_port else ())}
     return replace(
         plan,
         warnings=_list_warnings(resolved, launch.mode, patches, speculative=bool(launch.tokens)),
         standing=resolved.standing,
-        deviations={
-            name: why
-            for name, why in resolved.deviations.items()
-            if name not in patches.skipped and (name != "port" or not asked_port)
-        },
+        deviations={name: why for name, why in resolved.deviations.items() if name not in unsaid},
         skipped_patches=patches.skipped,
         disabled_patches=resolved.disabled_patches,
         expected=_list_expected(resolved, launch),

@@ -114,6 +114,7 @@ def format_level(measured: LevelSummary) -> str:
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
+    lines += [f"sampling: {measured.sampling}"] if measured.sampling else []
     if measured.synthetic:
         lines.append(format_synthetic_warning(measured.synthetic))
     return "\n".join(lines)

@@ -33,6 +33,7 @@ from dflash_tui.presentation.experiment_tables import (
 )
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
+_MANY_HOURS = 3  # from here on minutes say nothing
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
 
@@ -118,14 +119,17 @@ def _format_temperature(design: Design) -> str:
 
 
 def _format_duration_estimate(estimate: DurationEstimate) -> str:
-    if estimate.seconds is None:
-        return "unknown until the first boot is over"
     duration = f"about {format_duration(estimate.seconds)}"
-    return (
-        f"{duration}, {estimate.source}"
-        if estimate.whole
-        else f"{duration} for the starts, {estimate.source}; and the answers"
-    )
+    if estimate.whole:
+        return f"{duration}, {estimate.source}"
+    answers = "the answers"
+    if estimate.answers is not None:
+        most = estimate.answers / 3600
+        hours = f"{most:.0f} h" if most >= _MANY_HOURS else format_duration(estimate.answers)
+        answers = f"at most about {hours} for the answers, by published speeds ({estimate.published})"
+    if estimate.seconds is not None:
+        return f"{duration} for the starts, {estimate.source}; and {answers}"
+    return f"{answers}; and the starts" if estimate.answers is not None else "unknown until the first boot is over"
 
 
 def describe_experiment_commands(design: Design, program: str) -> str:

@@ -9,6 +9,7 @@ from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation
 from dflash_tui.diagnosis.unknown_error import shorten_frame
 
 _NARROWEST = 40
+_BACKENDS = {"moe": "MoE", "gemm": "GEMM"}
 _SURE = {"certain": "certain", "likely": "likely, the message may have other reasons", "guess": "a guess"}
 
 
@@ -27,6 +28,8 @@ def _list_lines(explanation: LogExplanation, width: int) -> Iterator[str]:
     yield from _wrap("  ", " · ".join(_list_facts(explanation)), width)
     if explanation.link:
         yield f"  see also: {explanation.link}"
+    for warning in explanation.warnings:
+        yield from _wrap("! ", warning, width)
     for note in explanation.notes:
         yield from _wrap("  note: ", note, width)
 
@@ -42,6 +45,7 @@ def _list_facts(explanation: LogExplanation) -> Iterator[str]:
     if "acceptance_length" in explanation.figures:
         yield f"acceptance length {explanation.figures['acceptance_length']:.2f}"
     yield from (f"{name} {version}" for name, version in explanation.versions.items())
+    yield from (f"{_BACKENDS.get(name, name)} {backend}" for name, backend in explanation.backends.items())
 
 
 def _wrap(head: str, text: str, width: int) -> list[str]:

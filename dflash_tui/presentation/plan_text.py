@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_tui.benchmark.sampling import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
@@ -255,7 +256,7 @@ def format_published(band: ExpectedFigures) -> str:
         band.date,
         f"vLLM {band.vllm}" if band.vllm else "",
         f"{band.tokens} tokens per step" if band.tokens and not band.set_up else "",
-        "" if band.temperature is None else f"temperature {band.temperature:g}",
+        name_sampling(band.temperature, band.top_p, band.top_k),
         f"prompts of {band.depth} tokens" if band.depth else "",
         f"{band.streams} streams" if band.streams else "",
         pluralize(band.runs, "run") if band.runs else "",

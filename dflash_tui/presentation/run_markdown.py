@@ -6,6 +6,7 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
+from dflash_tui.benchmark.sampling import name_template
 from dflash_tui.common.formatting import format_duration, format_number, format_percent, format_time, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport
@@ -73,6 +74,8 @@ def _render_measured(report: RunReport) -> Iterator[str]:
     if speeds:
         ends = f"{min(speeds):.1f} to {max(speeds):.1f}, {pluralize(len(speeds), 'request')}"
         yield f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends})."
+    if ways := list(dict.fromkeys(done.sampling for done in report.requests if done.sampling)):
+        yield f"Sampling: {escape_text(name_template('; '.join(ways), report.plan))}."
     header = ("prompt", "concurrency or rate", "tokens", *REQUEST_FIGURES, "finish")
     yield render_table(header, [_request_row(done) for done in report.requests], range(1, 7))
 

@@ -54,6 +54,8 @@ def describe_break_even(comparison: Comparison, even: BreakEven, a: str, b: str)
         after = f"{_format_tokens(even.tokens)} output tokens ({bounds}), about {requests}"
     elif even.low is None:
         after = f"none, since {late} is not the faster one"
+    elif even.low < 1:  # within the interval it may pay at once, or never
+        after = "too noisy to tell"
     else:
         after = f"never, or not before {_format_tokens(even.low)} output tokens"
     return f"break-even of {late}{start}: {after}; {later}"

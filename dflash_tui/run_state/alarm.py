@@ -26,6 +26,10 @@ class Alarm(NamedTuple):
     evidence: str
     hint: str
 
+    def __str__(self) -> str:
+        """Return what it is, what shows it and what to do."""
+        return f"{self.what}: {self.evidence}\n  → {self.hint}"
+
 
 def condition_start(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> float:
     """Return since when a condition has held without interruption, looking back a thousand samples at most."""

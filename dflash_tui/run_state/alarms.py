@@ -13,6 +13,7 @@ from dflash_tui.common.formatting import (
     format_usage,
 )
 from dflash_tui.events import PROBE, Health
+from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.readings import Counters, GpuLoad
@@ -48,6 +49,11 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
         if alarm := rule(state, now):
             alarms.setdefault(alarm.kind, alarm)
     return list(alarms.values())
+
+
+def find_start_alarms(state: RunState) -> list[Alarm]:
+    """Return what the log of the start says against the launch, of a server that runs or has ended."""
+    return [alarm for rule in _RULES_OF_START if (alarm := rule(state, 0.0))]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -177,6 +183,24 @@ def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
     return Alarm("graphs", state.launched.at, f"graphs were asked for, {part} runs eagerly", lost[0], hint)
 
 
+def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Marlin reads FP4 weights, asked for by no flag, on a GPU that has arithmetic of its own for them."""
+    facts, launched = state.startup.facts, state.launched
+    lines = facts.get("without FP4")
+    if not lines or "marlin asked for" in facts or launched is None:
+        return None
+    if launched.hardware and launched.hardware not in WITH_FP4:
+        return None
+    what = "FP4 weights run on Marlin, not on the GPU's FP4 units"
+    if not launched.hardware:
+        what = "FP4 weights run on Marlin, a fallback if the GPU has FP4 arithmetic (GB10, RTX 50, B200)"
+    hint = (
+        "unset VLLM_NVFP4_GEMM_BACKEND and VLLM_USE_FLASHINFER_MOE_FP4, and take a vLLM built for this GPU; "
+        "an A/B tells which is faster: --vary moe-backend=auto,marlin, or linear-backend"
+    )
+    return Alarm("kernels", launched.at, what, lines[0], hint)
+
+
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
     def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
         return [(gpu, why) for gpu in gpus if (why := _throttle_reasons(gpu))]
@@ -250,6 +274,8 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
     return Alarm("cycle", cycle.since, str(cycle), cycle.evidence, hint)
 
 
+# What only the log of the start tells, and for as long as the server lives.
+_RULES_OF_START: tuple[Callable[[RunState, float], Alarm | None], ...] = (_check_graphs, _check_kernels)
 _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_suspension,
     rank_alarms.check_ranks,
@@ -266,7 +292,7 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     rank_alarms.check_far_memory,
     _check_speculation,
     _check_acceptance,
-    _check_graphs,
+    *_RULES_OF_START,
     _check_throttling,
     _check_preemptions,
     _check_slow_cycle,

@@ -30,7 +30,7 @@ class RecordedStart(msgspec.Struct, frozen=True):
     engine: str
     """The vLLM package and version."""
     setup: str
-    """Profile, variant and number of drafted tokens, for display."""
+    """Profile, variant, number of drafted tokens and, of several, ranks and hosts; for display."""
     kind: tuple[str, ...]
     """All that two launches must share to be comparable."""
     cache: str

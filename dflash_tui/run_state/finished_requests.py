@@ -23,7 +23,6 @@ class FinishedLog:
 
     def __init__(self) -> None:
         self.requests: deque[FinishedRequest] = deque(maxlen=MAX_REQUESTS)
-        self._before_these = 0
         self._cycle: tuple[FinishedRequest | None, SlowCycle | None] = (None, None)
         self._uncounted = 0
         self._before: Counters | None = None
@@ -34,7 +33,7 @@ class FinishedLog:
         """The cycle in which the speed of the last requests comes and goes, or None."""
         last = self.requests[-1] if self.requests else None
         if last is not self._cycle[0]:
-            self._cycle = (last, find_slow_cycle(self.requests, self._before_these))
+            self._cycle = (last, find_slow_cycle(self.requests))
         return self._cycle[1]
 
     def add_request(self, done: RequestDone) -> None:
@@ -44,11 +43,7 @@ class FinishedLog:
         if done.kind not in OURS:
             speed, length = done.decode_tok_s, done.acceptance_length
             steps = _steps_per_second(speed, length)
-            self._append(FinishedRequest(done.at, done.kind, speed, length, steps, failed=bool(done.error)))
-
-    def _append(self, request: FinishedRequest) -> None:
-        self._before_these += len(self.requests) == MAX_REQUESTS
-        self.requests.append(request)
+            self.requests.append(FinishedRequest(done.at, done.kind, speed, length, steps, failed=bool(done.error)))
 
     def _exclude_own(self, done: RequestDone) -> None:
         """Keep a request of ours from being counted twice: the counters show it as well, already or soon."""
@@ -75,7 +70,7 @@ class FinishedLog:
         if count > ours:
             request = _mean_request(reading.at, before, self._base or before, now, count)
             for _ in range(min(count - ours, _MAX_AT_ONCE)):
-                self._append(request)
+                self.requests.append(request)
         if count or not now.running:
             self._base = now
 

@@ -1,35 +1,39 @@
 """Detect requests that are slow in a regular cycle, and whether the drafter or the engine causes it. Pure.
 
-Requests are told apart as fast or slow, once what their prompt and a trend over time explain is taken out. A cycle is
-so many slow requests after so many fast ones, again and again. It is named where it is a hundred times as likely to
-make what was seen as the best Markov chain that likes to stay fast or slow: such a chain, and so independent requests
-as well, then reach that in at most one of a hundred streams, however often one looks (Ville's inequality).
+Requests are told apart as fast or slow, once what their prompt explains is taken out. A cycle is named where runs of
+fast and runs of slow requests have come in turn, all of either kind equally long, more often than chance that likes to
+stay fast or slow makes them do: at most one of a hundred such streams has one named, however often one looks.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
-# Searched are the last requests from each place that such a number divides: a cycle may have begun just now.
-_STRIDE, _LONGEST = 25, 200
-_MIN_REQUESTS = 12
+_LONGEST, _MIN_REQUESTS = 100, 12
 _MIN_SPEED = 1e-6
-_MIN_ODDS = 100.0
-# Period and slow requests of the cycles that users published (RTX 5090 Laptop GPU): half of the belief is in these.
-_PUBLISHED = ((9, 4), (10, 4))
-# Belief in how many requests of a cycle are not as their place says: a Beta distribution, its mean is one in eleven.
-_ODD, _REGULAR = 0.2, 2.0
 _MIN_SPEED_RATIO = 1.3
 # A share of the variance that two levels explain; of evenly spread speeds it is 0.75, of a normal distribution 0.64.
 _MIN_EXPLAINED = 0.8
 _MAX_AVERAGED = 0.25
 _MIN_RUN = 3
 _BLAME_SHARE = 0.7
+
+
+class _Least(NamedTuple):
+    """How many whole runs, and requests with those beside them, a cycle has at least."""
+
+    runs: int
+    requests: int
+
+
+# Fast and slow requests of the cycles that users published (RTX 5090 Laptop GPU).
+_PUBLISHED = frozenset({(5, 4), (6, 4)})
+_LEAST_PUBLISHED, _LEAST, _LEAST_OF_ONE = _Least(3, 22), _Least(6, 24), _Least(8, 24)
 
 
 class FinishedRequest(NamedTuple):
@@ -88,41 +92,40 @@ class SlowCycle(NamedTuple):
         return f"seen {self.periods:.1f} times; {lengths}, {steps}: {blame[self.cause]}"
 
 
-def find_slow_cycle(requests: Iterable[FinishedRequest], first: int = 0) -> SlowCycle | None:
-    """Return the cycle in which the speed of the last requests comes and goes, or None.
-
-    `first` is how many requests of the stream came before these.
-    """
-    listed = list(requests)
-    oldest = max(0, len(listed) - _LONGEST)
-    for start in range(oldest + -(first + oldest) % _STRIDE, len(listed), _STRIDE):
-        last = [request for request in listed[start:] if (request.tok_s or 0.0) > _MIN_SPEED and not request.failed]
-        if len(last) >= _MIN_REQUESTS and (cycle := _find_cycle_in(last)):
-            return cycle
-    return None
-
-
-class _Blocks(NamedTuple):
-    """A cycle of `period` requests, `slow` of them in a row, and the logarithm of the belief that it made the marks."""
-
-    belief: float
-    period: int
-    slow: int
-
-
-def _find_cycle_in(requests: Sequence[FinishedRequest]) -> SlowCycle | None:
-    if sum(request.averaged_over > 1 for request in requests) > _MAX_AVERAGED * len(requests):
+def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
+    """Return the cycle in which the speed of the last requests comes and goes, or None."""
+    last = [r for r in deque(requests, _LONGEST) if (r.tok_s or 0.0) > _MIN_SPEED and not r.failed]
+    if len(last) < _MIN_REQUESTS or sum(request.averaged_over > 1 for request in last) > _MAX_AVERAGED * len(last):
         return None  # the mean of several requests does not say which of them was slow
-    prompts = _list_prompts(requests)
-    slow = _mark_slow(_subtract_trend(_compare_speeds(requests, prompts)))
-    if not any(slow):
-        return None
-    least = _believe_chance(slow) + math.log(_MIN_ODDS)
-    fits = (_fit_blocks(slow, period) for period in _list_periods(slow, least))
-    best = max(fits, key=lambda blocks: blocks.belief, default=None)
-    if best is None or best.belief < least or not _blames_server(best, prompts, slow):
-        return None
-    return _build_cycle(requests, slow, best)
+    prompts = _list_prompts(last)
+    slow = _mark_slow(_compare_speeds(last, prompts))
+    lengths = _find_repeated_runs([_Run(is_slow, len(list(run))) for is_slow, run in groupby(slow)])
+    return _build_cycle(last, slow, *lengths) if lengths and _blames_server(*lengths, prompts, slow) else None
+
+
+class _Run(NamedTuple):
+    """So many slow, or so many fast, requests in a row."""
+
+    slow: bool
+    length: int
+
+
+def _find_repeated_runs(runs: Sequence[_Run]) -> tuple[int, int] | None:
+    """Return how many fast and how many slow requests come in turn often enough, the newest such; None without any.
+
+    The runs beside those that repeat belong to the cycle as far as they are not longer: it may have begun, or
+    the requests have ended, within them.
+    """
+    for start in range(len(runs) - 3, 0, -1):
+        lengths = dict(runs[start : start + 2])
+        end = start + sum(1 for _ in takewhile(lambda run: lengths[run.slow] == run.length, runs[start:-1]))  # noqa: B023
+        sides = sum(min(run.length, lengths[run.slow]) for run in (runs[start - 1], runs[end]))
+        covered = sides + sum(run.length for run in runs[start:end])
+        shape = (lengths[False], lengths[True])
+        least = _LEAST_PUBLISHED if shape in _PUBLISHED else _LEAST_OF_ONE if 1 in shape else _LEAST
+        if end - start >= least.runs and covered >= least.requests:
+            return shape
+    return None
 
 
 def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
@@ -136,14 +139,14 @@ def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
     return [request.kind or (f"{request.prompt_tokens}" if by_size else "") for request in requests]
 
 
-def _blames_server(blocks: _Blocks, prompts: Sequence[str], slow: Sequence[bool]) -> bool:
+def _blames_server(fast_run: int, slow_run: int, prompts: Sequence[str], slow: Sequence[bool]) -> bool:
     """Whether it is not the client that sends slow prompts in turn with fast ones.
 
     Most prompts are both fast and slow. Where prompts cannot be told apart, only several slow requests after several
     fast ones are what prompts in turn seldom make.
     """
     if not any(prompts):
-        return min(blocks.slow, blocks.period - blocks.slow) >= _MIN_RUN
+        return min(fast_run, slow_run) >= _MIN_RUN
     speeds: dict[str, set[bool]] = {}
     for prompt, is_slow in zip(prompts, slow, strict=True):
         speeds.setdefault(prompt, set()).add(is_slow)
@@ -157,12 +160,6 @@ def _compare_speeds(requests: Sequence[FinishedRequest], prompts: Sequence[str])
         speeds.setdefault(prompt, []).append(request.tok_s or 0.0)
     best = {prompt: sorted(values)[math.ceil(0.8 * len(values)) - 1] for prompt, values in speeds.items()}
     return [math.log((r.tok_s or 0.0) / best[prompt]) for r, prompt in zip(requests, prompts, strict=True)]
-
-
-def _subtract_trend(logs: Sequence[float]) -> list[float]:
-    """Return what is left of the values without a straight line over their order."""
-    slope, start = statistics.linear_regression(range(len(logs)), logs)
-    return [value - start - slope * place for place, value in enumerate(logs)]
 
 
 def _mark_slow(logs: Sequence[float]) -> list[bool]:
@@ -188,83 +185,15 @@ def _sum_squares(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values)
 
 
-def _list_periods(slow: Sequence[bool], least: float) -> Iterator[int]:
-    """Yield the periods whose belief may reach `least`: a request that is not as its place says differs from two."""
-    marks = sum(1 << place for place, is_slow in enumerate(slow) if is_slow)
-    for period in range(2, len(slow) // 2 + 1):
-        differ = ((marks ^ marks >> period) & ((1 << len(slow) - period) - 1)).bit_count()
-        if _believe(_weigh(period, dict(_PUBLISHED).get(period, 1)), -(-differ // 2), len(slow)) >= least:
-            yield period
-
-
-def _weigh(period: int, slow: int) -> float:
-    """Return the logarithm of the belief in a cycle that begins at some place; the longer, the less."""
-    weight = 1 / (period * (period + 1)) / (period * (period - 1))
-    if (period, slow) in _PUBLISHED:
-        weight += 0.5 / sum(period for period, _ in _PUBLISHED)
-    return math.log(weight)
-
-
-def _believe(weight: float, odd: int, count: int) -> float:
-    return weight + _log_beta(odd + _ODD, count - odd + _REGULAR) - _log_beta(_ODD, _REGULAR)
-
-
-def _fit_blocks(slow: Sequence[bool], period: int) -> _Blocks:
-    """Return the run of slow places in each period that agrees best, and the belief in it.
-
-    A period, a run and where it begins are believed the less the more there are. Requests that are not as their place
-    says are as often as a Beta distribution has it.
-    """
-    gains = [sum(1 if is_slow else -1 for is_slow in slow[phase::period]) for phase in range(period)]
-    # The best run in a circle is the best one in a row, or all without the worst one.
-    best, length = _find_best_run(gains)
-    worst, left_out = _find_best_run([-gain for gain in gains])
-    if sum(gains) + worst > best:
-        best, length = sum(gains) + worst, period - left_out
-    belief = _believe(_weigh(period, length), sum(slow) - best, len(slow))
-    return _Blocks(belief, period, length)
-
-
-def _find_best_run(gains: Sequence[int]) -> tuple[int, int]:
-    """Return the largest sum of neighbours, of one at least and not of all, and how many they are."""
-    best = (-len(gains) * max(map(abs, gains)) - 1, 0)
-    total, length = 0, 0
-    for gain in gains:
-        total, length = (gain, 1) if total <= 0 else (total + gain, length + 1)
-        if length < len(gains):
-            best = max(best, (total, length), key=lambda run: run[0])
-    return best
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _believe_chance(slow: Sequence[bool]) -> float:
-    """Return the log likelihood of the marks after the first under the Markov chain that makes them likeliest.
-
-    One that changes more often than independent requests do is no chance that is to be ruled out but a cycle.
-    """
-    changes = Counter(pairwise(slow))
-    after = {state: changes[state, True] + changes[state, False] for state in (True, False)}
-    turns = [changes[state, not state] / after[state] if after[state] else 0.0 for state in (True, False)]
-    share = sum(slow[1:]) / (len(slow) - 1)
-    if sum(turns) > 1:
-        chances = {(before, now): share if now else 1 - share for before in (True, False) for now in (True, False)}
-    else:
-        chances = {(before, now): count / after[before] for (before, now), count in changes.items()}
-    return sum(count * math.log(chances[change]) for change, count in changes.items())
-
-
-def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], blocks: _Blocks) -> SlowCycle:
+def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], fast_run: int, slow_run: int) -> SlowCycle:
     groups = [[r for r, is_slow in zip(requests, slow, strict=True) if is_slow is wanted] for wanted in (False, True)]
     fast_tok_s, slow_tok_s = (statistics.median(r.tok_s or 0.0 for r in group) for group in groups)
     fast_length, slow_length = (_median([r.acceptance_length for r in group]) for group in groups)
     fast_steps, slow_steps = (_median([r.steps_s for r in group]) for group in groups)
     return SlowCycle(
-        period=blocks.period,
-        slow=blocks.slow,
-        periods=len(requests) / blocks.period,
+        period=fast_run + slow_run,
+        slow=slow_run,
+        periods=len(requests) / (fast_run + slow_run),
         fast_tok_s=fast_tok_s,
         slow_tok_s=slow_tok_s,
         cause=_attribute_slowdown(fast_length, slow_length, fast_steps, slow_steps),

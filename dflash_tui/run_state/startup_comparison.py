@@ -27,7 +27,7 @@ _LEAST_SAVED = 1.0
 
 
 class StartGroup(NamedTuple):
-    """What starts must share to be compared; `setup` is profile, variant and number of drafted tokens."""
+    """What starts must share to be compared; `setup` is profile, variant, number of drafted tokens and ranks."""
 
     recipe: str
     setup: str

@@ -143,6 +143,7 @@ class Run(msgspec.Struct, frozen=True):
             method=plan.method.value,
             roce=ranks.name_roce(plan.cluster, plan.rank, plan.env) if plan.cluster and not plan.on_cpu else "",
             rank=plan.rank,
+            hardware=plan.hardware.value,
         )
 
 

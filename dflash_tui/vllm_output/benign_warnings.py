@@ -34,8 +34,7 @@ _BENIGN = (
     ("destroy_process_group() was not called before program exit", "written at most stops"),
     ("Compiling model again due to a load failure", "the cached compilation does not fit; only this start is slower"),
     ("Your GPU does not have native support for FP4 computation",
-     "FP4 weights are read by Marlin, without FP4 arithmetic: on a GB10 a variable or another build chose that, as its "
-     "own kernels are FlashInferCutlassNvFp4LinearKernel; which is faster, an A/B tells"),
+     "Marlin reads FP4 weights where a GPU has no FP4 arithmetic; on one that has, an alarm says so"),
     ("FutureWarning: ", "meant for vLLM's developers"),
     ("DeprecationWarning: ", "meant for vLLM's developers"),
     ("with an incorrect regex pattern",

@@ -62,7 +62,7 @@ class FactReader:
                 if name == "architecture":
                     self._architectures += 1
                     of_drafter = _DRAFTER_PREFIX if self._architectures > 1 else ""
-                yield Noted(at, of_drafter + name if name != "aux layers" else name, match[1])
+                yield Noted(at, of_drafter + name if name != "aux layers" else name, "".join(match.groups("")))
         self._nccl.read_line(body)
         if self._nccl.network != self._network:
             self._network = self._nccl.network

@@ -134,13 +134,16 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
 NOTES: tuple[tuple[str, str], ...] = (
     ("attention", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention backend out of |backend\b)"),
     ("flash attention", r"Using FlashAttention version (\d)"),
-    ("moe", r"Using '?([\w .+-]+?)'? MoE backend"),
+    ("moe", r"Using ['‘]?([\w .+-]+?)['’]?((?: [\w+-]+)*?) MoE backend"),
     ("moe", r"Using (\w+) backend for WNA16 MoE"),
-    ("gemm", r"Using (\w+) for \w+ GEMM$"),
+    ("moe", r"Using (\w+)(?: \(weight-only FP4\))? for (?:AutoRound )?MXFP4 MoE"),
+    ("gemm", r"Using (\w+) for (?:\w+ GEMM|\w+LinearMethod|CompressedTensors\w+|mixed-precision linear)$"),
     ("gemm", r"Selected (\w+) for \w+"),
     ("sampler", r"Using (FlashInfer) for top-p & top-k sampling"),
     ("architecture", r"Resolved architecture: (\S+)"),
     ("vllm", rf"{ENGINE}([^)]+)\)"),
+    ("marlin asked for", r"non-default args: .*'(?:moe|linear)_backend': '(marlin)'"),
+    ("without FP4", r"(Your GPU does not have native support for FP4 computation.*)"),
     ("without graphs", r"(.*(?:Overriding to NONE|setting cudagraph_mode=NONE|running the draft eagerly).*)"),
     ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
 )

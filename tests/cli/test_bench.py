@@ -18,9 +18,12 @@ from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import FILLER, RequestDone
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.runs.run import Run
 from tests import DATA, ROOT
 from tests.server.faults.test_file_faults import ended
+from tests.support import command_line
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 
@@ -168,7 +171,33 @@ def test_the_options_of_the_command_are_checked(capsys):
 
 def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():
     bodies = [
-        client._build_measured_body("toy", SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share))
-        for share in (0.95, None)
+        client._build_measured_body("toy", SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share, top_k=most))
+        for share, most in ((0.95, 20), (None, None))
     ]
-    assert [body.get("top_p") for body in bodies] == [0.95, None]
+    assert [(body.get("top_p"), body.get("top_k")) for body in bodies] == [(0.95, 20), (None, None)]
+
+
+LAPTOP = "gemma-4-26b-a4b", "--gpu", "rtx-5090-laptop", "--profile"
+
+
+def test_requests_are_sampled_as_the_published_ones_were(monkeypatch):
+    """Where the figures are of the same launch, and the user asked for nothing else."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    seed, stock = (command_line.planned(*LAPTOP, profile).plan for profile in ("seed", "stock"))
+    words = Sampling.from_plan(seed).words
+    assert words.startswith("temperature 0.6, top-p 0.95, as published (airelien.dev")
+    assert Sampling.from_plan(stock).words == "the model's own"
+    assert Sampling(temperature=1.0).as_published(seed.expected).words == "temperature 1"
+
+
+async def test_the_report_names_the_sampling(serving, capfd):
+    serving = msgspec.structs.replace(
+        serving, plan=msgspec.structs.replace(serving.plan, argv=(*serving.plan.argv, "--chat-template", "t.jinja"))
+    )
+    await bench.run_bench(bench.Bench(serving, SUITE, Sampling(0.5, temperature=0.6, top_k=20)))
+    named = r"(?mi)^sampling: .*\b0\.6.*\b20\b.*\bt\.jinja\.?$"
+    assert re.search(named, capfd.readouterr().out)
+    (serving.folder / "run.json").write_bytes(msgspec.json.encode(serving))
+    serving.log.touch()
+    assert main(["report", serving.id]) == 0
+    assert re.search(named, capfd.readouterr().out)

@@ -12,9 +12,11 @@ import pytest
 from dflash_tui.cli.main import main
 from dflash_tui.event_json import encode
 from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run
 from tests.support import recordings
+from tests.support.log_formats import NO_FP4
 from tests.tui.conftest import a_run
 
 
@@ -56,6 +58,23 @@ def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):
     assert failed.id in capsys.readouterr().out
     assert main(["why", stopped.id]) == 0
     assert f"{stopped.id} was stopped" in capsys.readouterr().err
+
+
+def test_a_run_on_a_fallback_kernel_says_so(folders, capsys):
+    """Also one that did not fail, and has ended."""
+    run = kept("dflash", Stopping(1795224290.0), Exited(1795224300.0, 0))
+    (run.folder / "run.json").write_bytes(
+        msgspec.json.encode(
+            msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, hardware=Hardware.GB10))
+        )
+    )
+    run.log.write_bytes(
+        f"(EngineCore pid=1) WARNING 11-21 01:24:20 [x.py:3] {NO_FP4}\n".encode() + run.log.read_bytes()
+    )
+    assert main(["why", run.id]) == 0
+    told = capsys.readouterr().err
+    assert "! FP4 weights run on Marlin" in told
+    assert NO_FP4 in told
 
 
 def test_where_none_failed_the_command_for_a_launch_that_was_refused_is_named(folders, capsys):

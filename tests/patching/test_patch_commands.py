@@ -185,6 +185,22 @@ def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
     assert states(*engine)["dflash-selector-scope"] == "absent-needed"
 
 
+@pytest.mark.index
+def test_a_diff_needs_no_engine(folders):
+    """The files come from the published wheel, which is not downloaded."""
+    words = ("qwen3-coder-next", "--gpu", "gb10", "--profile", "seed", "--only", "qwen3-next-eagle3")
+    [(path, text)] = json.loads(dflash("patch", "diff", *words, "--json").stdout).items()
+    assert path == "model_executor/models/qwen3_next.py"
+    assert [line for line in text.splitlines() if line[0] in "+-"][2:] == ["+    SupportsEagle3,"] * 2
+    assert not paths.engines_folder().exists()
+
+
+def test_a_diff_without_a_network_says_what_to_do(folders, monkeypatch):
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    told = dflash("patch", "diff", "qwen3-coder-next", "--gpu", "gb10", "--profile", "seed", code=3).stderr
+    assert ("wheel of vllm 0.20.2" in told, "UV_DEFAULT_INDEX" in told) == (True, True)
+
+
 def test_what_is_wrong_is_said(folders, snapshot):
     """Nothing named, a recipe that is not installed, a patch that does not exist."""
     assert dflash("patch", "status", code=2).stderr == snapshot

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.benchmark import client, datasets
+from dflash_tui.benchmark import client, datasets, suites
 from dflash_tui.benchmark.load import LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
 from dflash_tui.benchmark.sampling import Sampling
@@ -103,6 +103,19 @@ async def test_a_repeated_prompt_is_sent_as_it_is(serve, asked):
     assert len(bodies) == 20
     assert {body["messages"][0]["content"] for body in bodies} == {"first", "second", "third"}
     assert not any("cache_salt" in body for body in bodies)
+
+
+async def test_a_second_turn_carries_the_first(serve, asked):
+    """Question and answer of the same round go before it; with both at once there is no answer yet."""
+    url, pair = serve(), suites.load_suite("seed-q1q2")
+    done = await sent(url, pair, rounds=2)
+    assert [(request.kind, request.error) for request in done] == [("Q1", ""), ("Q2", "")] * 2
+    for first, second in zip(asked()[::2], asked()[1::2], strict=True):
+        question, answer, follow_up = second["messages"]
+        assert first["messages"] == [question]
+        assert (answer["role"], bool(answer["content"])) == ("assistant", True)
+        assert follow_up == {"role": "user", "content": "add exponential button"}
+    assert (await sent(url, pair, streams=2))[0].error.startswith("Q1 ")
 
 
 async def test_length_and_temperature_are_as_asked(serve, asked):

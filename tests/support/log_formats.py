@@ -22,6 +22,15 @@ CUDA, CONFIG = "platforms/cuda.py", "config/vllm.py"
 SPECULATOR = "v1/worker/gpu/spec_decode/dflash/speculator.py"
 EAGLE = "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py"
 MOE = "model_executor/layers/fused_moe/oracle/unquantized.py"
+MOE_DIR, QUANT = "model_executor/layers/fused_moe/oracle/", "model_executor/layers/quantization/"
+CT = f"{QUANT}compressed_tensors/"
+CT_MXFP4 = f"{CT}compressed_tensors_moe/compressed_tensors_moe_w4a4_mxfp4.py"
+CT_WNA16, FP4 = f"{CT}schemes/compressed_tensors_wNa16.py", f"{QUANT}utils/marlin_utils_fp4.py"
+LINEAR = tuple(f"{QUANT}{name}.py" for name in ("gptq_marlin", "awq_marlin", "auto_gptq", "auto_awq"))
+NO_FP4 = (
+    "Your GPU does not have native support for FP4 computation but FP4 quantization is being used. Weight-only FP4 "
+    "compression will be used leveraging the Marlin kernel. This may degrade performance for compute-heavy workloads."
+)
 GEMM = "model_executor/kernels/linear/__init__.py"
 TAG = "[backbone] "
 
@@ -101,6 +110,17 @@ FORMATS = (
     Format(r"Warming up model for the comp", (CPU,), (), P.COMPILE, after=P.WEIGHTS),
     Format(r"Warming up done", (CPU,), (), P.UNATTRIBUTED, after=P.COMPILE),
     Format(r"Using .* MoE backend out", (MOE,), ("TRITON", "[]"), ("moe", "TRITON Unquantized")),
+    Format(r"Using '{}' NvFp4 MoE backend out", (MOE_DIR + "nvfp4.py",), ("FLASHINFER_CUTLASS", "[]"),
+           ("moe", "FLASHINFER_CUTLASS NvFp4")),
+    Format(r"Using '{}' Mxfp4 MoE backend", (MOE_DIR + "mxfp4.py",), ("MARLIN",), ("moe", "MARLIN Mxfp4")),
+    Format(r"Using '%s' MxFp8 MoE backend", (MOE_DIR + "mxfp8.py",), ("MARLIN",), ("moe", "MARLIN MxFp8")),
+    Format(r"Using '{}' WNA16 MoE backend", (MOE_DIR + "int_wna16.py",), ("MARLIN",), ("moe", "MARLIN WNA16")),
+    Format(r"Using {} Fp8 MoE backend out", (MOE_DIR + "fp8.py",), ("TRITON", "[]"), ("moe", "TRITON Fp8")),
+    Format(r"Using MarlinExperts .*MXFP4 MoE", (CT_MXFP4,), (), ("moe", "MarlinExperts")),
+    Format(r"Using %s for \w+LinearMethod", LINEAR, ("MarlinLinearKernel",), ("gemm", "MarlinLinearKernel")),
+    Format(r"Using %s for CompressedTensorsWNA16", (CT_WNA16,), ("MarlinLinearKernel",),
+           ("gemm", "MarlinLinearKernel")),
+    Format(r"Your GPU does not have native support for FP4", (FP4,), (), ("without FP4", NO_FP4)),
     Format(r"Using %s for \w+ GEMM", (GEMM,), ("CutlassKernel",), ("gemm", "CutlassKernel")),
     Format(r"Selected %s for %s", (GEMM,), ("CutlassKernel", "Method"), ("gemm", "CutlassKernel")),
     Format(r"Using FlashInfer for top-p", ("v1/sample/ops/topk_topp_sampler.py",), (), ("sampler", "FlashInfer")),

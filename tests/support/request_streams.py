@@ -103,12 +103,12 @@ NULLS = (
 )  # fmt: skip
 
 CYCLES = (
-    Cycle(9, 4, 20, Stream("five fast, four slow, ±3 %", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.03))),
-    Cycle(9, 4, 20, Stream("the same, ±10 %", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.1))),
-    Cycle(9, 4, 20, Stream("the same, sizes unknown", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.03), 0)),
+    Cycle(9, 4, 22, Stream("five fast, four slow, ±3 %", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.03))),
+    Cycle(9, 4, 22, Stream("the same, ±10 %", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.1))),
+    Cycle(9, 4, 22, Stream("the same, sizes unknown", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.03), 0)),
     Cycle(9, 4, 25, Stream("the same, seven prompts in turn", lambda rng, n: draw_turns(rng, n, FIVE_FOUR, 0.03), 7)),
     Cycle(10, 4, 25, Stream("the published ten, ±3 %", lambda rng, n: draw_turns(rng, n, PUBLISHED, 0.03))),
-    Cycle(2, 1, 15, Stream("one fast, one slow", lambda rng, n: draw_turns(rng, n, (220, 61), 0.03))),
+    Cycle(2, 1, 24, Stream("one fast, one slow", lambda rng, n: draw_turns(rng, n, (220, 61), 0.03))),
     Cycle(10, 1, 60, Stream("nine fast, one slow", lambda rng, n: draw_turns(rng, n, (220,) * 9 + (61,), 0.03))),
     Cycle(
         23, 3, 90, Stream("twenty fast, three slow", lambda rng, n: draw_turns(rng, n, (220,) * 20 + (61,) * 3, 0.03))

@@ -97,6 +97,10 @@ class PublishedFigures(_Strict, frozen=True):
     """How many tokens were drafted per step; without it as many as the recipe drafts."""
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
     """The temperature of the requests."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """The share of the probability that their tokens were drawn from."""
+    top_k: Annotated[int, Meta(ge=1)] | None = None
+    """Of how many tokens, the likeliest, they were drawn."""
     depth: Size | None = None
     """How many tokens the prompts had."""
     streams: Size | None = None

@@ -338,11 +338,11 @@ class RunScreen(Screen[None]):
         """Send the five prompts and record each result, so that every observer of the run sees it."""
         from dflash_tui.benchmark import client
 
-        suite, scale = suites.load_suite("quick"), run.plan.bench_scale
+        suite = suites.load_suite("quick")
         kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
         try:
             self.show_sending(run, kinds.pop(0))
-            sampling = Sampling(scale, temperature=None, fixed=False).suit_to(self.state.startup.samplers)
+            sampling = Sampling.from_plan(run.plan).suit_to(self.state.startup.samplers)
             requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, key=run.api_key)
             async with aclosing(requests):
                 async for done in requests:

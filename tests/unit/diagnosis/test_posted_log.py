@@ -12,7 +12,9 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.diagnosis import log_source
 from dflash_tui.diagnosis.log_source import LogSource
 from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation, explain_log
+from dflash_tui.presentation.explanation_text import format_explanation
 from tests.support import recordings
+from tests.support.log_formats import NO_FP4
 
 UP = "INFO:     Application startup complete.\n"
 NO_NVCC = "RuntimeError: Could not find nvcc\n"
@@ -140,6 +142,21 @@ def test_what_users_posted_is_explained(explain, where, lines, kind, fix, wrappi
     assert (found.kind, fix in " ".join(found.fix)) == (kind, True)
     assert found.evidence[0] in lines
     assert not any(line.startswith(("raise", "assert", "File")) for line in found.evidence[:1])
+
+
+def test_a_healthy_log_names_its_kernels(explain):
+    """Those of the NVIDIA forum's thread 366445: the healthy ones, and the fallback that it asks about."""
+    stamp = "(EngineCore pid=108) INFO 04-14 12:41:13 [x.py:34]"
+    kernels = "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM", "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend"
+    healthy = explain("".join(f"{stamp} {line}\n" for line in kernels) + UP)
+    wanted = {"moe": "FLASHINFER_CUTLASS NvFp4", "gemm": "FlashInferCutlassNvFp4LinearKernel"}
+    assert (healthy.kind, healthy.backends, healthy.warnings) == (NO_FAILURE, wanted, ())
+    marlin = explain(f"{stamp} Using 'MARLIN' NvFp4 MoE backend out of x\n{stamp} {NO_FP4}\n{UP}")
+    assert marlin.backends == {"moe": "MARLIN NvFp4"}
+    [warning] = marlin.warnings
+    assert NO_FP4 in warning
+    told = format_explanation(marlin, 100)
+    assert ("MoE MARLIN NvFp4" in told, "! FP4 weights run on Marlin" in told) == (True, True)
 
 
 def test_no_recipe_is_named_to_whoever_has_none(explain):

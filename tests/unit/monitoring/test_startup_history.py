@@ -10,10 +10,12 @@ from dflash_tui.cli.main import main
 from dflash_tui.event_json import encode
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step
 from dflash_tui.monitoring import startup_history
+from dflash_tui.planning.cluster.hosts import build_unnamed_cluster
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.run_state.startup_comparison import group_starts
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -59,6 +61,22 @@ def test_the_median_of_the_last_five_like_it(folders):
     assert found.seconds == 88 - 4 + FIRST
     assert startup_history.estimate_ready(a_plan(mode=Mode.COMPILE)) is None
     assert startup_history.estimate_ready(a_plan(num_speculative_tokens=0)) is None
+
+
+def test_starts_over_several_ranks_are_a_kind_of_their_own(folders):
+    """Neither the estimate of a plain start nor its saved seconds nor its median in `history` take them in."""
+    plain = a_plan()
+    pair = a_plan(argv=(*plain.argv, "--tensor-parallel-size", "2"), cluster=build_unnamed_cluster(2))
+    leave(pair, "pair", recordings.raw(COLD))
+    assert startup_history.estimate_ready(plain) is None
+    assert startup_history.list_starts(kind=plain.kind) == []
+    leave(plain, "plain", recordings.raw(COLD))
+    kinds = group_starts(startup_history.list_starts())
+    assert [(kind.group.setup, len(kind.starts)) for kind in kinds] == [
+        ("stock n=7", 1),
+        ("stock n=7 2 ranks on 2 hosts", 1),
+    ]
+    assert a_plan(argv=pair.argv).kind not in {pair.kind, plain.kind}  # two GPUs of one host
 
 
 def test_a_run_whose_record_says_that_it_took_years_tells_nothing(folders):

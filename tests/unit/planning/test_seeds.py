@@ -8,11 +8,12 @@ import pytest
 
 from dflash_tui.benchmark import suites
 from dflash_tui.common import paths
+from dflash_tui.experiments.estimate import estimate_duration
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, Status
-from dflash_tui.presentation import plan_text
+from dflash_tui.presentation import experiment_text, plan_text
 from tests import ROOT
 from tests.support import command_line
 
@@ -71,13 +72,11 @@ def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
     assert found == LAUNCHES[command]
 
 
-@pytest.mark.parametrize("choice", [["--method", "none"], ["--vllm", "0.23.0"]])
-def test_a_patch_left_out_is_explained_once(choice, monkeypatch):
-    """As one that is not needed, and not as a difference from what was published."""
+@pytest.mark.parametrize("more", ["--method none", "--vllm 0.23.0", "--set patches.dflash-lookahead-block=false"])
+def test_no_patch_is_explained_that_is_not_applied(more, monkeypatch):
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
-    plan = command_line.planned("qwen3.5-35b-a3b", "--gpu", "gb10", "--profile", "seed", *choice).plan
-    assert "dflash-lookahead-block" in plan.skipped_patches
-    assert not plan.skipped_patches.keys() & plan.deviations.keys()
+    plan = command_line.planned(*shlex.split(f"gemma-4-31b --gpu gb10 --profile seed {more}")).plan
+    assert "dflash-lookahead-block" not in {*plan.patches, *plan.deviations}
 
 
 def test_every_published_speed_of_a_seed_is_on_the_page():
@@ -102,3 +101,7 @@ def test_the_published_benchmark_is_one_command(monkeypatch):
     assert {prompt.max_tokens * design.scale for prompt in prompts} == {2048}
     assert (len(prompts) * design.rounds, design.concurrency, design.temperature) == (80, (1,), 0.0)
     assert [arm.plan.num_speculative_tokens for arm in design.arms] == [8, 0]
+    assert {arm.plan.profile for arm in design.arms} == {"seed"}
+    takes = dict(experiment_text.list_design_rows(design, estimate_duration(design)))["takes"]
+    assert re.match(r"at most .*\b11 h\b.*\bmeanaverage/", takes)
+    assert words in (ROOT / "docs" / "gb10.md").read_text(encoding="utf-8")

@@ -75,6 +75,12 @@ def test_a_later_start_pays_back_or_never_does(speeds, snapshot):
     assert started(160, speeds) == snapshot
 
 
+def test_a_break_even_within_noise_has_no_number():
+    """Both may start alike, and neither is shown to be faster: 0 tokens would say nothing."""
+    (line,) = started(64, [10.0, 10.2, 10.1, 10.3])
+    assert "too noisy" in line
+
+
 def test_a_start_that_was_seen_once_each_is_said_to_be(snapshot):
     """One start of each arm does not say how far the next ones are apart; where a boot was lost, that is no other."""
     of = modes()

@@ -26,6 +26,7 @@ from dflash_tui.run_state.alarms import HANG_SECONDS, find_alarms
 from dflash_tui.run_state.rank_alarms import HALF_SECONDS
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support.log_formats import NO_FP4
 
 GIB = 1 << 30
 LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)
@@ -74,6 +75,24 @@ def test_graphs_that_vllm_dropped_are_an_alarm(mode, line, what):
     state = folded(replace(LAUNCHED, mode=mode), *LogReader(0.0, 0.0).feed_line(line))
     alarms = [(alarm.evidence, what in alarm.what) for alarm in find_alarms(state, 1.0)]
     assert alarms == ([(line, True)] if what else [])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "arguments", "is_raised"),
+    [
+        ("gb10", "{'max_model_len': 4096}", True),
+        ("rtx-5090", "{}", True),
+        ("", "{}", True),  # nobody knows the GPU
+        ("gb10", "{'moe_backend': 'marlin'}", False),
+        ("h100", "{}", False),  # it has no arithmetic on FP4
+    ],
+)
+def test_marlin_that_nobody_asked_for(hardware, arguments, is_raised):
+    """The weights are in FP4 and the GPU has FP4: its own kernels were meant."""
+    reader = LogReader(0.0, 0.0)
+    lines = (f"non-default args: {arguments}", NO_FP4)
+    state = folded(replace(LAUNCHED, hardware=hardware), *(event for line in lines for event in reader.feed_line(line)))
+    assert [alarm.evidence for alarm in find_alarms(state, 1.0)] == ([NO_FP4] if is_raised else [])
 
 
 def test_a_server_that_works_has_no_alarm():

@@ -79,42 +79,6 @@ def test_kinds_of_prompts_in_turn_are_no_cycle():
     assert (found.period, found.cause) == (10, "")
 
 
-def _bursts(rnd: random.Random, count: int) -> list[float]:
-    falls, rises, slow, speeds = rnd.uniform(0.1, 0.5), rnd.uniform(0.1, 0.5), False, []
-    for _ in range(count):
-        slow = not slow if rnd.random() < (rises if slow else falls) else slow
-        speeds.append(rnd.gauss(60, 4) if slow else rnd.gauss(220, 8))
-    return speeds
-
-
-def _walk(rnd: random.Random, count: int) -> list[float]:
-    speed, speeds = math.log(200), []
-    for _ in range(count):
-        speed += rnd.gauss(0, 0.15)
-        speeds.append(math.exp(speed))
-    return speeds
-
-
-NOISES: dict[str, Callable[[random.Random, int], list[float]]] = {
-    "steady": lambda rnd, count: [rnd.gauss(220, 15) for _ in range(count)],
-    "wild": lambda rnd, count: [200 * math.exp(rnd.gauss(0, 0.5)) for _ in range(count)],
-    "now and then slow": lambda rnd, count: [rnd.gauss(220 if rnd.random() > 0.1 else 60, 5) for _ in range(count)],
-    "slow by chance": lambda rnd, count: [rnd.gauss(220 if rnd.random() > 0.4 else 60, 5) for _ in range(count)],
-    "bursts": _bursts,
-    "drift": _walk,
-    "one fall": lambda rnd, count: [rnd.gauss(220 if place < count / 2 else 60, 5) for place in range(count)],
-}
-
-
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("count", [20, 40, 90])
-def test_a_thousand_noisy_traces_have_no_cycle(noise, count):
-    """At most one in a hundred is called a cycle, also of noise that stays fast or slow for a while."""
-    rnd = random.Random(f"{noise} {count}")
-    found = sum(find_slow_cycle(trace(NOISES[noise](rnd, count))) is not None for _ in range(1000))
-    assert found <= 10
-
-
 @pytest.mark.parametrize("speeds", [[], [5.0], [5.0] * 100, [1e-9, 1e9] * 3, [None] * 50])
 def test_little_or_odd_is_no_cycle(speeds):
     assert find_slow_cycle([FinishedRequest(float(at), "", speed) for at, speed in enumerate(speeds)]) is None
@@ -134,18 +98,11 @@ def test_a_cycle_is_named_in_time(row):
 
 @pytest.mark.parametrize("stream", request_streams.NULLS, ids=lambda stream: stream.name)
 def test_what_is_no_cycle_of_the_server_is_none(stream):
-    """A few streams of each row; a script beside that of the verdicts measures how many of a thousand are."""
-    assert request_streams.count_false_alarms(stream, 5) == 0
+    """Asked after each request; docs/numbers.md says how many of a thousand streams are called one."""
+    assert request_streams.count_false_alarms(stream, 40) <= 1
 
 
 def test_means_of_several_requests_are_no_cycle():
     """Four at once between two readings are one speed, not four that agree."""
     means = [request for request in trace([220, 61] * 20) for _ in range(4)]
     assert find_slow_cycle([request._replace(averaged_over=4) for request in means]) is None
-
-
-def test_where_a_stream_was_cut_does_not_matter():
-    """What came before is not looked at again and again from another place."""
-    found = find_slow_cycle(trace(PUBLISHED * 4), first=13)
-    assert found is not None
-    assert found.since == 12

@@ -16,7 +16,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patch_set, patcher, transaction
+from dflash_tui.engines.patching import patch_set, patcher, published_files, transaction
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.planner import plan_launch_here
@@ -157,13 +157,18 @@ def _why(patch: Patch, state: PatchStatus) -> str:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Print what the patches change, or have changed, as a unified diff."""
-    scope = _scope(args)
-    chosen = _chosen(scope, args)
-    if scope.plan:  # other patches that we applied are shown, too
-        applied = {state.name for state in scope.states if state.state is PatchState.APPLIED}
-        chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
-    diffs = patcher.preview_patches(chosen, scope.engine, scope.hardware)
+    """Print what the patches change, or have changed, as a unified diff; without the engine on its published wheel."""
+    planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
+    if planned and inventory.find_any_engine(Path(planned.plan.engine_folder)) is None:
+        chosen = [patch_file.load_patch(name) for name in args.only or planned.plan.patches]
+        diffs = published_files.preview_on_wheel(chosen, planned.resolved.engine)
+    else:
+        scope = _scope(args)
+        chosen = _chosen(scope, args)
+        if scope.plan:  # other patches that we applied are shown, too
+            applied = {state.name for state in scope.states if state.state is PatchState.APPLIED}
+            chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
+        diffs = patcher.preview_patches(chosen, scope.engine, scope.hardware)
     if args.json:
         print_data(json.dumps(diffs))
     else:

@@ -14,7 +14,7 @@ from dflash_tui.benchmark import client, latency, suites
 from dflash_tui.benchmark.latency import Goodput, Slo
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.sampling import Sampling, name_template
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.datasets import ensure_dataset
@@ -95,6 +95,7 @@ class Bench(NamedTuple):
         measured = replace(
             measured,
             fixed=self.sampling.fixed,
+            sampling=name_template(self.sampling.words, run.plan),
             sampler=sampler,
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
         )
@@ -112,11 +113,11 @@ def bench(args: argparse.Namespace) -> int:
     ensure_dataset(args.suite, run.plan.engine_folder, as_json=args.json)
     suite = suites.load_suite(args.suite)
     scale = run.plan.bench_scale if args.scale is None else args.scale
-    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p)
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)
     if args.rate and args.concurrency != (1,):
         raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
     benchmark = Bench(
-        run, suite, sampling, args.rounds, args.concurrency, args.json,
+        run, suite, sampling.as_published(run.plan.expected), args.rounds, args.concurrency, args.json,
         rate=args.rate, ramp=args.ramp, slo=latency.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
     )  # fmt: skip
     return asyncio.run(_bench(benchmark))

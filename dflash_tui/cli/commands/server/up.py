@@ -205,7 +205,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if state.health is Health.UNHEALTHY:
                 return _finish(run, state, until, as_json=args.json)
             if until is Until.MEASURED:
-                sampling = Sampling(run.plan.bench_scale, temperature=None, fixed=False)
+                sampling = Sampling.from_plan(run.plan)
                 benchmark = Bench(run, suites.load_suite("quick"), sampling, as_json=args.json, watched=True)
                 await run_bench(benchmark.suit_to(state.startup.samplers))
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
