@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from unittest import mock
 
+import msgspec
 import pytest
 
 from dflash_tui.benchmark import client, latency
