@@ -277,16 +277,6 @@ class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
     """What NCCL says there that it talks over, `IB` (RoCE, too) or `Socket`; empty before it says so."""
 
 
-class ClockSet(Event, frozen=True, tag="clock set"):
-    """Somebody set the clock of the machine, by so many seconds in all since the launch.
-
-    `starting` is whether the server had not answered yet: then nobody knows how long its start took.
-    """
-
-    by: Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
-    starting: bool
-
-
 class Activity(Event, frozen=True, tag="activity"):
     """What the server's processes have done until now, recorded while it starts; sums since the launch.
 
@@ -385,7 +375,7 @@ class Autopsy(Event, frozen=True, tag="autopsy"):
 
 Recorded = (
     Sampled | LatenciesSampled | MemorySampled | Activity | GpusSampled | ProcessorsSampled | Suspended | RankSampled
-    | ClockSet | HealthChanged | RequestDone | AnswerHeld | Stopping | Exited | Autopsy
+    | HealthChanged | RequestDone | AnswerHeld | Stopping | Exited | Autopsy
 )  # fmt: skip
 AnyEvent = (
     Preparing | Launched | LogLine | PhaseStarted | Progressed | Stated | EngineInitialized | SpeculationLogged

@@ -176,8 +176,7 @@ class EventLines:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
-            seconds = None if self._state.startup.clock_set else event.at - before.at
-            print_status(f"  {before.phase.value:<12} {format_duration(seconds):>8}")
+            print_status(f"  {before.phase.value:<12} {format_duration(event.at - before.at):>8}")
         if event.phase is Phase.UP and self._state.started_at is not None:
             print_status(
                 f"  up after {format_duration(self._state.time_to_up)}; it is ready when it has answered a request"

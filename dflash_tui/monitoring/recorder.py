@@ -13,8 +13,8 @@ import httpx
 from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import OBSERVER_SOURCE, ClockSet, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
-from dflash_tui.machine import clock, processes
+from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
@@ -68,21 +68,15 @@ async def read_counters(run: Run) -> Counters | None:
     return None
 
 
-def _read_earlier_recording(run: Run) -> tuple[list[HealthChanged], float]:
-    """Return how the health changed so far, and by how many seconds the clock was set when that was recorded last."""
-    changes, shift = list[HealthChanged](), 0.0
+def _read_earlier_recording(run: Run) -> list[HealthChanged]:
+    """Return how the health changed so far."""
+    changes = list[HealthChanged]()
     with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
-        # Weeks of samples are hundreds of megabytes, few of them about health or the clock.
+        # Weeks of samples are hundreds of megabytes, few of them about health.
         for line in iter(lambda: file.readline(_MAX_LINE), b""):
-            if b'"health"' in line or b'"clock set"' in line:
-                match decode_recorded(line):
-                    case HealthChanged() as change:
-                        changes.append(change)
-                    case ClockSet(by=by):
-                        shift = by
-                    case _:
-                        pass
-    return changes, shift
+            if b'"health"' in line and isinstance(change := decode_recorded(line), HealthChanged):
+                changes.append(change)
+    return changes
 
 
 class _Recorder:
@@ -90,7 +84,7 @@ class _Recorder:
 
     def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
-        changes, self._clock_shift = _read_earlier_recording(run)
+        changes = _read_earlier_recording(run)
         self._health, self._detail = (changes[-1].health, changes[-1].detail) if changes else (Health.STARTING, "")
         self._warm = any(change.health is Health.WARM for change in changes)
         self._owns_port = False
@@ -116,7 +110,6 @@ class _Recorder:
             request: asyncio.Task[None] | None = None
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
-                self._record_clock()
                 await self._sampler.sample(starting=not self._warm)
                 self._left_out += 1
                 healthy = False
@@ -132,13 +125,6 @@ class _Recorder:
                 await asyncio.sleep(max(0.05, due - time.monotonic()))
             if request:
                 request.cancel()
-
-    def _record_clock(self) -> None:
-        """Record that the clock was set, also before anybody recorded."""
-        shift = server_process.measure_clock_shift(self._run)
-        if abs(shift - self._clock_shift) >= clock.TOLERANCE:
-            self._clock_shift = shift
-            run_files.record_event(self._run, ClockSet(time.time(), shift, starting=not self._warm))
 
     async def _poll(self, client: httpx.AsyncClient) -> bool:
         """Record the counters and the health; return whether the server is healthy."""
@@ -235,7 +221,6 @@ class _Recorder:
                     run_files.record_event(self._run, verdict)
                 await self._send_long_warm_ups()
         result = await client.send_first_request(self._run.url, model, key=key)
-        self._record_clock()
         run_files.record_event(self._run, result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY

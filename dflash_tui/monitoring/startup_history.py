@@ -109,7 +109,7 @@ def _read_start(run: Run) -> RecordedStart | None:
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
     took = (state.up_at if ready_at is None else ready_at) - run.started_at
-    if startup.clock_set or took > _LONGEST_START:
+    if took > _LONGEST_START:
         return None
     return RecordedStart(
         run=run.id,

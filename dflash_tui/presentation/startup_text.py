@@ -102,7 +102,7 @@ def format_saved(saved: SavedSeconds) -> str:
 def find_saved(state: RunState, now: float, measures: Sequence[str], earlier: Sequence[RecordedStart]) -> Saved:
     """Return by phase what the measures of a start saved so far, where earlier starts show it."""
     startup = state.startup
-    if startup.clock_set or not measures:
+    if not measures:
         return {}
     spans = startup.spans(now, state.exit.at if state.exit else None)
     over = {span.phase: span.seconds for span in spans if span.finished and span.phase is not startup.phase}
@@ -157,8 +157,7 @@ def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None,
     elif running and quiet:
         mark = RowMark.STALLED if quiet.warning else mark
         note = f"no line for {format_duration(quiet.seconds)}"
-    seconds = None if state.startup.clock_set else span.seconds
-    return StartupRow(mark, span.phase.value, seconds, expected.phases.get(span.phase) if expected else None, note)
+    return StartupRow(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
 
 
 def format_silence(quiet: Silence) -> str:
@@ -324,9 +323,8 @@ def format_ready_in(
         return ""
     if state.started_at is None:
         return _format_ready_before_launch(state, now, expected, usual or {}) if state.preparing else ""
-    if expected is None or state.startup.clock_set:
-        why = "the clock was set meanwhile" if state.startup.clock_set else "no start like this was recorded here yet"
-        return f"{why}: no estimate"
+    if expected is None:
+        return "no start like this was recorded here yet: no estimate"
     estimate = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
     if estimate is None:
         return "no start like this was answered here yet: no estimate"

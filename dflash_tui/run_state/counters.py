@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.readings import Counters
-from dflash_tui.run_state.retention import CLOCK_STEP, ThinnedSeries, bucket_ends
+from dflash_tui.run_state.retention import ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
 # A recorder writes at least every 10 s; a longer silence is a gap, not a zero.
@@ -46,10 +46,6 @@ class CounterSeries(ThinnedSeries[CounterReading]):
     def add(self, at: float, counters: Counters) -> CounterReading:
         """Add a reading and return it."""
         previous = self[-1] if self else None
-        if previous is not None and at < previous.at - CLOCK_STEP:
-            self._starts = [start for start in self._starts if start <= at]
-            self._restarts = [start for start in self._restarts if start <= at]
-            previous = None
         is_same = (
             previous is not None
             and previous.counters.is_of_same_series(counters)

@@ -117,7 +117,7 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
         elapsed: the seconds since its launch.
         now: the time, in seconds since the epoch.
     """
-    if expected.ready is None or expected.longest is None or startup.ready_at is not None or startup.clock_set:
+    if expected.ready is None or expected.longest is None or startup.ready_at is not None:
         return None
     remaining = expected.first_request.seconds if expected.first_request else 0.0
     if startup.up_at is None:

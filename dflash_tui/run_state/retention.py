@@ -21,8 +21,6 @@ THINNING_PERIOD = 60
 MAX_LINES = 5000
 # Of text; lines of the usual 200 characters take half of it.
 MAX_BYTES = 2 << 20
-# A clock that is set back by more than this is trusted: it was wrong before.
-CLOCK_STEP = 60.0
 
 
 class Timestamped(Protocol):
@@ -46,13 +44,7 @@ class ThinnedSeries(Sequence[T]):
         self._added = 0
 
     def append(self, value: T) -> None:
-        """Add the newest value; one that is a little older than the last one gets the last one's time.
-
-        When the clock was set back, values of a later time are dropped: no value would be the newest otherwise.
-        """
-        if self._times and value.at < self._times[-1] - CLOCK_STEP:
-            count = self.count_until(value.at)
-            del self._values[count:], self._times[count:]
+        """Add the newest value; one that is older than the last one gets the last one's time."""
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1

@@ -11,7 +11,6 @@ from dflash_tui.events import (
     LONG_WARM_UP,
     WARM_UP,
     Activity,
-    ClockSet,
     Compiled,
     Health,
     HealthChanged,
@@ -24,7 +23,7 @@ from dflash_tui.events import (
 
 _MAX_ACTIVITIES = 30
 _MAX_FACTS_PER_NAME = 4
-StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity | ClockSet
+StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity
 
 
 class PhaseSpan(NamedTuple):
@@ -52,8 +51,6 @@ class Startup:
     """The latest samples of CPU time, disk bytes and log size."""
     healthy_at: float | None = None
     """When /health first answered 200."""
-    clock_set: bool = False
-    """Whether somebody set the clock while the server started, so that nobody knows how long that took."""
     first_request: RequestDone | None = None
     """The first request that succeeded, or until then the last one that failed."""
     greedy_request: RequestDone | None = None
@@ -85,8 +82,6 @@ class Startup:
                 self._take_request(event)
             case Activity():
                 self.activities.append(event)
-            case ClockSet(starting=starting):
-                self.clock_set = self.clock_set or starting
             case _:
                 pass
 

@@ -13,7 +13,6 @@ from dflash_tui.events import (
     AnswerHeld,
     AnyEvent,
     Autopsy,
-    ClockSet,
     Compiled,
     EngineInitialized,
     Exited,
@@ -174,7 +173,7 @@ class RunState:
     def _apply_recorded(self, event: Recorded) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
         """Update the state by one event that the log does not say."""
         match event:
-            case Activity() | ClockSet():
+            case Activity():
                 self.startup.apply(event)
             case HealthChanged():
                 self.startup.apply(event)
@@ -261,10 +260,8 @@ class RunState:
         return self._measure_since_launch(self.up_at)
 
     def _measure_since_launch(self, at: float | None) -> float | None:
-        """Return the seconds from the launch to a moment of the start; None when the clock was set meanwhile."""
-        if at is None or self.started_at is None or self.startup.clock_set:
-            return None
-        return at - self.started_at
+        """Return the seconds from the launch to a moment of the start; None where it has not come."""
+        return None if at is None or self.started_at is None else at - self.started_at
 
     @property
     def status(self) -> str:
@@ -287,11 +284,8 @@ class RunState:
         return self.health.value
 
     def spans(self, now: float) -> list[PhaseSpan]:
-        """Return the start-up phases in the order they first occurred, the last one still running unless over.
-
-        There is none when the clock was set during the start, since nobody knows how long each took.
-        """
-        return [] if self.startup.clock_set else self.startup.spans(now, self.exit.at if self.exit else None)
+        """Return the start-up phases in the order they first occurred, the last one still running unless over."""
+        return self.startup.spans(now, self.exit.at if self.exit else None)
 
     def window(self, seconds: float, now: float) -> Rates | None:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them."""

@@ -24,7 +24,7 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import clock, process_environment, process_identity, processes
+from dflash_tui.machine import process_environment, process_identity, processes
 from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
@@ -70,7 +70,7 @@ def launch_server(
         UsageError: it would be reachable from other machines without a key.
     """
     env = _server_environment(plan)
-    now, booted_at = time.time(), clock.read_boot_time()
+    now = time.time()
     name, folder = _create_run_folder(plan.recipe, now)
     _make_cache_folder(plan)
     try:
@@ -88,7 +88,6 @@ def launch_server(
         born=process_identity.read_process_identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
-        booted_at=booted_at,
         engine=engine,
         patches=tuple(patches),
         prepared=tuple(prepared),

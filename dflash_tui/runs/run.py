@@ -71,8 +71,6 @@ class Run(msgspec.Struct, frozen=True):
     """Why failed checks were overruled; empty when none was."""
     restarted_from: _Line = ""
     """The id of the failed run that this one replaced; empty for any other."""
-    booted_at: float | None = None
-    """When the machine was booted by its clock at the launch, which tells later that the clock was set; see `clock`."""
     far_ranks: tuple[FarRank, ...] = ()
     """The other ranks of a server over several hosts; none of one of those ranks itself."""
     models: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from dflash_tui.machine import clock, process_identity
+from dflash_tui.machine import process_identity
 from dflash_tui.runs.run import Run
 
 if TYPE_CHECKING:  # psutil takes 10 ms, which is spared where no server runs
@@ -35,17 +35,9 @@ def is_starting(run: Run) -> bool:
     return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
 
 
-def measure_clock_shift(run: Run) -> float:
-    """Return by how many seconds the clock was set since the launch; 0 where that is not known."""
-    if run.booted_at is None or process_identity.is_from_another_boot(run.born):
-        return 0.0
-    shift = clock.read_boot_time() - run.booted_at
-    return shift if abs(shift) >= clock.TOLERANCE else 0.0
-
-
 def measure_age(run: Run, now: float) -> float:
-    """Return the seconds from the launch until `now`, in seconds since the epoch, whatever the clock was set to."""
-    return max(0.0, now - run.started_at - measure_clock_shift(run))
+    """Return the seconds from the launch until `now`, in seconds since the epoch."""
+    return max(0.0, now - run.started_at)
 
 
 def read_exit_code(run: Run) -> int | None:

@@ -130,3 +130,14 @@ async def test_shared_memory_goes_with_a_server_that_is_killed(launch):
     await lifecycle.stop_server(run, grace=0.1)
     assert not memory.exists()
     assert server_process.list_processes(run) == []
+
+
+def test_runs_of_one_second_have_their_own_names(launch, monkeypatch):
+    """A clock that stands still, or shows an hour for the second time, names no two alike."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    runs = [launch("deaf") for _ in range(3)]
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    runs += [launch("deaf") for _ in range(2)]
+    assert len({run.id for run in runs}) == 5
+    assert all(server_process.is_alive(run) for run in runs)

@@ -43,7 +43,6 @@ COMMANDS = """\
 umask 000
 cd {folder}
 {python} -m dflash_tui recipes new mine --like demo-cpu &&
-{python} -m dflash_tui service mine --write &&
 {python} -m dflash_tui engine install --trust ./own.yaml
 """
 
@@ -74,7 +73,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def test_after_commands_nothing_in_a_fresh_home_is_for_others(wheels, tmp_path, monkeypatch):
-    """A recipe, a unit, an engine with uv's cache: written by none but the owner, and ours read by none, either."""
+    """A recipe, an engine with uv's cache: written by none but the owner, and ours read by none, either."""
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "UV_CACHE_DIR"):
@@ -89,7 +88,6 @@ def test_after_commands_nothing_in_a_fresh_home_is_for_others(wheels, tmp_path, 
         name: mode for name, mode in modes(home).items() if Path(name).name != ".lock" and not name.endswith("any.lock")
     }
     assert {Path(name).name for name in seen} >= {"mine.yaml", "recipe.schema.json", environments.MARKER, "locked"}
-    assert any(name.endswith(".service") for name in seen)
     assert {name: oct(mode) for name, mode in seen.items() if mode & 0o022} == {}
     # An engine's programs may be read where somebody lets others in.
     assert {name: oct(mode) for name, mode in seen.items() if mode & 0o077 and "/bin/" not in name} == {}

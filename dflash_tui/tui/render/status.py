@@ -65,8 +65,8 @@ def render_status(
         return join_fitting([idle, Content(", r an earlier run")], width)
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
-    since, has_clock = state.started_at, word == "starting" and not state.startup.clock_set
-    elapsed = f" {format_duration(max(0.0, now - since))}" if has_clock and since is not None else ""
+    since = state.started_at if word == "starting" else None
+    elapsed = "" if since is None else f" {format_duration(max(0.0, now - since))}"
     head = Content.assemble(
         (f"{mark} ", color),
         (f"{word.upper()}{elapsed}", "bold"),

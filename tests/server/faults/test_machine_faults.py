@@ -47,10 +47,7 @@ READING = (
     "recipes", "recipes check", "plan demo-cpu", "ps --all", "history", "engine list", "orphans", "gpus",
     "service demo-cpu", "ab list", "replay sample --plain", "report sample",
 )  # fmt: skip
-WRITING = (
-    "up demo-cpu --detach", "engine install demo-cpu", "recipes new mine", "ab demo-cpu --yes",
-    "service demo-cpu --write",
-)  # fmt: skip
+WRITING = ("up demo-cpu --detach", "engine install demo-cpu", "recipes new mine", "ab demo-cpu --yes")
 
 
 @AS_ROOT

@@ -4,6 +4,7 @@ import math
 import random
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -205,3 +206,13 @@ def test_a_bar_with_a_time_of_any_length_is_read():
         assert [*reader.feed_line(bar.format(elapsed), 1.0)]
     line = bar.replace("1/2", f"{'9' * 310}/2").format("0")
     assert not any(isinstance(event, Progressed) for event in reader.feed_line(line, 1.0))
+
+
+def test_stamps_without_a_year_stay_in_order():
+    """Stamps have no year; the one of the line before is the nearest."""
+    began = 1_795_000_000.0
+    reader = LogReader(began, 0.0)
+    for days, expected in ((0, 0), (-3, 0), (1, 1), (150, 150), (300, 300), (400, 400)):
+        stamp = time.strftime("%m-%d %H:%M:%S", time.gmtime(began + days * 86_400.0))
+        (line,) = [e for e in reader.feed(f"INFO {stamp} [x.py:1] words\n".encode()) if isinstance(e, LogLine)]
+        assert line.at == pytest.approx(began + expected * 86_400.0, abs=1)
