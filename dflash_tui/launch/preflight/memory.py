@@ -95,7 +95,7 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
 
 
 def _suggest_smaller_target(situation: Situation, budget: int) -> str:
-    """Return the largest target that fits: a variant, those for this class first, or another precision by the catalogue.
+    """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
     Where none is known to fit, the variants are named whose size nobody knows.
     """
