@@ -8,9 +8,9 @@ from pathlib import Path
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
-from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
 

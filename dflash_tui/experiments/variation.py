@@ -10,8 +10,8 @@ import yaml
 from dflash_tui.common import yaml_values
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
-from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 

@@ -17,7 +17,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import cuda_graphs, flag_files, memory, methods, patch_file
+from dflash_tui.planning import cuda_graphs, memory, methods, patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
@@ -26,7 +26,7 @@ from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, PlannedModel
 from dflash_tui.planning.plan_builder import build_plan, engine_folder_for, list_models
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import flag_files, recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Mode, Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe

@@ -22,6 +22,13 @@ def _normalize_name(name: str) -> str:
     return re.sub(r"^[^.]+", lambda match: match[0].replace("_", "-"), name)
 
 
+def is_text_only(flags: Mapping[str, Any]) -> bool:
+    """Whether a server with these flags takes neither images nor sound, so that vLLM loads no tower for them."""
+    limits = flags.get("limit-mm-per-prompt")
+    none = isinstance(limits, Mapping) and bool(limits) and not any(limits.values())
+    return none or bool(flags.get("language-model-only"))
+
+
 def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
     """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
     return parse_whole_number(str(flags.get(name)))

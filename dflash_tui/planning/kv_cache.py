@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.artifacts import ModelConfig, VisionConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
@@ -25,6 +25,8 @@ _UNKNOWN = "unknown"
 _OTHER_LAYERS = ("compress_ratios", "hybrid_layer_pattern", "linear_attn_config")
 # An index of 128 numbers has one byte for each, and a scale of four.
 _INDEXED, _SCALE = 128, 4
+# The encoder whose weights are counted.
+GEMMA_VISION = "gemma4_vision"
 # Where the language model stands in a config.json: beside a vision tower, or in a drafter of the speculators format.
 _INNER = ("text_config", "transformer_layer_config")
 
@@ -102,6 +104,9 @@ def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
     inner = [config.get(name) for name in _INNER]
     text = next((part for part in inner if isinstance(part, Mapping)), config)
     fields = {name: text.get(name) for name in ModelConfig.__struct_fields__}
+    vision = config.get("vision_config")
+    if isinstance(vision, Mapping) and vision.get("model_type") == GEMMA_VISION:
+        fields["vision_config"] = {name: vision.get(name) for name in VisionConfig.__struct_fields__}
     if not fields["layer_types"] and any(text.get(name) for name in _OTHER_LAYERS):
         fields["layer_types"] = [_UNKNOWN]
     try:

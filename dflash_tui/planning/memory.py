@@ -12,8 +12,8 @@ from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import cuda_graphs
-from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
-from dflash_tui.planning.kv_cache import STEP, KvCache
+from dflash_tui.planning.flag_values import is_text_only, normalize_flag_names, read_whole_number
+from dflash_tui.planning.kv_cache import GEMMA_VISION, STEP, KvCache
 from dflash_tui.planning.recipes.artifacts import ModelConfig
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -199,6 +199,12 @@ def estimate_memory(
     files = None if resolved.weights_gb else target_bytes
     weights = _share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)
     shares = [weights if weights.size else _guess_least_weights(resolved, split)]
+    encoder = None if is_text_only(flags) or shares[0].least else measure_vision_encoder(target)
+    if encoder:
+        # Each GPU has the whole of it. The files hold it; what was measured after quantizing was for text alone.
+        if shares[0].size and not resolved.weights_gb:
+            shares[0] = msgspec.structs.replace(shares[0], size=max(0, shares[0].size - encoder // split))
+        shares.append(MemoryShare("vision encoder", encoder, "config.json"))
     draft = resolved.drafter if tokens else None
     if draft:
         shares.append(_share("drafter", drafter_bytes, draft.size_gb, split))
@@ -253,6 +259,23 @@ def _compare_with_gpu(
         longest=longest,
         unknown=(*(share.name for share in shares if share.size is None or share.least), *missing),
     )
+
+
+def measure_vision_encoder(model: ModelConfig | None) -> int | None:
+    """Return the bytes of a Gemma 4 vision encoder's weights, which stay in 16 bits; None for another or none.
+
+    Its parts are those of transformers' Gemma4VisionModel, with the projection to the language model behind it: some
+    0.58B weights for 27 layers, where the cards say about 0.55B of the encoder alone.
+    """
+    vision = model.vision_config if model else None
+    if not (model and model.hidden_size and vision and vision.model_type == GEMMA_VISION):
+        return None
+    width, inner, layers = vision.hidden_size, vision.intermediate_size, vision.num_hidden_layers
+    patch, positions = vision.patch_size, vision.position_embedding_size
+    if not (width and inner and layers and patch and positions):
+        return None
+    before = 3 * patch**2 * width + 2 * positions * width
+    return 2 * (before + layers * (4 * width**2 + 3 * width * inner) + width * model.hidden_size)
 
 
 def read_batch_limits(resolved: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:

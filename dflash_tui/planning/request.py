@@ -11,8 +11,8 @@ from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets.redaction import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.planning import flag_files
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes.flag_files import takes_path
 from dflash_tui.planning.recipes.recipe import Mode
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
@@ -143,7 +143,7 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for name, text in settings.items():
-        is_text = not text or (text != "null" and (name.startswith(_TEXT_SETTINGS) or flag_files.takes_path(name)))
+        is_text = not text or (text != "null" and (name.startswith(_TEXT_SETTINGS) or takes_path(name)))
         try:
             values[name] = text if is_text else yaml_loader.parse_yaml_value(text)
         except YamlError as error:

@@ -19,7 +19,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.planning.field_types import FlagValue
-from dflash_tui.planning.flag_values import normalize_flag_names
+from dflash_tui.planning.flag_values import is_text_only, normalize_flag_names
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
@@ -251,7 +251,7 @@ def _explain_impossible(
     flags = normalize_flag_names(resolved.flags)
     if measure.name == FORK:
         return _explain_spawn(resolved, flags, conditions, patches)
-    if measure.name == TEXT_ONLY and not _is_text_only(flags):
+    if measure.name == TEXT_ONLY and not is_text_only(flags):
         return "the recipe does not say that it is for text only (limit-mm-per-prompt with zeros)"
     return _explain_loader(resolved, flags) if measure.name in _LOADERS else ""
 
@@ -297,11 +297,6 @@ def _suggest(measure: StartMeasure, resolved: ResolvedRecipe) -> str:
     if _is_too_old(measure, resolved):
         return f"vLLM {measure.since} has it: --vllm {measure.since}"
     return f"drop start.{measure.name}"
-
-
-def _is_text_only(flags: Mapping[str, FlagValue]) -> bool:
-    limits = flags.get("limit-mm-per-prompt")
-    return isinstance(limits, dict) and bool(limits) and not any(limits.values())
 
 
 def _name_engine(folder: Path) -> str:

@@ -95,15 +95,16 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
 
 
 def _suggest_smaller_target(situation: Situation, budget: int) -> str:
-    """Return the largest target that fits: a variant of the recipe, or another precision by the catalogue.
+    """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
     Where none is known to fit, the variants are named whose size nobody knows.
     """
     variants = list(_list_other_targets(situation, budget))
-    fitting_variants = {size: name for name, size, fits in variants if size and fits}
-    if fitting_variants:
-        size = max(fitting_variants)
-        return f"--variant {fitting_variants[size]} ({size:g} GB), or a GPU with more memory"
+    resolved = situation.resolved
+    if fitting := [(resolved.hardware in resolved.recipe.variants[name].reported_on, size, name)
+                   for name, size, fits in variants if size and fits]:  # fmt: skip
+        _, size, name = max(fitting)
+        return f"--variant {name} ({size:g} GB), or a GPU with more memory"
     catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
     pairs = catalogues.find_pairs(catalogue, target)
     fitting_models = [

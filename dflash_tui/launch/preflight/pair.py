@@ -55,7 +55,8 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
 
 def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
     """Return in brackets what a setting costs in KV cache; empty where it costs none, or nothing is known."""
-    flags = {name: made for name, made in (resolved.flags | parse_settings({name: value})).items() if made is not None}
+    settings = resolved.flags | parse_settings({name: value})
+    flags = {flag: setting for flag, setting in settings.items() if setting is not None}
     now, then = (
         planner.estimate_memory(changed, plan.mode, plan.num_speculative_tokens, cards)
         for changed in (resolved, replace(resolved, flags=flags))

@@ -8,8 +8,9 @@ from typing import Any
 
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check
-from dflash_tui.planning import flag_files, kv_cache, methods
+from dflash_tui.planning import kv_cache, methods
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
+from dflash_tui.planning.recipes import flag_files
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 # With it vLLM takes a context beyond the target's positions.

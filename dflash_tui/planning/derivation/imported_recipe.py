@@ -18,9 +18,9 @@ from dflash_tui.common.yaml_values import DEPTH_LIMIT
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
-from dflash_tui.planning.flag_files import make_absolute
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes import recipe_rules
+from dflash_tui.planning.recipes.flag_files import make_absolute
 
 _WHY = "Imported from a command; nobody ran it by this recipe."
 _SHORT = {

@@ -58,6 +58,17 @@ class EngineSpec(_Strict, frozen=True):
         return self.stands_in or "vllm"
 
 
+class VisionConfig(_Strict, frozen=True):
+    """The fields of a config.json's `vision_config` that the memory arithmetic reads."""
+
+    model_type: Text | None = None
+    hidden_size: Size | None = None
+    intermediate_size: Size | None = None
+    num_hidden_layers: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    patch_size: Size | None = None
+    position_embedding_size: Size | None = None
+
+
 class ModelConfig(_Strict, frozen=True):
     """The fields of a model's config.json that the memory arithmetic reads; the names are those of Hugging Face."""
 
@@ -90,6 +101,7 @@ class ModelConfig(_Strict, frozen=True):
     kv_lora_rank: Size | None = None
     qk_rope_head_dim: Size | None = None
     index_head_dim: Size | None = None
+    vision_config: VisionConfig | None = None
 
 
 class Target(_Strict, frozen=True):

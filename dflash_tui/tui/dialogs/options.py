@@ -18,7 +18,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.field_types import HIGHEST_PORT
-from dflash_tui.planning.flag_files import make_absolute
+from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.tui.composition import once_composed

@@ -5,14 +5,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory
-from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate
+from dflash_tui.planning.kv_cache import read_model_shape
+from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate, measure_vision_encoder
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec, ModelConfig
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from tests.support import recordings
+from tests.support import command_line, recordings
 
 H200 = GpuMemory(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
 SMALL = ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
@@ -253,3 +256,36 @@ def test_nonsense_is_for_vllm_to_refuse(name, value):
     assert memory.estimate_memory(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate_memory(
         found, H200, mode=Mode.EAGER, tokens=15
     )
+
+
+def test_the_vision_encoder_is_counted_where_images_are_served(monkeypatch):
+    """Apart from the files' weights, which hold it, and beside those that were measured for text alone."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+
+    def read_shares(*words: str) -> dict[str, int | None]:
+        estimate = command_line.planned(*words).memory
+        assert estimate
+        return {share.name: share.size for share in estimate.shares}
+
+    text = read_shares("gemma-4-31b", "--gpu", "gb10")
+    images = read_shares("gemma-4-31b", "--gpu", "gb10", "--variant", "vision")
+    assert "vision encoder" not in text
+    assert images["weights"] == text["weights"] == int(33e9)
+    encoder = images["vision encoder"]
+    assert encoder
+    # Google's card says about 550 million weights of 16 bits, without the table of positions and the projection.
+    assert 0.55e9 < encoder / 2 < 0.59e9
+    files = read_shares("gemma-4-31b", "--gpu", "h200", "--variant", "vision")
+    assert sum(files[name] or 0 for name in ("weights", "vision encoder")) == int(62e9)
+    alone = read_shares("gemma-4-31b", "--gpu", "gb10", "--variant", "vision", "--set", "language-model-only=true")
+    assert "vision encoder" not in alone
+
+
+def test_a_vision_encoder_is_read_from_the_config_of_the_hub():
+    vision = {"model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+              "patch_size": 16, "position_embedding_size": 10240, "standardize": True}  # fmt: skip
+    shape = read_model_shape({"text_config": {"hidden_size": 5376}, "vision_config": vision})
+    assert measure_vision_encoder(shape) == 1_151_225_856
+    other = read_model_shape({"text_config": {"hidden_size": 5376}, "vision_config": {"model_type": "qwen3_vl"}})
+    assert measure_vision_encoder(other) is None
+    assert measure_vision_encoder(SMALL) is None

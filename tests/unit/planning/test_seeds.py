@@ -79,6 +79,17 @@ def test_no_patch_is_explained_that_is_not_applied(more, monkeypatch):
     assert "dflash-lookahead-block" not in {*plan.patches, *plan.deviations}
 
 
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_whether_a_system_fits_is_known(row, monkeypatch):
+    """By sizes in its recipe; of the drafters RedHat's, and Google's of the smaller model, are not known."""
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
+    planned = command_line.planned(*read_words(row[1]))
+    assert planned.memory
+    assert planned.memory.knows_weights
+    if not planned.plan.drafter.startswith(("RedHatAI/", "google/gemma-4-26B")):
+        assert planned.memory.unknown == ()
+
+
 def test_every_published_speed_of_a_seed_is_on_the_page():
     """The larger end of each range that a plan of these systems shows of its own class."""
     page = " ".join(row[2] for row in ROWS)
