@@ -90,7 +90,7 @@ def _format_within(outputs: OutputComparison, a: str, b: str) -> str:
 
 
 def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the two answers that differ soonest, as lines to stand below each other; none where arms are alike."""
+    """Return the two answers that differ soonest, or that have the largest gap; none where arms are alike."""
     if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
         return []
     width = max(len("both"), *(min(_NAME, len(name)) for name in (a, b)))
@@ -106,8 +106,9 @@ def _in_one_line(text: str) -> str:
 
 
 def _name_place(outputs: OutputComparison, first: FirstDifference) -> str:
-    """Return where the two answers that differ soonest are: the prompt, the boots and the place."""
+    """Return where the two answers that are shown are: the prompt, the boots and the place."""
     streams = f" ×{first.streams}" if first.streams != 1 else ""
     boots = " and ".join(str(number + 1) for number in first.boots)
     where = f"{clean_line(first.kind)}{streams}, round {first.round + 1}, boots {boots}"
-    return clean_line(f"soonest: {where}, from {outputs.unit} {first.position} on")
+    which = "where it parts" if outputs.tokens else "soonest"
+    return clean_line(f"{which}: {where}, from {outputs.unit} {first.position} on")

@@ -131,7 +131,10 @@ def compare_outputs(
     )
     accepted_all = _accepted_all(design, boots, a, b)
     if checks := [check for boot in select_measured_boots(boots, a) for check in boot.checks]:
-        return judge_tokens(comparison, checks, untested=_UNTESTED if accepted_all else "")
+        comparison = judge_tokens(comparison, checks, untested=_UNTESTED if accepted_all else "")
+        worst = comparison.tokens.worst if comparison.tokens else None
+        keys = [key for key in shared if worst and key == (worst.kind, worst.streams, worst.round)]
+        return replace(comparison, first=_find_first_difference(keys, ours, theirs, in_tokens=in_tokens))
     comparison = _judge(
         comparison, [x - fmean(y) for x, *y in zip(between, *within, strict=True)] if len(within) == 2 else []
     )

@@ -180,7 +180,7 @@ class OutputComparison(msgspec.Struct, frozen=True):
     position_within: float | None = None
     """The same between boots of one arm."""
     first: FirstDifference | None = None
-    """The two answers that differ soonest; None where none do in what was kept."""
+    """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
     """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
     exact: ExactMatch | None = None
