@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client, latency, suites, vllm_bench
+from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.latency import Goodput, Slo
 from dflash_tui.benchmark.load import Load, LoadRecord
@@ -75,6 +76,7 @@ class Bench(NamedTuple):
     async def level(self, streams: int) -> LevelSummary:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
+        answers = dict[str, Answer]()
         before = await recorder.read_counters(run)
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
@@ -83,6 +85,7 @@ class Bench(NamedTuple):
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, self.sampling,
             rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
+            keep=lambda request, answer, _marks: answers.update({request.kind: answer}),
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
@@ -105,6 +108,9 @@ class Bench(NamedTuple):
         tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
         text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
         print_data(encode(measured).decode() if self.as_json else text)
+        first = self.suite.prompts[0]
+        if self.watched and not self.as_json and first.kind in answers:
+            print_data(benchmark_text.format_exchange(first, answers[first.kind]))
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
         return measured

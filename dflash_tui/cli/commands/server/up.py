@@ -211,6 +211,8 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
             if args.detach or args.wait:
+                if until is Until.MEASURED and run.plan.num_speculative_tokens:
+                    print_status(f"  with and without speculation: dflash-tui ab {run.plan.recipe} --vary spec=on,off")
                 print_status(describe_attach_and_stop(run.id))
                 return 0
             if not args.foreground:
