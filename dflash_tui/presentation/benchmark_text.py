@@ -10,7 +10,6 @@ from msgspec import structs
 
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.stats import LEVEL, Ratio
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
@@ -35,10 +34,10 @@ def format_request(request: RequestDone | None) -> str:
     )
 
 
-def format_exchange(prompt: Prompt, answer: Answer) -> str:
-    """Return a prompt and the beginning of its answer, in at most four lines."""
+def format_exchange(question: str, answer: Answer) -> str:
+    """Return a question and the beginning of its answer, in at most four lines."""
     lines = textwrap.wrap(join_clean_lines(answer.text), _WIDTH - 2, max_lines=3, placeholder=" …")
-    return "\n".join([f"> {truncate(prompt.text, _WIDTH - 2)}", *(f"  {line}" for line in lines)])
+    return "\n".join([f"> {truncate(question, _WIDTH - 2)}", *(f"  {line}" for line in lines)])
 
 
 def tabulate_kinds(measured: LevelSummary) -> str:

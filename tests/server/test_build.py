@@ -87,7 +87,7 @@ def packaged(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     wheel = tiny_wheels.write_wheel(tmp_path / "good", "x = 1")
-    script = tmp_path / "build.py"
+    script: Path = tmp_path / "build.py"
     script.write_text("import shutil, sys\nshutil.copy(sys.argv[2] + '/tiny_of_ours.py', sys.argv[1])\n")
     script.with_suffix(".txt").write_text(f"# read\n{tiny_wheels.NAME}==1.0 --hash={tiny_wheels.hash_of(wheel)}\n")
     return script

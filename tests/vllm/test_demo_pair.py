@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import uv
 
-from dflash_tui.benchmark.suites import load_suite
 from dflash_tui.common import paths
 from dflash_tui.engines import uv_process
 from dflash_tui.runs import registry
@@ -37,11 +35,12 @@ def read_header(file: Path) -> dict[str, dict[str, object]]:
 
 
 def test_readable_answers_with_real_acceptance(with_engine):
-    """Built where it is missing, the pair answers a question right and greedily, and drafts are accepted."""
+    """Built where it is missing, the pair answers a question right, and drafts are accepted."""
     up = dflash("up", "demo-cpu", "--port", PORT, "--bench", "--detach")
     try:
         assert up.returncode == 0, up.stderr
-        assert f"> {load_suite('quick').prompts[0].text[:40]}" in up.stdout
+        [_, answer] = up.stdout.split("> What is the capital of France")
+        assert "Paris" in answer
         assert "ab demo-cpu --vary spec=on,off" in up.stderr
         [run] = registry.list_runs()
         assert not run.plan.synthetic
@@ -49,10 +48,6 @@ def test_readable_answers_with_real_acceptance(with_engine):
         stored, built = (read_header(file) for file in (shipped, Path(run.plan.drafter, shipped.name)))
         assert {name for name in stored if not name.endswith(".scale")} == set(built)
         assert {tensor["dtype"] for name, tensor in built.items() if name != "__metadata__"} == {"BF16"}
-        question = [{"role": "user", "content": "What is the capital of France?"}]
-        body = {"model": "demo-cpu", "messages": question, "max_tokens": 32, "temperature": 0}
-        answer = httpx.post(f"{run.url}/v1/chat/completions", json=body, timeout=600).json()
-        assert "Paris" in answer["choices"][0]["message"]["content"]
         bench = dflash("bench", "--temperature", "0", "--scale", "0.2", "--json")
         measured = json.loads(bench.stdout.splitlines()[-1])
         assert measured["failed"] == 0

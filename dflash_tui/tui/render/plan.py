@@ -181,8 +181,8 @@ def _what(resolved: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
 def _models(resolved: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
     """Return a line for each place and its models: here, to fetch, or why it cannot be."""
     if build := resolved.recipe.build:
-        sizes = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
-        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {sizes}"]
+        built = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
+        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {built}"]
     if not models:
         sizes = [model.size_gb for model in plan.models]
         return [f"{' + '.join(UNKNOWN if size is None else f'{size:g} GB' for size in sizes)}, looking …"]

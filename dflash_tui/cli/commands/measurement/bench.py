@@ -11,12 +11,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client, latency, suites, vllm_bench
-from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.latency import Goodput, Slo
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.datasets import ensure_dataset
@@ -36,6 +36,7 @@ _LAST_READING = 30.0
 _WARM_UP = 600.0
 # Beyond those of all rounds of one bench.
 _WARM_UP_SEED = 1_000_003
+_QUESTION = "What is the capital of France, and what is it known for?"
 
 
 class Bench(NamedTuple):
@@ -76,7 +77,6 @@ class Bench(NamedTuple):
     async def level(self, streams: int) -> LevelSummary:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
-        answers = dict[str, Answer]()
         before = await recorder.read_counters(run)
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
@@ -85,7 +85,6 @@ class Bench(NamedTuple):
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, self.sampling,
             rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
-            keep=lambda request, answer, _marks: answers.update({request.kind: answer}),
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
@@ -108,9 +107,6 @@ class Bench(NamedTuple):
         tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
         text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
         print_data(encode(measured).decode() if self.as_json else text)
-        first = self.suite.prompts[0]
-        if self.watched and not self.as_json and first.kind in answers:
-            print_data(benchmark_text.format_exchange(first, answers[first.kind]))
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
         return measured
@@ -221,6 +217,15 @@ async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task
     await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     return answered.is_set()
+
+
+async def show_exchange(run: Run) -> None:
+    """Ask one question at temperature 0 and print it with its answer, which no figure counts."""
+    stream = CompletionStream("question")
+    messages = [{"role": "user", "content": _QUESTION}]
+    body = {"model": run.plan.served_name, "messages": messages, "max_tokens": 64, "temperature": 0.0}
+    if not (await client.send_conversation(run.url, body, stream, key=run.api_key)).error:
+        print_data(benchmark_text.format_exchange(_QUESTION, stream.build_answer()))
 
 
 async def run_bench(benchmark: Bench) -> None:
