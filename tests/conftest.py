@@ -27,7 +27,7 @@ from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
-from tests.support import fake_nvml, fake_runs
+from tests.support import fake_nvml, fake_runs, toy_pair
 from tests.support.engine_copy import copy_engine
 from tests.support.pty_terminal import Terminal
 
@@ -234,6 +234,8 @@ def _use_engine(data: Path, engine_data: Path, monkeypatch: pytest.MonkeyPatch) 
     variables = {"XDG_DATA_HOME": str(data), "XDG_CACHE_HOME": str(engine_data / "cache"), **ONE_THREAD}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    toy_pair.write_recipe()
+    toy_pair.build_models()
 
 
 @pytest.fixture

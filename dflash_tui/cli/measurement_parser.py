@@ -99,7 +99,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_option(
         run, "--scale", type=parse_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)"
     )
-    ends = "answers of full length, past the model's own end; or not (default: for toy and random weights alone)"
+    ends = "answers of full length, past the model's own end; or not (default: for random weights alone)"
     run.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
     add_option(run, "--seed", type=parse_seed, default=0, metavar="N", help="shuffles the order of the prompts")
     heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"

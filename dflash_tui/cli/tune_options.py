@@ -60,7 +60,7 @@ def _add_run(run: Any) -> None:
     add_suite_option(run, None, words="field, or quick where the server takes no long context")
     scale = "lengthen or shorten the answers (default: the recipe's)"
     add_option(run, "--scale", type=parse_scale, metavar="X", help=scale)
-    ends = "answers of full length, past the model's own end; or not (default: for toy and random weights alone)"
+    ends = "answers of full length, past the model's own end; or not (default: for random weights alone)"
     run.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
     add_option(run, "--seed", type=parse_seed, default=0, metavar="N", help="shuffles the order of the prompts")
     heat = "sampling temperature (default: 0); above 0 the methods of sampling are tried, too"

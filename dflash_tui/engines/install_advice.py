@@ -25,6 +25,11 @@ _ADVICE = (
         "the system, or SSL_CERT_FILE=/its.pem, and run the same command again",
     ),
     (
+        r"not found in the (?:package registry|provided package locations)|there is no version of",
+        "the package index or wheel folder in use lacks it: name one that has it (UV_DEFAULT_INDEX, UV_FIND_LINKS), "
+        "and run the same command again",
+    ),
+    (
         r"dns|connect|network|timed? ?out|offline|fetch|request",
         "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run the "
         "same command again",

@@ -84,7 +84,8 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     package_lock.require_trusted_lock(folder)
 
     async def run_uv(*argv: str) -> str:
-        return await uv_process.run_uv(list(argv), uv_process.InstallProgress(spec, report), lock, recorded)
+        progress = uv_process.InstallProgress(f"vLLM {spec.vllm}", spec.packages, spec.download_mb, report)
+        return await uv_process.run_uv(list(argv), progress, lock, recorded)
 
     folder.mkdir(mode=0o700)
     await run_uv("venv", "--python", sys.executable, str(folder))

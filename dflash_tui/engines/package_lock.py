@@ -94,7 +94,7 @@ def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
         what = f"{package} differs from the file that was installed the first time, so nothing was installed"
         hint = f"find out who changed it; if you did: rm {recorded}, and run the same command again"
     else:
-        what = f"{package} does not match the hash of the package index, so nothing was installed"
+        what = f"{package} does not have the hash that it must have, so nothing was installed"
         hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it persists, tell who runs the index"
     return EngineError(what, evidence=evidence, hint=hint)
 

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from dflash_tui.engines import package_lock
 from dflash_tui.engines.install_advice import advise_on_install_error
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
-from dflash_tui.planning.recipes.artifacts import EngineSpec
 
 _END_PATIENCE = 3.0  # seconds
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
@@ -28,8 +27,18 @@ _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
 class InstallProgress:
     """Reports the progress of uv by the lines that it prints for its larger downloads."""
 
-    def __init__(self, spec: EngineSpec, report: Callable[[Preparing], None]) -> None:
-        self.spec, self._report = spec, report
+    def __init__(
+        self,
+        what: str,
+        packages: Sequence[str],
+        download_mb: int,
+        report: Callable[[Preparing], None],
+        step: Step = Step.INSTALL,
+    ) -> None:
+        self.what, self.packages = what, packages
+        self.pid: int | None = None
+        """uv's process, once it runs."""
+        self._download_mb, self._report, self._step = download_mb, report, step
         self._sizes: dict[str, float] = {}
         self._mib = 0.0
 
@@ -40,16 +49,17 @@ class InstallProgress:
         elif match := _DOWNLOADED.match(text):
             self._mib += self._sizes.pop(match["name"], 0.0)
         elif text.startswith(("Resolved", "Prepared", "Installed", "Bytecode")):
-            note = ", now compiling them to byte code" if text.startswith("Installed") else ""
-            self._report(Preparing(time.time(), Step.INSTALL, f"{text}{note}"))
+            compiles = text.startswith("Installed") and self._step is Step.INSTALL
+            note = ", now compiling them to byte code" if compiles else ""
+            self._report(Preparing(time.time(), self._step, f"{text}{note}"))
             return
         else:
             return
         waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
         action = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
         # Packages under a megabyte and wheels from a local folder are not announced, so this is a lower bound.
-        fraction = min(0.99, self._mib * 1.048576 / self.spec.download_mb)
-        self._report(Preparing(time.time(), Step.INSTALL, f"{action} · {self._mib:.0f} MiB downloaded", fraction))
+        fraction = min(0.99, self._mib * 1.048576 / self._download_mb)
+        self._report(Preparing(time.time(), self._step, f"{action} · {self._mib:.0f} MiB downloaded", fraction))
 
 
 async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded: Path) -> str:
@@ -80,8 +90,10 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
     except OSError as error:
         if limit := explain_resource_limit(error):
             raise limit from None
-        hint = "reinstall dflash-tui, which brings uv; no incomplete engine was left"
-        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=hint) from None
+        what = f"uv, which installs {progress.what}, cannot be run"
+        hint = "reinstall dflash-tui, which brings uv; nothing incomplete was left"
+        raise EngineError(what, evidence=str(error), hint=hint) from None
+    progress.pid = process.pid
     assert process.stdout is not None  # noqa: S101 - both are PIPE
     assert process.stderr is not None  # noqa: S101
     lines: list[str] = []
@@ -92,7 +104,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
             progress.line(lines[-1])
         out = await output
         if await process.wait() != 0:
-            raise build_install_error(progress.spec, argv, lines, recorded)
+            raise build_install_error(progress, argv, lines, recorded)
         return out.decode(errors="replace")
     finally:
         output.cancel()
@@ -103,15 +115,16 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
             await process_group.end_group(process, _END_PATIENCE)
 
 
-def build_install_error(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
-    """Return what kept uv from installing vLLM, by the lines of its stderr, and what to do about it."""
+def build_install_error(progress: InstallProgress, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
+    """Return what kept uv from installing something, by the lines of its stderr, and what to do about it."""
     if mismatch := package_lock.explain_mismatch("\n".join(lines), recorded):
         return mismatch
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
     evidence = join_clean_lines("\n".join(lines[first : first + 8]))
-    what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
+    words = f"uv {' '.join(argv[:2])}: {', '.join(progress.packages)}"
+    what = f"{progress.what} could not be installed ({words})"
     advice = advise_on_install_error(evidence, recorded)
-    return EngineError(what, evidence=clean_text(evidence, 1500), hint=f"no incomplete engine was left; {advice}")
+    return EngineError(what, evidence=clean_text(evidence, 1500), hint=f"nothing incomplete was left; {advice}")
 
 
 def build_uv_environment() -> dict[str, str]:

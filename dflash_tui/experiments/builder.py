@@ -86,7 +86,7 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
     prompts: int | None = None
     """How many prompts each boot answers at least, in place of `rounds`."""
     fixed: bool | None = None
-    """Whether answers go on past the model's own end; without it those of toy and random weights alone do."""
+    """Whether answers go on past the model's own end; without it those of random weights alone do."""
 
 
 def build_experiment(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -12,10 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import cli_flags, engine_python, failed_measures, installation, inventory, model_inspection
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import download, model_identity, model_lookup
@@ -23,8 +20,7 @@ from dflash_tui.engines.installation import Report
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
-from dflash_tui.launch import recipe_trust
-from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.launch import model_build, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
@@ -36,7 +32,6 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 
 FarRanks = tuple[FarRank, ...]
-_LAST_LINES = 5
 _STATE_TEXT = {
     PatchState.APPLIED: "already applied",
     PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
@@ -124,7 +119,7 @@ async def prepare_engine_and_models(
     require_named(plan.cluster)
     engine = await _install_engine(resolved.engine, plan, report)
     await _check_flags(resolved, plan, engine, report, forced=forced)
-    await _build_models(plan, engine, report)
+    await model_build.build_models(plan, resolved.recipe.build, engine, report)
     await _download_models(plan, engine, report)
     return engine
 
@@ -161,58 +156,6 @@ async def _download_models(plan: Plan, engine: Engine, report: Report) -> None:
         availability = await model_lookup.look_up_model(model.name, model.revision)
         if not availability.complete:
             await download.download_model(availability, engine.python, report)
-
-
-async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
-    """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete.
-
-    A second caller waits for the first; what a killed one left is removed by the next.
-    """
-    if not plan.build_script:
-        return
-    folder = Path(plan.models_folder)
-    if folder.is_dir():
-        report(Preparing(time.time(), Step.MODELS, "target and drafter, already built", 1.0, done=True))
-        return
-    private_files.ensure_private_folder(folder.parent)
-    async with installation.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
-        for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        began = time.monotonic()
-        report(Preparing(time.time(), Step.MODELS, "building target and drafter"))
-        if not folder.is_dir():
-            await _run_builder(plan, engine, folder, lock)
-    seconds = time.monotonic() - began
-    report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
-
-
-async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
-    temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
-    temporary.mkdir(mode=0o700)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            engine.python,
-            plan.build_script,
-            temporary,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=build_helper_environment(),
-            cwd="/",
-            pass_fds=(lock,),
-        )
-        try:
-            output, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
-        if process.returncode != 0:
-            last = join_last_lines(output.decode(errors="replace"), _LAST_LINES)
-            raise DflashError(f"the models of {plan.recipe} could not be built", evidence=last)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:

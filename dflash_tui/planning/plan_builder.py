@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from dflash_tui.planning.powers import plan_powers
 from dflash_tui.planning.recipes import published_figures
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.planning.recipes.recipe import Mode, Status
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.server_command import (
@@ -174,6 +175,7 @@ def _choose_launch(
     """Return what is launched of a recipe with these patches, and how; the others are arguments of `build_plan`."""
     mode = mode or resolved.mode
     tokens = resolved.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+    tokens = 0 if _find_missing_drafter(resolved) else tokens
     method = resolved.method if tokens else Method.NONE
     methods.check_release(method, resolved.engine.vllm)
     in_mode = cuda_graphs.apply_mode(resolved, mode, tokens)
@@ -193,16 +195,37 @@ def _replace_models(resolved: ResolvedRecipe, folders: Mapping[str, str]) -> Res
 
 
 def _place_models(resolved: ResolvedRecipe) -> _Models:
-    """Return where the models are; those that a recipe builds are in another folder for another script."""
+    """Return where the models are; those that a recipe builds are in another folder for other sources."""
     recipe, script, folder = resolved.recipe, None, None
     if recipe.build:
         script = paths.bundled_folder("recipes") / recipe.build.script
-        folder = paths.models_folder() / f"{recipe.name}-{_digest(script.read_bytes())}"
+        folder = paths.models_folder() / f"{recipe.name}-{_digest_sources(script, _shipped_drafter(recipe))}"
     target, drafter = (
         (str(folder / model.model) if folder else model.model) if model else ""
         for model in (resolved.target, resolved.drafter)
     )
     return _Models(target, drafter, script, folder)
+
+
+def _shipped_drafter(recipe: Recipe) -> Path | None:
+    """Return the file of a shipped drafter's weights, whether it is there or not; None where none is shipped."""
+    folder = recipe.build.drafter if recipe.build else None
+    return paths.bundled_folder("recipes") / folder / "model.safetensors" if folder else None
+
+
+def _find_missing_drafter(resolved: ResolvedRecipe) -> Path | None:
+    """Return the weights that a build needs for the drafter and does not have; None where none are missing."""
+    recipe, weights = resolved.recipe, _shipped_drafter(resolved.recipe)
+    if weights is None or weights.is_file() or not (resolved.drafter and recipe.drafter):
+        return None
+    return weights if resolved.drafter.model == recipe.drafter.model else None
+
+
+@cache
+def _digest_sources(script: Path, drafter: Path | None) -> str:
+    """Return a digest of all that models are built from."""
+    sources = [script, script.with_suffix(".txt"), *([drafter.with_name("config.json"), drafter] if drafter else [])]
+    return _digest(b"".join(source.read_bytes() for source in sources if source.is_file()))
 
 
 def _build_command_parts(launch: _Launch, models: _Models, patches: PatchSelection, port: int) -> CommandParts:
@@ -279,6 +302,8 @@ def _list_warnings(
     """Return what somebody should know before the launch, the standing and the mode included."""
     drafter = resolved.drafter if speculative else None
     warnings = [*resolved.target.warnings, *(drafter.warnings if drafter else ()), *resolved.warnings]
+    missing = _find_missing_drafter(resolved)
+    warnings += [f"no speculation: the drafter's weights are missing: {missing}"] if missing else []
     if resolved.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
         warnings.insert(0, f"{resolved.standing.status.value}: {resolved.standing.why}")
     if mode is Mode.GRAPHS and not cuda_graphs.is_measured(resolved):

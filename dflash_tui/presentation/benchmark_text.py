@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from msgspec import structs
 
+from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
+from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.events import RequestDone
 
 KIND_WIDTH = 12
+_WIDTH = 80
 
 
 def format_request(request: RequestDone | None) -> str:
@@ -24,6 +28,12 @@ def format_request(request: RequestDone | None) -> str:
         f"{format_number(request.decode_tok_s):>7} {format_number(request.acceptance_length, 2):>5} "
         f"{format_number(request.steps_s):>7} {format_number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
     )
+
+
+def format_exchange(question: str, answer: Answer) -> str:
+    """Return a question and the beginning of its answer, in at most four lines."""
+    lines = textwrap.wrap(join_clean_lines(answer.text), _WIDTH - 2, max_lines=3, placeholder=" …")
+    return "\n".join([f"> {truncate(question, _WIDTH - 2)}", *(f"  {line}" for line in lines)])
 
 
 def tabulate_kinds(measured: LevelSummary) -> str:

@@ -93,7 +93,8 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     resolved, plan = planned.resolved, planned.plan
     if build := resolved.recipe.build:
         is_built = Path(plan.models_folder).is_dir()
-        yield "models", "built" if is_built else f"to build here: {build.size_mb} MB, a few seconds"
+        sizes = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
+        yield "models", "built" if is_built else f"to build here: {sizes}"
     far = [f"{rank.host}: {text}" for rank in plan.ranks for text in rank.models]
     yield from (("" if number or resolved.recipe.build else "models", line) for number, line in enumerate(far))
     if plan.cluster and not plan.on_cpu:

@@ -13,7 +13,10 @@ from dflash_tui.experiments import boot, boot_requests, store
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import experiment_text
+from tests.support import toy_pair
 from tests.support.command_line import experiment
+
+TOY = ("--set", f"synthetic={toy_pair.SYNTHETIC}")
 
 
 def parsed(*words: str):
@@ -41,13 +44,13 @@ def test_what_is_no_command_is_refused(words):
 
 def test_a_design_plans_each_arm_by_itself():
     """Arms differ in what is varied only; the options that lead to each are kept, the port among them."""
-    design, resolved_recipes = experiment("demo-cpu", "--honest", "--set", "max-model-len=2048")
+    design, resolved_recipes = experiment("demo-cpu", "--honest", "--set", "max-model-len=2048", *TOY)
     eager, compiled = design.arms
     assert (design.vary, design.order, design.honest, len(resolved_recipes)) == ("mode", (0, 1, 1, 0), True, 2)
     assert set(eager.plan.argv) ^ set(compiled.plan.argv) == {"--enforce-eager"}
     assert eager.request.settings["max-model-len"] == "2048"
     assert eager.request.port == eager.plan.port
-    assert design.synthetic == "hand-made toy weights"
+    assert design.synthetic == toy_pair.SYNTHETIC
     assert len(experiment("demo-cpu", "--vary", "n=0,4,7")[0].order) == 3
 
 
@@ -79,8 +82,9 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 @pytest.mark.parametrize(
     ("words", "fixed"),
     [
-        (("demo-cpu",), True),
-        (("demo-cpu", "--no-fixed"), False),
+        (("demo-cpu",), False),
+        (("demo-cpu", *TOY), True),
+        (("demo-cpu", *TOY, "--no-fixed"), False),
         (("qwen3.5-27b",), False),
         (("qwen3.5-27b", "--fixed"), True),
         (("qwen3.5-27b", "--set", "load-format=dummy"), True),
@@ -246,7 +250,7 @@ def test_a_patch_is_taken_out_in_one_arm():
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
     """Boots in their order, what is not known as such, and what will be stopped."""
-    design, _ = experiment("demo-cpu")
+    design, _ = experiment("demo-cpu", *TOY)
     words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])
     rows = dict(line.split(maxsplit=1) for line in words.splitlines())
     assert {name: rows[name] for name in ("boots", "takes", "stops", "note")} == snapshot

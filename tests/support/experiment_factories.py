@@ -12,8 +12,9 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, RequestMeasured
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode
+from tests.support import toy_pair
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
@@ -21,9 +22,7 @@ KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
 
 def a_plan(mode: str = "eager", tokens: int = 7, **changes) -> Plan:
     """Return the plan of the demo recipe in a mode."""
-    made = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens
-    )
+    made = build_plan(resolution.resolve_recipe(toy_pair.load_demo()), mode=Mode(mode), num_speculative_tokens=tokens)
     return replace(made, **changes)
 
 

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from dflash_tui.common import paths
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from tests import ROOT
-from tests.support import command_line
+from tests.support import command_line, toy_pair
 
 RECIPE = "fake"
 _SERVER = ROOT / "tests" / "support" / "fake_server.py"
@@ -68,11 +69,12 @@ def make(
     none. A further rank runs until there is a file `rank-dies` in that folder.
     The recipe is the demo's, without its patches, unless another is given.
     """
-    shipped = recipe or paths.bundled_folder("recipes") / "demo-cpu.yaml"
-    text = shipped.read_text().replace("port: 8000", f"port: {port}")
-    head, _, rest = text.partition("patches:\n  - cpu-expand-kernel\n  - cpu-fork\n")
+    told = yaml.safe_load(recipe.read_text()) if recipe else toy_pair.describe_recipe("demo-cpu")
+    told["port"] = port
+    if told.get("patches") == ["cpu-expand-kernel", "cpu-fork"]:
+        del told["patches"]
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
-    (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
+    (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
     plan = command_line.planned(RECIPE).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"

@@ -14,11 +14,12 @@ from dflash_tui.event_json import decode_recorded
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import resolution
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from tests import ROOT
+from tests.support import toy_pair
 from tests.support.waiting import wait_until
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
@@ -37,7 +38,7 @@ def free_port(wanted: int) -> int:
 def made(port: int, *words: str) -> Plan:
     """Return the plan of a stand-in, without measures for a shorter start: it is asked once before it is ready."""
     argv = (sys.executable, str(FAKE), str(port), *words)
-    demo = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
+    demo = build_plan(resolution.resolve_recipe(toy_pair.load_demo()))
     return replace(demo, argv=argv, port=port, start=())
 
 

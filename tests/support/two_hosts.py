@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests import ROOT
+from tests.support import toy_pair
 from tests.support.waiting import PATIENCE
 
 _SCRIPT = ROOT / "tests" / "support" / "two_hosts.sh"
@@ -122,6 +123,8 @@ def make_fresh_hosts(folder: Path, packages: Mapping[str, str]) -> Iterator[TwoH
 def _make_hosts(hosts: TwoHosts, models: Path | None = None) -> Iterator[TwoHosts]:
     variables = [f"{name}={value}" for name, value in hosts.shared.items()]
     made = hosts.change("up", str(models or ""), *variables)
+    for host in ("a", "b"):
+        toy_pair.write_recipe(hosts.folder / host / "home" / ".config" / "dflash-tui" / "recipes")
     try:
         if made.returncode == _NOT_PERMITTED:
             pytest.skip(f"no two hosts here: {made.stderr.strip()}")

@@ -16,7 +16,7 @@ PORT = "8751"
 def test_clients_chat_and_verify(with_engine):
     """One boot for all three: a real library streams, a second line knows the first, every check has its result."""
     words = ["--port", PORT, "--wait", "--set", "max-model-len=512"]  # toy weights answer up to its end
-    up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], capture_output=True, text=True, check=False, timeout=900)
+    up = subprocess.run([*COMMAND, "up", "toy", *words], capture_output=True, text=True, check=False, timeout=900)
     assert up.returncode == 0, up.stderr
     [run] = registry.list_runs()
     assert f"{run.url}/v1" in up.stderr
@@ -32,13 +32,13 @@ def test_clients_chat_and_verify(with_engine):
     assert first["request"]["steps"] > 0
     assert second["request"]["prompt_tokens"] > first["request"]["prompt_tokens"]
 
-    verify = told("verify", "demo-cpu", "--json")
+    verify = told("verify", "toy", "--json")
     checks = {check["name"]: check["result"] for check in json.loads(verify.stdout)["checks"]}
     assert checks == {
         "answers": "passed", "streams": "passed", "tool call": "skipped", "reasoning": "skipped",
         "long context": "passed", "acceptance": "passed", "output": "skipped",
     }  # fmt: skip
-    assert verification.list_verifications()["demo-cpu"].run == run.id
+    assert verification.list_verifications()["toy"].run == run.id
     told("stop")
 
 

@@ -45,7 +45,7 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 
 def test_launch_measure_attach_stop(with_engine):
     """One command launches and watches; a bench moves its figures; who attaches sees the same; stop leaves nothing."""
-    words = ["--recipe", "demo-cpu", "--port", PORT, "--json", "--every", "1"]
+    words = ["--recipe", "toy", "--port", PORT, "--json", "--every", "1"]
     # In a session of its own, as from a terminal or over SSH.
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, start_new_session=True) as up:
         lines = _until(up, lambda event: event.get("health") == "warm")
@@ -185,7 +185,7 @@ def _ctrl_c_leaves_the_server(run: Run) -> None:
 @pytest.mark.chain("installs")
 def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     """SIGKILL to the leader ends the watching with exit code 6; `stop` then ends what is left of its session."""
-    up = subprocess.Popen([*COMMAND, "up", "demo-cpu", "--port", PORT], stderr=subprocess.PIPE, text=True)
+    up = subprocess.Popen([*COMMAND, "up", "toy", "--port", PORT], stderr=subprocess.PIPE, text=True)
     assert up.stderr is not None
     while "launched" not in up.stderr.readline():
         assert up.poll() is None

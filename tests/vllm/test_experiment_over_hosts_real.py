@@ -18,9 +18,7 @@ def test_one_host_against_two(with_engine, capsys):
     """Both arms are measured, the first answer over two ranks is that of one, and nothing is left."""
     words = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     suite = ("--suite", str(DATA / "two-prompts.yaml"), "--yes", "--port", "8743")
-    assert main(["ab", "demo-cpu", "--peer", "local", "--vary", "hosts=1,2", *suite, *words]) == 0, (
-        capsys.readouterr().err
-    )
+    assert main(["ab", "toy", "--peer", "local", "--vary", "hosts=1,2", *suite, *words]) == 0, capsys.readouterr().err
     design = store.find_experiment()
     one, two = store.read_progress(store.experiment_folder(design.id)).boots
     assert [boot.error for boot in (one, two)] == ["", ""]

@@ -30,9 +30,9 @@ async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_
 
     Afterwards the engine has the patches that the recipe asks for.
     """
-    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"demo-cpu": recipe_loader.find_recipe("demo-cpu")})
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"toy": recipe_loader.find_recipe("toy")})
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "demo-cpu" in text(panel))
+        await wait_for(pilot, lambda: "toy" in text(panel))
         await pilot.press("a")
         await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
         await pilot.press("v", "ctrl+u", *VARY, "enter")

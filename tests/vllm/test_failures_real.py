@@ -13,14 +13,12 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dflash_tui.common import paths
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
 from dflash_tui.machine import processes
@@ -30,7 +28,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
-from tests.support import command_line
+from tests.support import command_line, toy_pair
 from tests.support.process_search import find_processes
 from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, shows, text, wait_for, words
@@ -75,7 +73,7 @@ PAST_IT = {
 
 
 def planned(port: int, *words: str) -> Plan:
-    return command_line.planned("demo-cpu", "--port", str(port), *words).plan
+    return command_line.planned("toy", "--port", str(port), *words).plan
 
 
 def launched(port: int, target: str = "", speculation: str = "") -> Run:
@@ -123,15 +121,17 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
     What nobody watched is told by `why`. The panel shows the same of each, and its key applies it.
     """
-    shipped, broken = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text(), tmp_path / "broken.yaml"
-    broken.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 400000"))
+    toy, broken = recipe_loader.recipe_path("toy").read_text(), tmp_path / "broken.yaml"
+    broken.write_text(toy.replace("max-model-len: 4096", "max-model-len: 400000"))
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 4096\n  no-such-flag: 1"))
+    wrong.write_text(toy.replace("max-model-len: 4096", "max-model-len: 4096\n  no-such-flag: 1"))
+    for recipe in (broken, wrong):
+        toy_pair.place_models(str(recipe))
     (empty := tmp_path / "empty").mkdir()
 
     def up(port: int, options: list[str]) -> subprocess.CompletedProcess[str]:
         words = [option.format(empty=empty, broken=broken, wrong=wrong) for option in options]
-        recipe = [] if words[0] in {str(broken), str(wrong)} else ["demo-cpu"]
+        recipe = [] if words[0] in {str(broken), str(wrong)} else ["toy"]
         return dflash("up", *recipe, *words, "--port", str(port))
 
     def run(port: int, words: dict[str, str]) -> Run:
@@ -177,23 +177,20 @@ def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> 
     assert (shown.kind, list(shown.evidence)) == (kind, found["evidence"])
 
 
-def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo_engine, tmp_path):
+def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, tmp_path):
     """The server gets ready, dies on its first request and exits with 0; that is a failure with its cause."""
     plan, built = planned(8811), tmp_path / "models"
-    if Path(plan.models_folder).is_dir():
-        shutil.copytree(plan.models_folder, built)
-    else:
-        subprocess.run([demo_engine.python, plan.build_script, built], check=True, capture_output=True)
+    shutil.copytree(plan.models_folder, built)
     config = json.loads((built / "drafter/config.json").read_text())
     config["dflash_config"]["target_layer_ids"] = [0, 77, 99]
     (built / "drafter/config.json").write_text(json.dumps(config))
-    done = dflash("up", "demo-cpu", "--port", "8811", "--set", f"drafter.model={built}/drafter", "--json")
+    done = dflash("up", "toy", "--port", "8811", "--set", f"drafter.model={built}/drafter", "--json")
     assert done.returncode == 6, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     [failed] = [event["why"] for event in events if event["event"] == "failed"]
     assert failed["diagnosis"]["kind"] == "spec_width"
     assert "(exit code 0)" in failed["diagnosis"]["what"]
-    assert failed["commands"][0] == "dflash-tui up demo-cpu --port 8811"
+    assert failed["commands"][0] == "dflash-tui up toy --port 8811"
     assert [event["code"] for event in events if event["event"] == "exited"] == [0]
     [run] = registry.list_runs()
     # The panel quotes the beginning of it; `why` has it whole.
@@ -203,11 +200,11 @@ def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo
 
 def test_a_killed_engine_and_a_taken_port(with_engine):
     """On one server: a second one on its port is refused, or ends with a word; kill -9 of the engine is told."""
-    watcher = subprocess.Popen([*COMMAND, "up", "demo-cpu", "--port", "8821"], stderr=subprocess.PIPE, text=True)
+    watcher = subprocess.Popen([*COMMAND, "up", "toy", "--port", "8821"], stderr=subprocess.PIPE, text=True)
     said(watcher, "● warm")
     [first] = registry.list_runs()
 
-    refused = dflash("up", "demo-cpu", "--port", "8821", "--force", "a test")
+    refused = dflash("up", "toy", "--port", "8821", "--force", "a test")
     assert refused.returncode == 2
     assert "--port 8822" in refused.stderr
     second = launched(8821)
@@ -215,7 +212,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     found = why(second)
     assert found["diagnosis"]["kind"] == "port_in_use"
     assert "[Errno 98]" in found["diagnosis"]["evidence"][0]
-    assert found["commands"][0] == "dflash-tui up demo-cpu --port 8822"
+    assert found["commands"][0] == "dflash-tui up toy --port 8822"
 
     assert seen_in_panel(second, "[Errno 98]").commands[0] == found["commands"][0]
     asyncio.run(_launched_beside(8821))
@@ -227,17 +224,17 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert why(first)["diagnosis"]["kind"] == "engine_killed"
     assert "killed from outside" in told
     assert "(exit code 0)" in told
-    assert seen_in_panel(first, "(exit code 0)").commands[0] == "dflash-tui up demo-cpu --port 8821"
+    assert seen_in_panel(first, "(exit code 0)").commands[0] == "dflash-tui up toy --port 8821"
 
 
 async def _launched_beside(port: int) -> None:
     """Enter on a recipe whose port a server has asks first, and says which port the new one would get."""
-    recipe = replace(recipe_loader.find_recipe("demo-cpu"), port=port)
-    panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
+    recipe = replace(recipe_loader.find_recipe("toy"), port=port)
+    panel = DflashApp(load=lambda: {"toy": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))
+        await wait_for(pilot, lambda: "toy" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
-        await shows(pilot, "Launch beside a running", f"demo-cpu on :{port}", f"gets {port + 1}.")
+        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"gets {port + 1}.")
         assert re.search(rf"\b{port} is taken, .* {port + 1}\.", words(panel))
         await pilot.press("n")
 
@@ -246,7 +243,7 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
     """The leader is killed while it starts: the panel shows it and what is left; f ends that and launches anew."""
     panel = DflashApp()
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "demo-cpu" in text(panel))
+        await wait_for(pilot, lambda: "toy" in text(panel))
         await pilot.press("enter")
         screen = panel.run_screen
         while (

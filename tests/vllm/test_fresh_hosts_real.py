@@ -10,7 +10,7 @@ import pytest
 import uv
 
 from dflash_tui.engines import uv_process
-from tests.support import command_line
+from tests.support import command_line, toy_pair
 from tests.support.pty_terminal import ANY_PROGRAM, LEAVE
 from tests.support.two_hosts import TwoHosts, make_fresh_hosts
 from tests.support.waiting import wait_until
@@ -24,10 +24,10 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 LIMIT = 1200.0  # both engines are installed and compile for the first time
-OVER_BOTH = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8746")
+OVER_BOTH = ("toy", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8746")
 ASK = """
 import json, urllib.request
-body = json.dumps({"model": "demo-cpu", "prompt": "a b a b", "max_tokens": 8, "temperature": 0}).encode()
+body = json.dumps({"model": "toy", "prompt": "a b a b", "max_tokens": 8, "temperature": 0}).encode()
 request = urllib.request.Request("http://127.0.0.1:8746/v1/completions", body, {"content-type": "application/json"})
 print(json.load(urllib.request.urlopen(request, timeout=300))["usage"]["completion_tokens"])
 """
@@ -42,13 +42,14 @@ def hosts(tmp_path, demo_engine, engine_data) -> Iterator[TwoHosts]:
     spark-a has the two models, this program and no engine; spark-b has a Python.
     """
     fill_wheelhouse(tmp_path / "hosts" / "wheels")
-    fill_uv_cache(tmp_path / "engine", command_line.planned("demo-cpu").resolved.engine)
+    toy_pair.write_recipe()
+    fill_uv_cache(tmp_path / "engine", command_line.planned("toy").resolved.engine)
     cache = subprocess.run([uv.find_uv_bin(), "cache", "dir"], capture_output=True, text=True, check=True).stdout
     places = {name: value for name, value in uv_process.build_uv_environment().items() if name.startswith("UV_")}
     with make_fresh_hosts(tmp_path / "hosts", places | {"UV_CACHE_DIR": cache.strip(), "UV_OFFLINE": "1"}) as made:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("XDG_DATA_HOME", str(engine_data))
-            models = Path(command_line.planned("demo-cpu").plan.models_folder)
+            models = toy_pair.build_models()
         shutil.copytree(models, own_folder(made, "a") / "models" / models.name)
         yield made
 

@@ -12,7 +12,7 @@ import yaml
 from dflash_tui.common import paths
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
-from tests.support import hub_server
+from tests.support import hub_server, toy_pair
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -21,16 +21,14 @@ TOKEN = "hf_of_the_test"
 
 def built(folder: Path, python: Path) -> dict[str, dict[str, bytes]]:
     """Return the demo's target and drafter as two repositories."""
-    subprocess.run(
-        [python, paths.bundled_folder("recipes") / "build_demo_pair.py", folder], check=True, capture_output=True
-    )
+    subprocess.run([python, toy_pair.SCRIPT, folder], check=True, capture_output=True)
     repos = {"demo/target": folder / "target", "demo/drafter": folder / "drafter"}
     return {repo: {file.name: file.read_bytes() for file in at.iterdir()} for repo, at in repos.items()}
 
 
 def recipe() -> None:
     """Write a recipe of the user's: the demo, with its models on the hub."""
-    told = yaml.safe_load(recipe_loader.recipe_path("demo-cpu").read_text())
+    told = yaml.safe_load(recipe_loader.recipe_path("toy").read_text())
     del told["build"]
     told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"

@@ -83,7 +83,7 @@ async def test_the_live_figures_and_alarms(with_engine):
     Its worker is a process of its own, as with several GPUs, and the last that is seen of it is its death.
     """
     words = ("--port", PORT, "--set", "distributed-executor-backend=mp", "--detach")
-    up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
+    up = subprocess.run([*COMMAND, "up", "toy", *words], check=False, timeout=300)
     assert up.returncode == 0
     [run] = registry.list_runs()
     async with observer.fold_run(run) as (state, _):

@@ -38,10 +38,10 @@ def panel_of(pilot: Pilot[str]) -> DflashApp:
 
 async def test_launch_traffic_leave_attach_stop(with_engine):
     """Enter launches, `b` makes the figures move, `q` leaves the server, attaching shows the same, `S` ends it."""
-    recipe = replace(recipe_loader.find_recipe("demo-cpu"), port=8771, bench_scale=0.2)
-    panel = DflashApp(load=lambda: {"demo-cpu": recipe})
+    recipe = replace(recipe_loader.find_recipe("toy"), port=8771, bench_scale=0.2)
+    panel = DflashApp(load=lambda: {"toy": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: "demo-cpu" in text(panel))
+        await until(pilot, lambda: "toy" in text(panel))
         await pilot.press("enter")
         await until(pilot, lambda: panel.run_screen.state.health is Health.WARM)
         state = panel.run_screen.state

@@ -49,7 +49,7 @@ def measured(rounds: int, *words: str) -> tuple[float, list[float]]:
 
     The requests of one round share a seed, so that one is a small sample of what is sampled.
     """
-    dflash("up", "demo-cpu", "--port", PORT, "--detach", *words)
+    dflash("up", "toy", "--port", PORT, "--detach", *words)
     wait_until_warm()
     before, places = accepted()
     for seed in range(rounds):
@@ -61,25 +61,25 @@ def measured(rounds: int, *words: str) -> tuple[float, list[float]]:
 
 
 def state() -> str:
-    lines = dflash("patch", "status", "demo-cpu", "--json").stdout.splitlines()
+    lines = dflash("patch", "status", "toy", "--json").stdout.splitlines()
     states: dict[str, Any] = {patch["name"]: patch["state"] for patch in map(json.loads, lines)}
     return str(states[PATCH])
 
 
 def test_the_patch_is_what_makes_sampled_drafts_count(with_own_engine):
     """With it at least four tokens a step; without it nothing beyond the first; a running server is not changed."""
-    dflash("engine", "install", "demo-cpu")
+    dflash("engine", "install", "toy")
     assert state() == "applied-by-us"
     length, _ = measured(4)
     assert length >= 4
     [run] = registry.list_runs()
     assert run.patches == (PATCH, OTHER)
-    refused = dflash("patch", "revert", "demo-cpu", code=5)
+    refused = dflash("patch", "revert", "toy", code=5)
     assert run.id in refused.stderr
     dflash("stop")
-    assert dflash("patch", "revert", "demo-cpu").stdout == f"reverted: {PATCH}, {OTHER}\n"
+    assert dflash("patch", "revert", "toy").stdout == f"reverted: {PATCH}, {OTHER}\n"
     assert state() == "absent-needed"
-    assert "as published" in dflash("patch", "verify", "demo-cpu").stdout
+    assert "as published" in dflash("patch", "verify", "toy").stdout
     length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept
     # Drafts are sampled: one of 496 steps had a second token once. With the patch it is more than every second step.
     assert max(shares[1:]) < 0.01

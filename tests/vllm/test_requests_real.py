@@ -43,7 +43,7 @@ async def counted(http: httpx.AsyncClient) -> dict[str, float]:
 async def test_requests_are_measured_as_the_server_counts_them(with_engine):
     """Answers without a text have the server's own speed; of eight at a time, eight are under way by its own gauge."""
     words = ("--port", PORT, "--set", "max-num-seqs=8", "--detach")
-    command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", *words]
+    command = [sys.executable, "-m", "dflash_tui", "up", "toy", *words]
     assert subprocess.run(command, check=False, timeout=300).returncode == 0
     [run] = registry.list_runs()
     async with observer.fold_run(run) as (state, _):

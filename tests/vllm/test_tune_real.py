@@ -14,7 +14,7 @@ from dflash_tui.runs import registry, server_process
 from tests import DATA
 from tests.support.fake_runs import free_port
 
-TUNE = (sys.executable, "-m", "dflash_tui", "tune", "demo-cpu")
+TUNE = (sys.executable, "-m", "dflash_tui", "tune", "toy")
 # The toy drafter bets right at temperature 0, so a step of seven drafts yields eight tokens, and one of one draft two.
 # What vLLM logs changes nothing.
 PLANTED = ("--vary", "n=1,7", "--vary", "env.VLLM_LOGGING_LEVEL=WARNING", "--vary", "mode=graphs")
@@ -42,6 +42,6 @@ def test_a_planted_best_among_decoys_is_found_and_becomes_a_recipe():
     assert not any(server_process.list_processes(run) for run in registry.list_runs())
     # Others may keep the processors busy, which widens the interval: then nothing is claimed, and nothing kept.
     if tune["confirmed"] and tune["comparison"]["word"] == Verdict.FASTER and tune["answers"] != "no":
-        assert recipe_loader.find_recipe("demo-cpu-tuned").num_speculative_tokens == 7
+        assert recipe_loader.find_recipe("toy-tuned").num_speculative_tokens == 7
     else:
         assert any(each["what"].startswith("other processes ") for each in tune["comparison"]["confounds"])

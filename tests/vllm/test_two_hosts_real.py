@@ -1,6 +1,5 @@
 """Real vLLM over two hosts joined by a cable: each thing that may happen to one of them, and what is left then."""
 
-import asyncio
 import hashlib
 import json
 import signal
@@ -10,23 +9,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from dflash_tui.run_state.alarms import HANG_SECONDS
 from dflash_tui.run_state.rank_alarms import HALF_SECONDS
-from tests.support import command_line
+from tests.support import toy_pair
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import FarOutput, TwoHosts, make_two_hosts
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("hosts"), pytest.mark.timeout(1200)]
-OVER_BOTH = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8744")
+OVER_BOTH = ("toy", "--peer", "spark-b", "--set", "tensor-parallel-size=2", "--port", "8744")
 # Prints what comes as it comes.
 ASK = """
 import json, sys, urllib.request
 wanted = int(sys.argv[1])
 fields = {"max_tokens": wanted, "temperature": 0, "ignore_eos": True, "stream": True}
-body = json.dumps({"model": "demo-cpu", "prompt": "a b a b", **fields}).encode()
+body = json.dumps({"model": "toy", "prompt": "a b a b", **fields}).encode()
 request = urllib.request.Request("http://127.0.0.1:8744/v1/completions", body, {"content-type": "application/json"})
 for line in urllib.request.urlopen(request, timeout=300):
     print(line.decode().strip()[:200], flush=True)
@@ -39,8 +37,8 @@ def hosts(tmp_path, engine_turn, demo_engine, engine_data) -> Iterator[TwoHosts]
     """Two hosts with the kept engine; a has the models, b has none."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
-        planned = command_line.planned("demo-cpu")
-        asyncio.run(preparation.prepare_engine_and_models(planned.resolved, planned.plan, lambda _: None))
+        toy_pair.write_recipe()
+        toy_pair.build_models()
     with make_two_hosts(tmp_path / "hosts", engine_data) as made:
         yield made
 
@@ -79,7 +77,7 @@ def hash_models(hosts: TwoHosts, host: str, folder: str) -> dict[str, str]:
 
 def spoil_model(hosts: TwoHosts) -> Path:
     """Change a byte of the target's weights on b; return where what was there before is kept."""
-    [weights] = [*(hosts.folder / "b" / "models").glob("demo-cpu-*/target/*.safetensors")]
+    [weights] = [*(hosts.folder / "b" / "models").glob("toy-*/target/*.safetensors")]
     kept = weights.with_suffix(".kept")
     data = weights.read_bytes()
     kept.write_bytes(data)

@@ -15,7 +15,7 @@ SETTINGS = {"tensor-parallel-size": "2", "master-port": "29731"}
 def test_two_ranks_answer_and_a_killed_worker_ends_both(with_engine, capsys):
     """Rank 0 would say for ever that it is healthy; the cause is in the other log."""
     words = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-    assert main(["up", "demo-cpu", "--peer", "local", "--port", "8733", *words, "--wait"]) == 0, capsys.readouterr().err
+    assert main(["up", "toy", "--peer", "local", "--port", "8733", *words, "--wait"]) == 0, capsys.readouterr().err
     near, far = sorted(registry.list_runs(), key=lambda run: run.plan.rank)
     assert b"rank 1 in world size 2" in (near.folder / "rank1.log").read_bytes()
     [worker] = find_processes("VLLM::Worker", server_process.list_processes(far))

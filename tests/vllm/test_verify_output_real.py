@@ -46,11 +46,9 @@ files:
 
 
 @pytest.fixture
-def drafter(with_own_engine, demo_engine, tmp_path) -> Path:
-    """Return the demo's drafter without what its attention reads, so that most drafts are rejected."""
-    plan = command_line.planned("demo-cpu").plan
-    if not Path(plan.drafter).exists():
-        subprocess.run([demo_engine.python, plan.build_script, plan.models_folder], check=True, timeout=600)
+def drafter(with_own_engine, tmp_path) -> Path:
+    """Return the toy drafter without what its attention reads, so that most drafts are rejected."""
+    plan = command_line.planned("toy").plan
     folder: Path = shutil.copytree(plan.drafter, tmp_path / "drafter")
     file = folder / "model.safetensors"
     data = bytearray(file.read_bytes())
@@ -64,7 +62,7 @@ def drafter(with_own_engine, demo_engine, tmp_path) -> Path:
 
 
 def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, TokenComparison]:
-    command = [sys.executable, "-m", "dflash_tui", "verify-output", "demo-cpu", "--prompts", PROMPTS, "--port", PORT]
+    command = [sys.executable, "-m", "dflash_tui", "verify-output", "toy", "--prompts", PROMPTS, "--port", PORT]
     command += ["--scale", "0.1", "--set", f"drafter.model={drafter}"]
     done = subprocess.run([*command, "--yes", *words], capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == code, done.stdout + done.stderr

@@ -279,6 +279,8 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
     writes = [(cache.hub_cache_folder(), sum(amount or 0 for amount, _ in missing))]
     if situation.engine is None:
         writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
+    if (build := situation.resolved.recipe.build) and not Path(situation.plan.models_folder).is_dir():
+        writes.append((paths.models_folder(), (build.download_mb + build.size_mb) * 1_000_000))
     for folder, amount in writes:
         existing = paths.find_existing(folder)
         device = existing.stat().st_dev

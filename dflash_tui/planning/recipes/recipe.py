@@ -244,7 +244,13 @@ class ModelBuild(_Strict, frozen=True):
     """A shipped script that makes the models locally, run by the engine's own Python."""
 
     script: FileName
+    """Its file. What it reads of the package index stands in the same name with `.txt`, by version and hash."""
     size_mb: Annotated[int, Meta(gt=0)]
+    """What the models take on the disk, in 10⁶ bytes."""
+    download_mb: Annotated[int, Meta(ge=0)] = 0
+    """What is fetched from the package index, in 10⁶ bytes."""
+    drafter: FileName | None = None
+    """The shipped folder with the drafter's checkpoint; without it the target is served without speculation."""
 
 
 class Recipe(Layer, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int, row
         return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
         why = Content.assemble((probe.why_none, "bold"))
-        return Content("\n").join([why, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
+        return Content("\n").join([why, Content.assemble(("the CPU demo runs here: real vLLM, a small model", MUTED))])
     gpus, marks = list(probe.gpus), ("▸ ", "  ") if len(probe.gpus) > 1 else ("", "")
     if len(gpus) > rows:
         urgent = sorted(gpus, key=lambda gpu: not (gpu in taken or gpu.trouble))[: rows - 1]
@@ -181,7 +181,8 @@ def _what(resolved: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
 def _models(resolved: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
     """Return a line for each place and its models: here, to fetch, or why it cannot be."""
     if build := resolved.recipe.build:
-        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {build.size_mb} MB"]
+        built = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
+        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {built}"]
     if not models:
         sizes = [model.size_gb for model in plan.models]
         return [f"{' + '.join(UNKNOWN if size is None else f'{size:g} GB' for size in sizes)}, looking …"]

@@ -49,7 +49,7 @@ def render_side_title(design: Design, answer: PlayedAnswer, width: int) -> Conte
 
 
 def describe_blank(text: str) -> str:
-    """Return that an answer has nothing to be seen, as those of toy weights may; empty for any other."""
+    """Return that an answer has nothing to be seen, as those of random weights may; empty for any other."""
     return "" if text.strip() else f"[{pluralize(len(text), 'character')}, all white space]"
 
 

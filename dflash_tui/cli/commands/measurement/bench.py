@@ -15,6 +15,7 @@ from dflash_tui.benchmark.latency import Goodput, Slo
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.benchmark.sampling import Sampling, name_template
+from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.datasets import ensure_dataset
@@ -32,6 +33,7 @@ from dflash_tui.runs.run import Run
 _LAST_READING = 30.0
 # Beyond those of all rounds of one bench.
 _WARM_UP_SEED = 1_000_003
+_QUESTION = "What is the capital of France, and what is it known for?"
 
 
 class Bench(NamedTuple):
@@ -168,6 +170,15 @@ async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task
     await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     return answered.is_set()
+
+
+async def show_exchange(run: Run) -> None:
+    """Ask one question at temperature 0 and print it with its answer, which no figure counts."""
+    stream = CompletionStream("question")
+    messages = [{"role": "user", "content": _QUESTION}]
+    body = {"model": run.plan.served_name, "messages": messages, "max_tokens": 64, "temperature": 0.0}
+    if not (await client.send_conversation(run.url, body, stream, key=run.api_key)).error:
+        print_data(benchmark_text.format_exchange(_QUESTION, stream.build_answer()))
 
 
 async def run_bench(benchmark: Bench) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.cli.commands.measurement.bench import Bench, run_bench, wait_for_first_answer
+from dflash_tui.cli.commands.measurement.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.server import foreign, why
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
@@ -23,7 +23,7 @@ from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
-from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
@@ -205,9 +205,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if state.health is Health.UNHEALTHY:
                 return _finish(run, state, until, as_json=args.json)
             if until is Until.MEASURED:
-                sampling = Sampling.from_plan(run.plan)
-                benchmark = Bench(run, suites.load_suite("quick"), sampling, as_json=args.json, watched=True)
-                await run_bench(benchmark.suit_to(state.startup.samplers))
+                await _measure(run, state, as_json=args.json)
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
             if args.detach or args.wait:
@@ -224,6 +222,17 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
     finally:
         for task in (following, beat, alarm, telling):
             task.cancel()
+
+
+async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Send the five prompts; for a reader show an answer, and say how to compare with and without speculation."""
+    benchmark = Bench(run, suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True)
+    await run_bench(benchmark.suit_to(state.startup.samplers))
+    if as_json:
+        return
+    await show_exchange(run)
+    if run.plan.num_speculative_tokens:
+        print_status(f"  with and without speculation: {name_program()} ab {run.plan.recipe} --vary spec=on,off")
 
 
 async def _wait_for_first(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:

@@ -16,7 +16,6 @@ from dflash_tui.common.untrusted_json import decode_untrusted
 from dflash_tui.engines import uv_process
 from dflash_tui.engines.hub import download
 from dflash_tui.monitoring import run_reader
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import planted
 
@@ -246,9 +245,9 @@ async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
 
 def test_no_half_of_a_key_ends_what_is_quoted_of_an_install(key, tmp_path):
     """Of what uv says the beginning is shown."""
-    spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
+    progress = uv_process.InstallProgress("vLLM", (), 1, lambda _event: None)
     said = [f"error: {'x' * 1473}{KEY} and more"]
-    evidence = uv_process.build_install_error(spec, ["pip", "install"], said, tmp_path / "lock").evidence
+    evidence = uv_process.build_install_error(progress, ["pip", "install"], said, tmp_path / "lock").evidence
     assert evidence.startswith("error: xxx")
     assert KEY[:4] not in evidence
 

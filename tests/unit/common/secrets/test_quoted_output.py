@@ -13,16 +13,15 @@ from dflash_tui.engines import engine_python, uv_process
 from dflash_tui.engines.hub import client, dataset_download, download, model_lookup
 from dflash_tui.experiments import store
 from dflash_tui.launch.preflight import ray
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.presentation import markdown
 from dflash_tui.runs.detached_process import DetachedProcess
 from tests.support.planted import KEY
 
 
 def explain_install(output: Path) -> str:
-    spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
+    progress = uv_process.InstallProgress("vLLM", (), 1, lambda _event: None)
     lines = output.read_bytes().decode().split("\n")
-    return uv_process.build_install_error(spec, ["pip", "install"], lines, output / "lock").evidence
+    return uv_process.build_install_error(progress, ["pip", "install"], lines, output / "lock").evidence
 
 
 def write_program(output: Path) -> Path:
