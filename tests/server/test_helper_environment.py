@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
