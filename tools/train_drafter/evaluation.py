@@ -14,7 +14,7 @@ from speculators.models.dflash import DFlashDraftModel
 from speculators.models.dflash.utils import get_base_indices_for_anchored_blocks
 from target_states import TargetStates
 from torch.nn.attention.flex_attention import create_mask
-from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def walk(drafted: list[list[int]], answer: list[int]) -> list[int]:
 
 @torch.no_grad()
 def evaluate(
-    target: LlamaForCausalLM, drafter: DFlashDraftModel, states: TargetStates, tokenizer: PreTrainedTokenizerBase,
+    target: PreTrainedModel, drafter: DFlashDraftModel, states: TargetStates, tokenizer: PreTrainedTokenizerBase,
     options: argparse.Namespace,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the acceptance by kind and by position at temperature 0, of the weights as they are stored."""

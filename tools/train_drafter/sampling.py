@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import prompts
 import torch
 from torch.nn import functional
-from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ANSWER, USER_TURN = -1, -2  # in a script: "the target writes here until it ends its turn"
 LONGEST_ANSWER, LONGEST_USER_TURN = 400, 120  # in tokens; what is longer is ended
@@ -27,7 +27,7 @@ class Rows:
 class Decoder:
     """One token a step for all rows, which are as long as each other, so that no row needs a mask."""
 
-    def __init__(self, target: LlamaForCausalLM, rows: int, length: int) -> None:
+    def __init__(self, target: PreTrainedModel, rows: int, length: int) -> None:
         config = target.config
         self.model, self.eps = target.model, config.rms_norm_eps
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -51,8 +51,12 @@ class Decoder:
         for layer, (keys, values) in zip(self.model.layers, self.cache, strict=True):
             attention = layer.self_attn
             normed = layer.input_layernorm(hidden)
-            query = self.rotate(attention.q_proj(normed).view(rows, self.heads, self.head_size), step)
-            keys[:, :, step] = self.rotate(attention.k_proj(normed).view(rows, self.kv_heads, self.head_size), step)
+            query = attention.q_proj(normed).view(rows, self.heads, self.head_size)
+            key = attention.k_proj(normed).view(rows, self.kv_heads, self.head_size)
+            if hasattr(attention, "q_norm"):  # Qwen3
+                query, key = attention.q_norm(query), attention.k_norm(key)
+            query = self.rotate(query, step)
+            keys[:, :, step] = self.rotate(key, step)
             values[:, :, step] = attention.v_proj(normed).view(rows, self.kv_heads, self.head_size)
             # The query heads of one KV head take the place of query positions.
             grouped = query.view(rows, self.kv_heads, -1, self.head_size)
@@ -81,7 +85,7 @@ def write_script(rng: random.Random, tokenizer: PreTrainedTokenizerBase, length:
 
 @torch.no_grad()
 def follow_scripts(
-    target: LlamaForCausalLM,
+    target: PreTrainedModel,
     scripts: list[list[int]],
     temperatures: list[float],
     end: int,
@@ -112,9 +116,7 @@ def follow_scripts(
     return Rows(tokens, answered)
 
 
-def sample_rows(
-    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, rows: int, length: int, seed: int
-) -> Rows:
+def sample_rows(target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: int, length: int, seed: int) -> Rows:
     """Return `rows` conversations of `length` tokens with the target's own answers, at several temperatures."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -125,7 +127,9 @@ def sample_rows(
 
 def choose_tokens(logits: torch.Tensor, heat: torch.Tensor) -> torch.Tensor:
     """Return one token a row [rows]: the likeliest where its temperature is 0, else a draw from the top-p of 0.95."""
-    best, ids = logits.topk(256, dim=-1)  # of 49,152: what lies beyond has hardly ever any part in the top 0.95
+    best, ids = logits.topk(
+        min(256, logits.shape[-1]), dim=-1
+    )  # of 49,152: what lies beyond has hardly ever any part in the top 0.95
     chances = functional.softmax(best / heat.clamp(min=0.05)[:, None], dim=-1)
     chances = chances.masked_fill(chances.cumsum(-1) - chances > TOP_P, 0.0)
     drawn = ids.gather(1, torch.multinomial(chances, 1))[:, 0]

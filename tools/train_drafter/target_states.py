@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 
 class TargetStates:
     """A target whose forward pass leaves the outputs of the tapped layers (counted from 0, as z-lab's config does)."""
 
-    def __init__(self, target: LlamaForCausalLM, taps: list[int]) -> None:
+    def __init__(self, target: PreTrainedModel, taps: list[int]) -> None:
         self.target, self.taps = target, taps
         self.outputs: dict[int, torch.Tensor] = {}
         last = len(target.model.layers) - 1

@@ -1,4 +1,4 @@
-"""Train a DFlash drafter for a Llama-shaped target: `python train.py TARGET OUT`, see README.md beside it.
+"""Train a DFlash drafter for a Llama- or Qwen3-shaped target: `python train.py TARGET OUT`, see README.md beside it.
 
 The target writes the data; `speculators` has the drafter, its loss and its optimizer. The result is a checkpoint in
 z-lab's layout, which vLLM reads: weights of 8 bits with a scale a row, or of bf16 with `--bf16`.
@@ -23,10 +23,10 @@ from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
 from speculators.proposals.greedy import GreedyTokenProposalConfig
 from speculators.train.optimizers import build_optimizers
 from target_states import TargetStates
-from transformers import AutoTokenizer, LlamaForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config
 
 
-def build_drafter(target: LlamaForCausalLM, folder: Path, options: argparse.Namespace) -> DFlashDraftModel:
+def build_drafter(target: PreTrainedModel, folder: Path, options: argparse.Namespace) -> DFlashDraftModel:
     """Return a drafter of the target's width with random layers, the target's embedding and its head."""
     own = target.config
     layers = Qwen3Config(
@@ -57,7 +57,7 @@ def build_drafter(target: LlamaForCausalLM, folder: Path, options: argparse.Name
     return drafter
 
 
-def write_data(target: LlamaForCausalLM, folder: Path, options: argparse.Namespace) -> Rows:
+def write_data(target: PreTrainedModel, folder: Path, options: argparse.Namespace) -> Rows:
     """Return the conversations, which are kept in `OUT/data.pt`; a second call reads them there."""
     path = options.out / "data.pt"
     if path.exists():
@@ -182,7 +182,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
-    target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.bfloat16).to(device).eval()
+    target = AutoModelForCausalLM.from_pretrained(options.target, dtype=torch.bfloat16).to(device).eval()
     rows = write_data(target, options.target, options)
     drafter = build_drafter(target, options.target, options).to(device).float()
     if options.start:
