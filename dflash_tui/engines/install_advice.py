@@ -25,11 +25,6 @@ _ADVICE = (
         "the system, or SSL_CERT_FILE=/its.pem, and run the same command again",
     ),
     (
-        r"not found in the (?:package registry|provided package locations)|there is no version of",
-        "the package index or wheel folder in use lacks it: name one that has it (UV_DEFAULT_INDEX, UV_FIND_LINKS), "
-        "and run the same command again",
-    ),
-    (
         r"dns|connect|network|timed? ?out|offline|fetch|request",
         "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run the "
         "same command again",
@@ -43,4 +38,7 @@ def advise_on_install_error(evidence: str, recorded: Path) -> str:
         return advice
     if recorded.exists():
         return f"its packages are those of the first installation; to resolve them again: rm {recorded}"
-    return "correct the recipe's `engine` part or try again"
+    return (
+        "name a package index or wheel folder that has what is asked for (UV_DEFAULT_INDEX, UV_FIND_LINKS), or correct "
+        "the recipe's `engine` part"
+    )

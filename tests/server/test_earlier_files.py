@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.cli import experiment_lines
+from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import RULES
 from dflash_tui.monitoring import run_reader
+from dflash_tui.planning import plan_builder
 from dflash_tui.runs import registry
 from tests import DATA, ROOT
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 
 EARLIER = DATA / "earlier"
+SCRIPT = paths.bundled_folder("recipes") / "build_demo_pair.py"
 RUN, EXPERIMENT = "20261122-153814-demo-cpu", "20261122-154026-fake"
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -42,6 +45,8 @@ def earlier(folders) -> Callable[..., int]:
             "/home/someone/.local/share": f"{folders}/data", "/home/someone/.local/state": f"{folders}/state",
             "/home/someone/.cache": f"{folders}/cache", "/home/someone/dflash-tui": str(ROOT),
             "/home/someone/two-prompts.yaml": str(DATA / "two-prompts.yaml"), "18477": str(port),
+            # The script that made its models then is another one today.
+            "fake-354466a4": f"fake-{plan_builder._digest_sources(SCRIPT, None)}",
         }  # fmt: skip
         for kind, place in kinds.items():
             for path in (EARLIER / kind).glob("*/*"):

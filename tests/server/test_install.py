@@ -151,8 +151,8 @@ esac
 @pytest.mark.parametrize(
     ("end", "code", "words"),
     [
-        (None, 3, "uv, which installs vLLM, cannot be run"),
-        ("", 3, "uv, which installs vLLM, cannot be run"),
+        (None, 3, "uv, which installs vLLM 0.32.0, cannot be run"),
+        ("", 3, "uv, which installs vLLM 0.32.0, cannot be run"),
         ("exit 2", 3, "could not be installed"),
         ("kill -9 $$", 3, "could not be installed"),
     ],
