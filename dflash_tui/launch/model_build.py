@@ -40,7 +40,7 @@ async def build_models(plan: Plan, build: ModelBuild | None, engine: Engine, rep
         EngineError: a package cannot be had.
         DflashError: the script failed.
     """
-    if not build:
+    if not (build and plan.build_script):
         return
     folder = Path(plan.models_folder)
     if folder.is_dir():

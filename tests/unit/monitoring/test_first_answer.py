@@ -101,7 +101,7 @@ def test_which_launches_have_the_same_models(folders, plan, words, fields, is_he
 
 
 def test_toy_weights_may_repeat_a_token(folders):
-    toy = command_line.planned("demo-cpu").plan
+    toy = command_line.planned("demo-cpu", "--set", "synthetic=toy weights").plan
     held = first_answer.hold_answer(run_of(toy, far_ranks=FAR), Answer("aaaaaaaa", (5,) * 8))
     assert held
     assert not held.noise
