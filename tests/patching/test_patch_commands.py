@@ -195,8 +195,9 @@ def test_a_diff_needs_no_engine(folders):
     assert not paths.engines_folder().exists()
 
 
-def test_a_diff_without_a_network_says_what_to_do(folders, monkeypatch):
+def test_a_diff_without_a_network_says_what_to_do(folders, monkeypatch, tmp_path):
     monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
     told = dflash("patch", "diff", "qwen3-coder-next", "--gpu", "gb10", "--profile", "seed", code=3).stderr
     assert ("wheel of vllm 0.20.2" in told, "UV_DEFAULT_INDEX" in told) == (True, True)
 

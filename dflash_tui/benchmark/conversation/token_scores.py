@@ -11,6 +11,7 @@ import msgspec
 
 from dflash_tui.benchmark.sse import quote_server_text
 from dflash_tui.common import bounded_http
+from dflash_tui.common.untrusted_json import register_type
 
 # The likeliest tokens that are asked for at each position.
 _CANDIDATES = 5
@@ -38,6 +39,9 @@ class _Choice(msgspec.Struct):
 
 class _Completion(msgspec.Struct):
     choices: list[_Choice]
+
+
+register_type(_Completion)
 
 
 class TokenScorer:

@@ -47,6 +47,10 @@ class _Tokenizer(msgspec.Struct, frozen=True):
     model: _Vocabulary = _Vocabulary()
 
 
+untrusted_json.register_type(_TokenizerConfig)
+untrusted_json.register_type(_Tokenizer)
+
+
 async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
     """Return what a model's config.json says, whether it is gated and how large, and if it is served what it may say.
 
