@@ -33,7 +33,7 @@ def recipe() -> None:
     told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"
     path = paths.user_recipes_folder() / "from-hub.yaml"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(told))
 
 
