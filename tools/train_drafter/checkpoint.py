@@ -19,6 +19,22 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
 
+def select_trained(drafter: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the weights that training changes: all but the target's embedding, head and norm."""
+    return {name: weight.detach() for name, weight in drafter.named_parameters() if weight.requires_grad}
+
+
+def store_weights(body: dict[str, torch.Tensor], bf16: bool) -> dict[str, torch.Tensor]:
+    """Return the weights as a checkpoint has them: matrices of 8 bits beside their scales, or all of bf16."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, weight in body.items():
+        if weight.ndim == 2 and not bf16:
+            tensors[name], tensors[name + SCALE] = quantize(weight.float().cpu())
+        else:
+            tensors[name] = weight.to(torch.bfloat16).cpu().contiguous()
+    return tensors
+
+
 def widen(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the weights with int8 ones multiplied by their scales, as vLLM gets them: all bf16."""
     widened = {}
@@ -35,13 +51,7 @@ def write_checkpoint(
 ) -> None:
     """Write the drafter's own weights `body` and a config with z-lab's keys."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, weight in body.items():
-        if weight.ndim == 2 and not options.bf16:
-            tensors[name], tensors[name + SCALE] = quantize(weight.float().cpu())
-        else:
-            tensors[name] = weight.to(torch.bfloat16).cpu().contiguous()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(store_weights(body, options.bf16), folder / "model.safetensors", metadata={"format": "pt"})
     layers = config.transformer_layer_config
     keys = (
         "attention_bias", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "layer_types",

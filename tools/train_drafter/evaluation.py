@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from checkpoint import quantize, widen
+from checkpoint import select_trained, store_weights, widen
 from prompts import held_out
 from sampling import ANSWER, follow_scripts
 from speculators.models.dflash import DFlashDraftModel
@@ -62,12 +62,8 @@ def evaluate(
     drafter.eval()
     drafter._create_mask_fn = create_mask  # noqa: SLF001
     drafter.config.transformer_layer_config._attn_implementation = "sdpa"  # noqa: SLF001
-    body = {name: weight for name, weight in drafter.state_dict().items() if name.startswith(("layers", "fc"))}
-    stored = dict(body)
-    for name, weight in body.items():
-        if weight.ndim == 2 and not options.bf16:
-            stored[name], stored[name + ".scale"] = quantize(weight.float().cpu())
-    drafter.load_state_dict({k: v.float() for k, v in widen(stored).items()}, strict=False)
+    stored = widen(store_weights(select_trained(drafter), options.bf16))
+    drafter.load_state_dict({name: weight.float() for name, weight in stored.items()}, strict=False)
     end = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
     prompts = held_out()
     chats = [[{"role": "user", "content": text}] for _, text in prompts]

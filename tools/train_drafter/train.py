@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from checkpoint import write_checkpoint
+from checkpoint import select_trained, write_checkpoint
 from evaluation import evaluate
 from sampling import Rows, sample_rows
 from speculators.config import SpeculatorsConfig, VerifierConfig
@@ -136,8 +136,7 @@ def train(drafter: DFlashDraftModel, states: TargetStates, rows: Rows, options: 
 
 def save(drafter: DFlashDraftModel, options: argparse.Namespace) -> None:
     """Write the weights that were trained: whole to `OUT/drafter.pt`, as a checkpoint to `OUT/drafter`."""
-    trained = {name for name, weight in drafter.named_parameters() if weight.requires_grad}
-    body = {name: weight for name, weight in drafter.state_dict().items() if name in trained}
+    body = select_trained(drafter)
     torch.save(body, options.out / "drafter.pt")
     write_checkpoint(options.out / "drafter", drafter.config, body, options)
 
@@ -163,7 +162,9 @@ def main() -> None:
     parser.add_argument("--pack", type=int, default=8, help="conversations of a training step")
     parser.add_argument("--anchors", type=int, default=1024, help="blocks of a training step")
     parser.add_argument("--minutes", type=float, default=8.0, help="of training, without the data")
-    parser.add_argument("--steps", type=int, default=-1, help="end after so many, at the latest")
+    parser.add_argument(
+        "--steps", type=int, default=-1, help="end after this number of steps at the latest; -1: by --minutes alone"
+    )
     parser.add_argument("--optimizer", choices=["adamw", "muon"], default="muon")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--muon-rate", type=float, default=2e-3)
@@ -187,7 +188,7 @@ def main() -> None:
     drafter = build_drafter(target, options.target, options).to(device).float()
     if options.start:
         drafter.load_state_dict(torch.load(options.start), strict=False)
-    trained = sum(weight.numel() for weight in drafter.parameters() if weight.requires_grad)
+    trained = sum(weight.numel() for weight in select_trained(drafter).values())
     say(f"drafter: {options.layers} layers, {trained / 1e6:.2f} M weights, block {options.block}")
     states = TargetStates(target, options.taps)
     train(drafter, states, rows, options)
