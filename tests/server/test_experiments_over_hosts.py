@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 AB = (sys.executable, "-m", "dflash_tui", "ab")
 QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--yes")
 BOTH = ("--peer", "local")
+MANY = ("--boots", "20")  # more than end before `ab stop` is heard on a busy machine
 
 
 @pytest.fixture
@@ -70,8 +71,8 @@ def test_each_boot_is_a_server_over_both_hosts(engine):
     assert design.own_cache
 
 
-def begin() -> Design:
-    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH, "--detach")
+def begin(*options: str) -> Design:
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH, "--detach", *options)
     return store.find_experiment(done.stdout.strip())
 
 
@@ -105,7 +106,7 @@ def test_a_driver_that_is_killed_is_resumed(engine, stage):
 @pytest.mark.long
 @pytest.mark.parametrize("stage", ["rank 1", "starting", "warm-up"])
 def test_stopping_leaves_nothing_on_either_host(engine, stage):
-    design = begin()
+    design = begin(*MANY)
     wait_until(lambda: has_reached(design, stage))
     run("stop", design.id)
     assert living() == []
@@ -155,7 +156,7 @@ def test_caches_are_shared_where_that_is_asked_for(engine):
 
 @pytest.mark.long
 def test_what_is_left_of_an_experiment_that_never_ended_goes_with_it(engine):
-    design = begin()
+    design = begin(*MANY)
     wait_until(lambda: has_reached(design, "warm-up"))
     run("stop", design.id)
     folder = paths.arm_caches_folder() / design.id
