@@ -323,6 +323,10 @@ sys.exit(main(["ab", *sys.argv[2:]]))
 """
 
 
+def is_over(design: Design) -> bool:
+    return progress(design).finished and not store.find_driver(store.experiment_folder(design.id))
+
+
 def test_of_two_that_extend_an_experiment_one_does_and_the_other_is_told_who(port, tmp_path):
     """Also one that would resume it: its events are there, and nobody drives it yet."""
     fake_engine.make(port)
