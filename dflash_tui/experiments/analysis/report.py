@@ -113,21 +113,6 @@ class FirstDifference(msgspec.Struct, frozen=True):
     """How arm `b` goes on."""
 
 
-class ExactMatch(msgspec.Struct, frozen=True):
-    """How many answers of two arms are right, where the prompts say what that is."""
-
-    prompts: int
-    """How many prompts with a known answer both arms answered."""
-    shares: tuple[float, float]
-    """The share of right answers of each arm, the mean over prompts."""
-    difference: float
-    """That of `b` less that of `a`."""
-    low: float
-    """The lower end of its 95 % interval, by a bootstrap over prompts."""
-    high: float
-    """The upper end."""
-
-
 class TokenComparison(msgspec.Struct, frozen=True):
     """The answers of a server with speculation, scored token by token by one without."""
 
@@ -180,8 +165,6 @@ class OutputComparison(msgspec.Struct, frozen=True):
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
     """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
-    exact: ExactMatch | None = None
-    """How many answers are right; None where that is not known of any prompt, or no answers were kept."""
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):
