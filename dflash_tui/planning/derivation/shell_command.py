@@ -49,9 +49,12 @@ def read_shell_command(words: Sequence[str]) -> ShellCommand:
             raise UsageError("the command's quotes do not match", evidence=str(error)) from None
     split = [word for word in split if word.strip() not in {"", "\\"}]
     env: dict[str, str] = {}
-    while split and (split[0] in {"env", "export"} or (assigned := _ASSIGNMENT.fullmatch(split[0]))):
-        if split.pop(0) not in {"env", "export"}:
+    for word in list(split):
+        if assigned := _ASSIGNMENT.fullmatch(word):
             env[assigned[1]] = assigned[2]
+        elif word not in {"env", "export"}:
+            break
+        split.pop(0)
     if len(split) < 2 or split[0].rpartition("/")[2] != "vllm" or split[1] != "serve":
         raise UsageError("the command does not start with vllm serve", hint=_HINT)
     served = split[2:]
