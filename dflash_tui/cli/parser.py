@@ -160,10 +160,6 @@ def _add_stop(stop: argparse.ArgumentParser) -> None:
     add_json_option(stop)
 
 
-def _add_agent(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--receive", action="store_true", help="take the files of a model from stdin")
-
-
 def _add_orphans(orphans: argparse.ArgumentParser) -> None:
     orphans.add_argument("pid", metavar="PID", nargs="?", type=int, help="end this one, after asking")
     orphans.add_argument("--yes", action="store_true", help="end it without asking")
@@ -337,7 +333,7 @@ COMMANDS: dict[str, tuple[str, Callable[[CommandParser], None]]] = {
     "stop": ("end a server and all its processes", _add_stop),
     "runs": ("list all runs, or remove old ones", _add_runs),
     "orphans": ("engine processes that outlived their server; end one of them", _add_orphans),
-    "agent": ("what another dflash-tui runs here over ssh, for a server over several hosts", _add_agent),
+    "agent": ("what another dflash-tui runs here over ssh, for a server over several hosts", lambda _: None),
     "history": ("how long starts took here: eager and compile, cold and cached", _add_history),
     "report": ("a run or an A/B as Markdown, JSON or a picture; two side by side", add_report),
     "service": ("print a unit of systemd --user that runs a recipe", _add_service),

@@ -34,8 +34,7 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
 from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.monitoring import gpu_load, sampler
-from dflash_tui.peers import host_parity, lease, messages
-from dflash_tui.peers.copies import receiver
+from dflash_tui.peers import copy_places, host_parity, lease, messages
 from dflash_tui.peers.far_installer import LINK
 from dflash_tui.peers.messages import (
     PROTOCOL,
@@ -46,6 +45,7 @@ from dflash_tui.peers.messages import (
     CheckRank,
     Done,
     Finding,
+    FinishCopy,
     Greeting,
     LaunchRank,
     ListOrphans,
@@ -139,6 +139,7 @@ class Agent:
             RemoveCaches: _remove_caches,
             ListOrphans: _list_orphans,
             AskRoom: _find_room,
+            FinishCopy: _finish_copy,
         }
         return await answers[type(command)](command)
 
@@ -275,7 +276,12 @@ async def _stop_rank(command: StopRank) -> Done:
 
 
 async def _find_room(command: AskRoom) -> RoomFound:
-    return await asyncio.to_thread(receiver.describe_room, command.id, command.manifest)
+    return await asyncio.to_thread(copy_places.describe_room, command.id, command.manifest, begins=command.begins)
+
+
+async def _finish_copy(command: FinishCopy) -> Done:
+    await asyncio.to_thread(copy_places.finish_copy, command.manifest)
+    return Done(command.id)
 
 
 async def _stop_marked(command: StopMarked) -> Done:

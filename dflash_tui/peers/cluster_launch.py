@@ -15,8 +15,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.peers import host_parity, keeper
 from dflash_tui.peers.connection import PeerConnection, open_connection
-from dflash_tui.peers.copies import missing_models
-from dflash_tui.peers.copies.sources import CopySource, find_sources
+from dflash_tui.peers.copies import CopySource, copy_missing, find_sources
 from dflash_tui.peers.messages import (
     AgentMessage,
     LaunchRank,
@@ -176,7 +175,7 @@ async def _prepare_all(
 
 async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> AgentMessage:
     """Copy the models that a peer lacks and this machine has, and let it prepare the rest."""
-    await missing_models.copy_missing(sources, peer, order.cluster, order.rank, peer.report)
+    await copy_missing(sources, peer, order.cluster, order.rank, peer.report)
     return await peer.ask(PrepareRank, _PREPARE_SECONDS, order=order)
 
 

@@ -15,7 +15,6 @@ from msgspec import Meta
 from dflash_tui.common import untrusted_json
 from dflash_tui.events import Preparing
 from dflash_tui.machine.network import Network
-from dflash_tui.peers.copies.manifest import MOST_FILES, FolderName, Manifest
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.field_types import HIGHEST_PORT
@@ -25,19 +24,45 @@ from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.readings import Amount, GpuLoad, Whole
 
 # Another number is another language: both sides have to be of a release that speaks it.
-PROTOCOL = 1
+PROTOCOL = 2
 LONGEST_LINE = 1 << 20
 LARGEST_CHUNK = 1 << 15
 # How long a rank lives on when nobody has renewed its lease; far longer than a lost connection takes to come back.
 LEASE_SECONDS = 120.0
 
 T = TypeVar("T")
+FolderName = Annotated[str, Meta(max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")]
 _Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Text = Annotated[str, Meta(max_length=4000)]
 _Path = Annotated[str, Meta(max_length=4000)]
 RunName = Annotated[str, Meta(max_length=200, pattern=r"^\w[\w.:-]*\Z")]
 Mark = Annotated[str, Meta(max_length=200, pattern=r"^(?:\w[\w.:-]*)?\Z")]
 _Seconds = Annotated[float, Meta(ge=1, le=86_400)]
+
+
+class CopyFile(msgspec.Struct, frozen=True):
+    """A file of a model."""
+
+    name: str
+    """Its path in the folder of the model."""
+    size: Whole
+    """Its bytes."""
+    data: str
+    """The path of its bytes there: in the hub's cache the name is a link to them."""
+
+
+class CopyManifest(msgspec.Struct, frozen=True):
+    """The files of one model, and their place on the other host."""
+
+    folder: str
+    """The name of the model's folder, in the hub's cache or among our own models."""
+    version: str
+    """The commit; of our own models a digest of names, sizes and times: a copy of another version is not resumed."""
+    files: tuple[CopyFile, ...]
+    revision: str | None = None
+    """The branch, tag or commit in the hub's cache; None for a folder among our own models."""
+    path: str = ""
+    """The path that the user named: where the other host has a folder there, that is used."""
 
 
 class RankOrder(msgspec.Struct, frozen=True):
@@ -116,9 +141,17 @@ class ListOrphans(AgentCommand, frozen=True, tag="orphans"):
 
 
 class AskRoom(AgentCommand, frozen=True, tag="room"):
-    """What of a model is there, and how much room is for the rest? Nothing is written."""
+    """What of a model is there, and how much room is for the rest?"""
 
-    manifest: Manifest
+    manifest: CopyManifest
+    begins: bool = False
+    """Whether its copy begins now, so that a folder for it is made."""
+
+
+class FinishCopy(AgentCommand, frozen=True, tag="finish copy"):
+    """All files of a model came: give them the places that a launch looks for them in."""
+
+    manifest: CopyManifest
 
 
 class Beat(AgentCommand, frozen=True, tag="beat"):
@@ -225,14 +258,17 @@ class OrphansListed(AgentMessage, frozen=True, tag="orphans"):
 
 
 class RoomFound(AgentMessage, frozen=True, tag="room"):
-    """What is there of a model; also the answer to what is to be copied, whose bytes may come then."""
+    """What is there of a model."""
 
-    offsets: Annotated[tuple[Whole | None, ...], Meta(max_length=MOST_FILES)]
+    offsets: tuple[Whole | None, ...]
     """The byte that each file goes on from; None for one that is not needed."""
     free: Whole
     """The free bytes of the disk."""
     is_done: bool
     """Whether nothing is left to do."""
+    folder: str
+    """Where the files are to be copied to."""
+    has_rsync: bool
 
 
 class RankProgress(AgentMessage, frozen=True, tag="preparing"):
@@ -276,6 +312,7 @@ AnyCommand = (
     | RemoveCaches
     | ListOrphans
     | AskRoom
+    | FinishCopy
     | Beat
 )
 AnyMessage = (
@@ -293,25 +330,19 @@ AnyMessage = (
 )
 
 _commands: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
-_manifests: msgspec.json.Decoder[Manifest] = msgspec.json.Decoder(Manifest)
 _messages: msgspec.json.Decoder[AnyMessage] = msgspec.json.Decoder(AnyMessage)
 _chunks: msgspec.json.Decoder[LogChunk] = msgspec.json.Decoder(LogChunk)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_line(message: AgentCommand | AgentMessage | Manifest) -> bytes:
-    """Return a command, message or manifest as one line, with its end."""
+def encode_line(message: AgentCommand | AgentMessage) -> bytes:
+    """Return a command or message as one line, with its end."""
     return _encoder.encode(message) + b"\n"
 
 
 def decode_command(line: bytes) -> AnyCommand | None:
     """Return the command of a line, without what acts on a terminal; None for what is none."""
     return _decode(line, _commands)
-
-
-def decode_manifest(line: bytes) -> Manifest | None:
-    """Return what a line says is to be copied, without what acts on a terminal; None for what says nothing of it."""
-    return _decode(line, _manifests)
 
 
 def decode_message(line: bytes) -> AnyMessage | None:

@@ -20,10 +20,9 @@ from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import network, process_identity
 from dflash_tui.machine.link import Link, LinkEnd, choose_link
 from dflash_tui.machine.network import Network
-from dflash_tui.peers import host_parity
+from dflash_tui.peers import copies, host_parity
 from dflash_tui.peers.connection import PeerConnection, open_connection, require_same_release
-from dflash_tui.peers.copies import missing_models
-from dflash_tui.peers.copies.sources import ROLES, CopySource, find_sources, name_folders
+from dflash_tui.peers.copies import ROLES, CopySource, find_sources, name_folders
 from dflash_tui.peers.messages import CheckRank, Greeting, RankChecked, RankOrder
 from dflash_tui.planning.cluster.hosts import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
@@ -193,9 +192,9 @@ async def _check_models(
     ]
     if planned.plan.cluster is None:
         return checks
-    missing = await missing_models.find_missing(sources, peer)
-    copies = missing_models.check_missing(missing, peer, planned.plan.cluster, rank)
-    return [*(check for check in checks if check.name not in {copy.name for copy in copies}), *copies]
+    missing = await copies.find_missing(sources, peer)
+    copied = copies.check_missing(missing, peer, planned.plan.cluster, rank)
+    return [*(check for check in checks if check.name not in {copy.name for copy in copied}), *copied]
 
 
 def choose_smallest_fit(

@@ -37,12 +37,12 @@ _AGENT = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; command -v dflash-tui >/dev/null || exec """
     f"""{_OWN} agent; exec dflash-tui agent'"""
 )
-_RECEIVE = _AGENT.replace(" agent", " agent --receive")
 # The words of a user come as one word of harmless characters: quotes and backslashes mean other things to csh and fish.
 _RUN = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
     f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
 )
+_UNPACK = """sh -c 'exec tar -xf - -C "$(printf %b "$1")"' sh"""
 _PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
 # A user looks at it: a network that is away for some seconds, as when a laptop roams, takes nobody's panel away.
 _PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
@@ -144,19 +144,33 @@ def build_install_command(host: str, *words: str) -> list[str]:
     return _build_ssh_command(host, " ".join([_INSTALL, *words]))
 
 
-def build_receive_command(host: str, link: LinkAddress | None = None) -> list[str]:
-    """Return the command that takes the files of a model on `host`, by the address of a link if one is named.
+def build_rsync_words(host: str, link: LinkAddress | None, source: str, folder: str) -> list[str]:
+    """Return the words by which rsync copies what is in `source` into a folder on `host`, by the address of a link.
 
     Raises:
         UsageError: it is not the name of a host.
     """
     check_hosts([host])
-    if host == LOCAL:
-        return [sys.executable, "-P", "-m", "dflash_tui", "agent", "--receive"]
+    user, at, name = host.rpartition("@")
+    name = f"[{name}]" if ":" in name else name
+    return ["-e", " ".join(_build_ssh_words(_choose_way(link))), "--", source, f"{user}{at}{name}:{folder}/"]
+
+
+def build_unpack_command(host: str, link: LinkAddress | None, folder: str) -> list[str]:
+    """Return the command that unpacks an archive that comes on stdin into a folder on `host`.
+
+    Raises:
+        UsageError: it is not the name of a host.
+    """
+    check_hosts([host])
+    return _build_ssh_command(host, f"{_UNPACK} {_encode_word(folder)}", _choose_way(link))
+
+
+def _choose_way(link: LinkAddress | None) -> Mapping[str, str]:
+    """Return the options of ssh for a copy, by the address of a link if one is named."""
     if link is None:
-        return _build_ssh_command(host, _RECEIVE, _FAST)
-    bound = {"HostName": link.far, "BindAddress": link.near, "HostKeyAlias": link.key_name}
-    return _build_ssh_command(host, _RECEIVE, _FAST | _ON_LINK | bound)
+        return _FAST
+    return _FAST | _ON_LINK | {"HostName": link.far, "BindAddress": link.near, "HostKeyAlias": link.key_name}
 
 
 def build_program_command(
@@ -203,9 +217,13 @@ def read_key_name(host: str, settings: str) -> str:
 def _build_ssh_command(
     host: str, command: str, more: Mapping[str, str] = _NOTHING, *, on_terminal: bool = False
 ) -> list[str]:
+    return [*_build_ssh_words(more, on_terminal=on_terminal), "--", host, command]
+
+
+def _build_ssh_words(more: Mapping[str, str], *, on_terminal: bool = False) -> list[str]:
     settings = {**_OPTIONS, **more, **({"RequestTTY": "yes"} if on_terminal else {})}
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    return ["ssh", "-t" if on_terminal else "-T", *options, "--", host, command]
+    return ["ssh", "-t" if on_terminal else "-T", *options]
 
 
 def explain_end(host: str, code: int | None, errors: str) -> DflashError:

@@ -28,7 +28,7 @@ from dflash_tui.planning.recipes.recipe import iterate_layers
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
-from tests.fuzz import answers, peers, records
+from tests.fuzz import answers, records
 from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
 from tests.support import expositions, recordings, scrapes
@@ -240,10 +240,10 @@ def seeds(target: str) -> Iterator[bytes]:
 
 _SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "recording": records.recording_seeds, "archive": records.archive_seeds, "run": records.run_seeds,
-    "sse": answers.stream_seeds, "hub": answers.hub_seeds, "peer": peers.peer_seeds,
+    "sse": answers.stream_seeds, "hub": answers.hub_seeds,
 }  # fmt: skip
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "log": log, "metrics": metrics, "recipe": recipe, "powers": powers, "patch": patch, "chart": chart,
     "recording": records.recorded_folder, "archive": records.archive, "run": records.run,
-    "sse": answers.stream, "hub": answers.hub, "peer": peers.peer,
+    "sse": answers.stream, "hub": answers.hub,
 }  # fmt: skip

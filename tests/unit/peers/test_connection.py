@@ -96,14 +96,14 @@ def test_a_host_named_twice(hosts, is_wrong):
 
 
 def test_another_protocol_is_refused(ssh):
-    ssh(f"""printf '%s' '{SAID.replace('"protocol":1', '"protocol":2')}'; cat >/dev/null""")
+    ssh(f"""printf '%s' '{SAID.replace(f'"protocol":{PROTOCOL}', '"protocol":99')}'; cat >/dev/null""")
     with pytest.raises(UsageError, match="another version"):
         asyncio.run(ask())
 
 
 @pytest.mark.parametrize(("is_own", "kind"), [("true", NeedsProgram), ("false", UsageError)])
 def test_another_protocol_of_a_program_in_our_own_folder_can_be_replaced(is_own, kind, ssh):
-    said = SAID.replace('"protocol":1', '"protocol":2').replace('"is_own":false', f'"is_own":{is_own}')
+    said = SAID.replace(f'"protocol":{PROTOCOL}', '"protocol":99').replace('"is_own":false', f'"is_own":{is_own}')
     ssh(f"printf '%s' '{said}'; cat >/dev/null")
     with pytest.raises(UsageError) as error:
         asyncio.run(ask())

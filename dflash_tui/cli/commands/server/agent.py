@@ -6,13 +6,10 @@ import argparse
 import asyncio
 
 from dflash_tui.peers import agent as agents
-from dflash_tui.peers.copies import receiver
 
 
-def agent(args: argparse.Namespace) -> int:
-    """`agent`: read commands from stdin, as JSON lines, and answer on stdout; with `--receive` the files of a model."""
+def agent(_args: argparse.Namespace) -> int:
+    """`agent`: read commands from stdin, as JSON lines, and answer on stdout."""
     agents.require_caller()
-    if args.receive:
-        return receiver.serve_stdin()
     asyncio.run(agents.serve_stdin())
     return 0

@@ -1,0 +1,317 @@
+"""Models that are whole here and not on another host, copied there by rsync over ssh, on the address of the link."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import format_gigabytes
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.engines.byte_progress import ByteProgress
+from dflash_tui.engines.hub import cache, model_lookup
+from dflash_tui.events import Preparing, Step
+from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
+from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
+from dflash_tui.peers import transport
+from dflash_tui.peers.connection import PeerConnection
+from dflash_tui.peers.messages import AskRoom, CopyFile, CopyManifest, FinishCopy, RoomFound
+from dflash_tui.peers.transport import LinkAddress
+from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
+from dflash_tui.planning.plan import Plan, PlannedModel
+
+ROLES = ("target", "drafter")
+RESERVE = 1_000_000_000
+"""Bytes that stay free on a disk."""
+_ROOM_SECONDS = 60.0
+_SETTINGS_SECONDS = 10.0
+_INTERVAL = 1.0
+_LONGEST_NAME = 80
+_SSH_FAILED = 255
+_AGAIN = "run the same command again: the copy resumes where it stopped"
+# The other side may read what it has before it takes more, which takes a minute for the largest files.
+_RSYNC = ("rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-")
+# Both are of one process group; what did not arrive is found by its size.
+_TAR = ("sh", "-c", 'mode=$1 folder=$2; shift 2; tar "$mode" - -C "$folder" --null -T - | "$@"', "sh")
+
+
+class CopySource(NamedTuple):
+    """A model that is whole on this host."""
+
+    title: str
+    """What it is called for users."""
+    roles: tuple[str, ...]
+    """What it is for the server: target, drafter or both."""
+    folder: Path
+    """Where its files are."""
+    manifest: CopyManifest
+    """What is said of it to the other host."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.manifest.files)
+
+
+class MissingModel(NamedTuple):
+    """A model that another host lacks, and how much room is there."""
+
+    source: CopySource
+    size: int
+    """The bytes that are still to be copied."""
+    free: int
+    """The free bytes of the disk there."""
+
+
+class _NotReached(DflashError):
+    """No ssh on this way."""
+
+
+async def find_sources(plan: Plan) -> list[CopySource]:
+    """Return the models of a plan that are whole here by what the hub says, or without it by their own index."""
+    if plan.build_script:
+        folder = Path(plan.models_folder)
+        files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        built = _describe_folder(f"the models of {plan.recipe}", ROLES, folder, folder.name, files)
+        return [built] if built else []
+    sources: list[CopySource] = []
+    for role, model in zip(ROLES, plan.models, strict=False):
+        source = _describe_local(role, model) or await _describe_cached(role, model)
+        if source and all(source.manifest != other.manifest for other in sources):
+            sources.append(source)
+    return sources
+
+
+def name_folders(plan: Plan) -> dict[str, str]:
+    """Return by the name of each local folder among the models of a plan what its copy on another host is called."""
+    sources = {model.name: _describe_local("", model) for model in plan.models}
+    return {name: source.manifest.folder for name, source in sources.items() if source}
+
+
+def _describe_local(role: str, model: PlannedModel) -> CopySource | None:
+    """Return the source for a model that is named by its folder; the copy of a changed one is another one."""
+    folder = cache.find_local_folder(model.name)
+    if folder is None:
+        return None
+    files = cache.list_loaded_files(folder)
+    word = re.sub(r"[^A-Za-z0-9_.+-]", "-", folder.name).lstrip(".+-")[:_LONGEST_NAME] or "model"
+    return _describe_folder(model.name, (role,), folder, f"{word}-{_digest_versions(files)}", files, path=model.name)
+
+
+def _describe_folder(
+    title: str, roles: tuple[str, ...], folder: Path, name: str, files: Mapping[str, Path], *, path: str = ""
+) -> CopySource | None:
+    entries = tuple(CopyFile(file, at.stat().st_size, file) for file, at in files.items())
+    manifest = CopyManifest(name, _digest_versions(files), entries, path=path)
+    return CopySource(title, roles, folder, manifest) if entries else None
+
+
+async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
+    """Return the source for a model in the hub's cache; None where it is not whole, or has files elsewhere."""
+    availability = await model_lookup.look_up_model(model.name, model.revision)
+    if not availability.complete or not availability.folder:
+        return None
+    snapshot = Path(availability.folder)
+    folder = paths.resolve_links(snapshot.parents[1])
+    entries = []
+    for path in cache.list_loaded_files(snapshot).values():
+        data = paths.resolve_links(path)
+        if not data.is_relative_to(folder):
+            return None
+        name = f"snapshots/{path.relative_to(snapshot.parent)}"
+        entries.append(CopyFile(name, data.stat().st_size, str(data.relative_to(folder))))
+    name = cache.repository_folder(model.name).name
+    manifest = CopyManifest(name, snapshot.name, tuple(entries), revision=model.revision)
+    return CopySource(model.name, (role,), folder, manifest)
+
+
+def _digest_versions(files: Mapping[str, Path]) -> str:
+    """Return a digest of names, sizes and times: it changes with what is in the files, without reading them."""
+    stats = {name: path.stat() for name, path in files.items()}
+    lines = [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats.items()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> list[MissingModel]:
+    """Return those of the models that another host lacks, in whole or in part.
+
+    Raises:
+        DflashError: it cannot say so, or does not answer.
+    """
+    missing = []
+    for source in sources if peer.host != LOCAL else ():
+        room = await _ask_room(peer, source)
+        if not room.is_done:
+            missing.append(MissingModel(source, _count_missing(source, room), room.free))
+    return missing
+
+
+def check_missing(missing: Iterable[MissingModel], peer: PeerConnection, cluster: Cluster, rank: int) -> list[Check]:
+    """Return a check for each role of each model that is to be copied, and whether it fits there."""
+    way, checks, needed = _describe_way(cluster, rank), [], 0
+    for model in missing:
+        needed += model.size
+        for number, role in enumerate(model.source.roles):
+            name, amount = f"{peer.host}: {role}", format_gigabytes(model.size)
+            if number:
+                checks.append(pass_check(name, f"{model.source.title}, copied with the {model.source.roles[0]}"))
+            elif model.free < needed + RESERVE:
+                finding = f"{model.source.title}, {amount} to copy, {format_gigabytes(model.free)} free there"
+                fix = f"on {peer.host}: free some space, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
+                checks.append(fail_check(name, finding, fix))
+            else:
+                checks.append(pass_check(name, f"{model.source.title}, {amount} to copy from this machine {way}"))
+    return checks
+
+
+async def copy_missing(
+    sources: Sequence[CopySource],
+    peer: PeerConnection,
+    cluster: Cluster,
+    rank: int,
+    report: Callable[[Preparing], None],
+) -> None:
+    """Copy what another host lacks over the link, or where that takes no ssh, as ssh reaches the host otherwise.
+
+    Raises:
+        DflashError: a copy failed; what came is kept there, and the next one goes on from it.
+    """
+    for model in await find_missing(sources, peer):
+        link = await asyncio.to_thread(_find_link, peer.host, cluster, rank)
+        try:
+            await send_copy(peer, link, model.source, report, _describe_way(cluster, rank))
+        except _NotReached as error:
+            text = f"no ssh {_describe_way(cluster, rank)}, so as {peer.host} is reached: {error.what}"
+            report(Preparing(time.time(), Step.MODELS, clean_line(f"{text}; {error.evidence}")))
+            await send_copy(peer, None, model.source, report)
+
+
+async def send_copy(
+    peer: PeerConnection,
+    link: LinkAddress | None,
+    source: CopySource,
+    report: Callable[[Preparing], None],
+    way: str = "by ssh",
+) -> None:
+    """Copy the files of a model that a host lacks; cancelling ends it on both sides, and it can be resumed.
+
+    Args:
+        peer: the host.
+        link: the addresses to use; None for those that ssh is configured for.
+        source: the model.
+        report: called with each event.
+        way: which way it goes, for the events.
+
+    Raises:
+        DflashError: no room, no connection, or a file changed meanwhile.
+    """
+    room = await _ask_room(peer, source, begins=True)
+    missing = _count_missing(source, room)
+    if room.free < missing + RESERVE:
+        what = f"not enough disk space: {format_gigabytes(missing)} to copy, {format_gigabytes(RESERVE)} to stay free"
+        hint = "free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
+        raise DflashError(f"{peer.host}: {what}", evidence=f"{format_gigabytes(room.free)} free there", hint=hint)
+    files = source.manifest.files
+    names = {file.data for file, offset in zip(files, room.offsets, strict=True) if offset is not None}
+    names |= {file.name for file in files if file.name != file.data}
+    follows_links = source.manifest.revision is None
+    if shutil.which("rsync") and room.has_rsync:
+        links = "--copy-links" if follows_links else "--links"
+        command = [*_RSYNC, links, *transport.build_rsync_words(peer.host, link, f"{source.folder}/", room.folder)]
+    else:
+        text = f"without rsync on both hosts a copy that is cut begins again: sudo apt install rsync; {source.title}"
+        report(Preparing(time.time(), Step.MODELS, text))
+        unpack = transport.build_unpack_command(peer.host, link, room.folder)
+        command = [*_TAR, "-chf" if follows_links else "-cf", str(source.folder), *unpack]
+    progress = ByteProgress(source.title, source.size, source.size - missing, report, way)
+    code, errors = await _run(command, "\0".join(sorted(names)), lambda: _report_progress(peer, source, progress))
+    if code:
+        raise await _explain_failure(peer, source, missing, code, errors)
+    if follows_links and source.manifest.version != _digest_versions(
+        {file.name: source.folder / file.name for file in files}
+    ):
+        raise DflashError(f"{source.title} changed while it was copied", hint="run the same command again")
+    await peer.ask(FinishCopy, _ROOM_SECONDS, manifest=source.manifest)
+    progress.finish("copied")
+
+
+async def _run(command: Sequence[str], names: str, look: Callable[[], Awaitable[None]]) -> tuple[int, str]:
+    """Return the exit code of a command, and what it wrote to stderr; `look` is called each second meanwhile."""
+    pipe, env = asyncio.subprocess.PIPE, build_helper_environment(OPENSSH)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=asyncio.subprocess.DEVNULL, stderr=pipe, env=env, cwd="/", start_new_session=True
+    )
+    ending = asyncio.create_task(process.communicate(names.encode()))
+    try:
+        while not (await asyncio.wait({ending}, timeout=_INTERVAL))[0]:
+            await look()
+        _, errors = ending.result()
+        return process.returncode or 0, errors.decode(errors="replace")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.gather(ending, return_exceptions=True)
+
+
+async def _report_progress(peer: PeerConnection, source: CopySource, progress: ByteProgress) -> None:
+    room = await _ask_room(peer, source)
+    progress.report(source.size - _count_missing(source, room))
+
+
+async def _explain_failure(
+    peer: PeerConnection, source: CopySource, missing: int, code: int, errors: str
+) -> DflashError:
+    """Return why a copy ended, by the exit code and the last lines of rsync or ssh."""
+    evidence = join_last_lines(errors, 3)
+    if os.strerror(errno.ENOSPC) in errors or os.strerror(errno.EDQUOT) in errors:
+        hint = f"free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME; {_AGAIN}"
+        return DflashError(f"the disk for the models of {peer.host} is full", evidence=evidence, hint=hint)
+    if code != _SSH_FAILED and "connection unexpectedly closed" not in errors:
+        return DflashError(f"{source.title} was not copied to {peer.host}", evidence=evidence, hint=_AGAIN)
+    error = transport.explain_end(peer.host, _SSH_FAILED, errors)
+    has_begun = _count_missing(source, await _ask_room(peer, source)) < missing
+    kind = DflashError if has_begun else _NotReached
+    return kind(error.what, evidence=error.evidence, hint=f"{_AGAIN}; {error.hint}")
+
+
+async def _ask_room(peer: PeerConnection, source: CopySource, *, begins: bool = False) -> RoomFound:
+    room = await peer.ask(AskRoom, _ROOM_SECONDS, manifest=source.manifest, begins=begins)
+    if not isinstance(room, RoomFound):
+        raise DflashError(f"{peer.host} sent an unexpected answer")
+    return room
+
+
+def _count_missing(source: CopySource, room: RoomFound) -> int:
+    """Return the bytes that are still to be sent."""
+    files = zip(source.manifest.files, room.offsets, strict=True)
+    return sum(file.size - offset for file, offset in files if offset is not None)
+
+
+def _describe_way(cluster: Cluster, rank: int) -> str:
+    end = cluster.hosts[rank]
+    return f"over {end.address} ({end.interface})" if end.interface else f"over {end.address}"
+
+
+def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
+    """Return how a host is reached on the link; its key is known by the name that ssh has for it."""
+    command, env = transport.build_settings_command(host), build_helper_environment(OPENSSH)
+    try:
+        settings = subprocess.run(
+            command, env=env, cwd="/", capture_output=True, text=True, timeout=_SETTINGS_SECONDS, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        settings = ""
+    return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
