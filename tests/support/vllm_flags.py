@@ -1,20 +1,15 @@
 """The flags of `vllm serve` of a published release, read from its sources without running them.
 
-`python -m tests.support.vllm_flags VERSION` prints those that nobody has judged: they count as powers.
-`python -m tests.support.vllm_flags write` writes the names of all releases of the table into `vllm_flags.yaml`.
+`python -m tests.support.vllm_flags` writes the names of all releases of the table into `vllm_flags.yaml`.
 """
 
 import ast
 import re
-import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.powers import harmless_options
-from dflash_tui.planning.powers.power_words import FLAG_WORDS
-from dflash_tui.planning.recipes import recipe_rules
 from tests.support import wheels
 from tests.support.source_trees import parse_source
 
@@ -63,7 +58,7 @@ def render_table(flags: dict[str, set[str]]) -> str:
     """Return the text of `vllm_flags.yaml`."""
     lines = [
         "# The flags of `vllm serve` by name: what each release adds to and removes from those of the one before it.",
-        "# Read from the sources in the published wheels by `python -m tests.support.vllm_flags write`.",
+        "# Read from the sources in the published wheels by `python -m tests.support.vllm_flags`.",
         "releases:",
     ]
     for version, changes in release_flags.list_changes(flags).items():
@@ -79,13 +74,5 @@ def render_table(flags: dict[str, set[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _list_unjudged(version: str) -> list[str]:
-    judged = harmless_options.list_harmless_flags(version) | FLAG_WORDS.keys() | recipe_rules.RESERVED_FLAGS
-    return sorted(read_flags(version) - judged)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "write":
-        release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")
-    else:
-        print(*_list_unjudged(sys.argv[1]), sep="\n")
+    release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")

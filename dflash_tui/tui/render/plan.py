@@ -24,7 +24,6 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch import recipe_trust
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
@@ -140,8 +139,6 @@ def render_plan(
     standing = f"{resolved.standing.status.value}: {resolved.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != standing or plan.on_cpu]
     rows += [render_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    powers = recipe_trust.list_recipe_lines(resolved.recipe, plan.powers)
-    rows += [render_fact("power", line, width) for line in powers]
     rows += [render_fact("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
     if resolved.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((resolved.recipe.why.strip(), MUTED))]

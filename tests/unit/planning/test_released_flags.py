@@ -9,10 +9,9 @@ import requests
 
 from dflash_tui.common import paths
 from dflash_tui.planning import releases
+from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.powers import harmless_options
-from dflash_tui.planning.powers.power_words import FLAG_WORDS
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import vllm_flags, wheels
 
@@ -48,10 +47,9 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_flag_is_one_that_the_release_was_read_to_have(name):
-    """By our own table of each release's flags; what is no harmless flag is a power that is known."""
+    """By our own table of each release's flags."""
     for version, flags in list_flags(name).items():
-        known = harmless_options.list_harmless_flags(version) | FLAG_WORDS.keys()
-        assert {flag.partition(".")[0] for flag in flags} - known == set()
+        assert {flag.partition(".")[0] for flag in flags} - release_flags.list_flags(version) == set()
 
 
 @pytest.mark.index

@@ -8,7 +8,6 @@ from dflash_tui.engines import cli_flags
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning import plan_builder, releases
 from dflash_tui.planning.advice import release_flags, release_values
-from dflash_tui.planning.powers import harmless_options
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.settings import list_flag_settings
 
@@ -17,7 +16,6 @@ def test_each_release_of_the_table_has_its_names():
     for version in releases.load_releases():
         flags = release_flags.list_flags(version)
         assert len(flags) > 200
-        assert harmless_options.list_harmless_flags(version) <= flags
     assert release_flags.list_flags("0.9.0") == frozenset()
 
 
