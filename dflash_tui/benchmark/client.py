@@ -25,7 +25,6 @@ from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, RequestDone
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import subtract
@@ -328,8 +327,6 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
             stream.status = response.status_code
             beginning = await _read_beginning(response)
             text = clean_lines(beginning.decode(errors="replace"))
-            if len(beginning) == _BEGINNING:
-                text = own_secrets().hide_cut(text, end=True)
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 

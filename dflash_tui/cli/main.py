@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.private_files import tighten_umask
-from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.common.terminal import has_terminal
 
@@ -61,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _make_streams_safe()
     tighten_umask()
-    read_own_secrets()
     words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:

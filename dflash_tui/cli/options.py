@@ -7,7 +7,7 @@ import math
 import os
 from typing import Any
 
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ON = {"1", "true", "yes", "on"}

@@ -19,23 +19,21 @@ import os
 from collections.abc import Sequence
 
 from dflash_tui.common.sanitizer import clean_line, clean_lines
-from dflash_tui.common.secrets.redaction import redact_secrets, redact_typed_secrets
 
 
 class DflashError(Exception):
     """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
 
-    All three may quote text from outside and are shown on terminals: control characters are stripped, passwords in
-    addresses left out, whichever command was given one, and secrets are redacted in the evidence.
+    All three may quote text from outside and are shown on terminals: control characters are stripped.
     """
 
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
         self.what, self.evidence, self.hint = (
-            redact_typed_secrets(clean_lines(what)),
-            redact_typed_secrets(redact_secrets(clean_lines(evidence))),
-            redact_typed_secrets(clean_lines(hint)),
+            clean_lines(what),
+            clean_lines(evidence),
+            clean_lines(hint),
         )
         super().__init__(self.what)
 

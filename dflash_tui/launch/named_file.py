@@ -10,7 +10,7 @@ import httpx
 
 from dflash_tui.common import paths, private_files, yaml_loader
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 
 _TIMEOUT = 20.0
 _REDIRECTS = 5

@@ -26,8 +26,7 @@ from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line, join_clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.readings import Histogram
 
@@ -168,8 +167,7 @@ async def _read_first_bytes(url: str) -> str:
                 data = await reader.read(_FIRST_BYTES)
             finally:
                 writer.close()
-    text = join_clean_lines(data.decode(errors="replace"))
-    return own_secrets().hide_cut(text, end=True)
+    return join_clean_lines(data.decode(errors="replace"))
 
 
 def _is_of_tls(error: BaseException | None) -> bool:

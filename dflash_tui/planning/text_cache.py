@@ -21,7 +21,7 @@ from dflash_tui.common.errors import UsageError
 _LARGEST = 8 << 20
 # What decides how a text is read: modules and tables of these folders, which change in a checkout without a release.
 _DECIDING = (
-    "", "common", "common/secrets", "machine", "planning", "planning/advice", "planning/derivation", "planning/recipes"
+    "", "common", "machine", "planning", "planning/advice", "planning/derivation", "planning/recipes"
 )  # fmt: skip
 T = TypeVar("T")
 _unsaved: list["TextCache[Any]"] = []

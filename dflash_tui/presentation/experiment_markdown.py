@@ -14,8 +14,7 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
-from dflash_tui.common.secrets.secret_names import is_secret
+from dflash_tui.common.secrets import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.measures import START, TOKENS
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, list_verdicts

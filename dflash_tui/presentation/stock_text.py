@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.experiments import stock
 from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.planning import start_measures

@@ -19,12 +19,10 @@ from dflash_tui.benchmark.load import LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import bounded_http
-from dflash_tui.common.secrets import own_secrets
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.experiments import boot_requests
 from dflash_tui.runs.run import Run
 from tests import ROOT
-from tests.support import planted
 from tests.support.boot_factories import modes, plan
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.support.raw_server import serving
@@ -435,20 +433,6 @@ def answering(*parts: bytes) -> AbstractAsyncContextManager[str]:
         await writer.drain()
 
     return serving(answer)
-
-
-@pytest.mark.parametrize("missing", [1, 4, 10])
-async def test_no_half_of_a_key_ends_what_is_quoted_of_an_error(monkeypatch, missing):
-    """Of a long body the beginning is read, which may end within a key."""
-    monkeypatch.setenv("MY_API_KEY", planted.KEY)
-    own_secrets.read_own_secrets()
-    blanks = 4096 - len("bad key") - len(planted.KEY) + missing
-    body = f"bad key{chr(10) * blanks}{planted.KEY} is wrong".encode()
-    head = f"HTTP/1.1 400 Bad Request\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    async with answering(head, body) as url:
-        error = (await client.send_first_request(url, "x")).error
-    assert error.startswith("HTTP 400: bad key")
-    assert planted.KEY[:6] not in error
 
 
 async def test_a_cookie_that_cannot_be_read_is_not_told_of(recwarn):

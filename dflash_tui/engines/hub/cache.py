@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import private_files
-from dflash_tui.common.secrets import hub_token
+from dflash_tui.common import hub_token, private_files
 
 _PUBLIC = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 
 from dflash_tui.common.sanitizer import join_clean_lines
-from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
 from dflash_tui.planning.field_types import HIGHEST_PORT
@@ -128,7 +127,6 @@ async def _ask(*requests: tuple[str, str]) -> bytes:
     if cache.is_hub_offline():
         raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     token = cache.read_hub_token()
-    read_own_secrets()  # the hub may quote it
     if token and not (token.isascii() and token.isprintable()):
         raise HubAccessError(Access.TOKEN_REFUSED, "the token contains characters that no token may have")
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})

@@ -17,7 +17,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import join_last_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.byte_progress import ByteProgress
 from dflash_tui.engines.hub import cache, client, model_lookup
@@ -151,8 +150,7 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     tail = b""
     while chunk := await stream.read(_KEPT):
         tail = (tail + chunk)[-_KEPT:]
-    text = tail.decode(errors="replace")
-    return own_secrets().hide_cut(text, start=True) if len(tail) == _KEPT else text
+    return tail.decode(errors="replace")
 
 
 def _environment() -> dict[str, str]:

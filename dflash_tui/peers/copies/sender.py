@@ -116,7 +116,7 @@ class _Transfer:
         tail = b""
         while self._process.stderr and (data := await self._process.stderr.read(1 << 16)):
             tail = (tail + data)[-_ERRORS_KEPT:]
-        return clean_end(tail, _ERRORS_KEPT)
+        return clean_end(tail)
 
     async def close(self) -> None:
         """End ssh, by which the other side learns that nothing more comes, and the thread that writes to it."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError, YamlError
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.planning.derivation import command_template
 from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, read_shell_command
 

@@ -12,7 +12,7 @@ import yaml
 from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.version_number import parse_version
 from dflash_tui.common.yaml_values import DEPTH_LIMIT
 from dflash_tui.planning import releases

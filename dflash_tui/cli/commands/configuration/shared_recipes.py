@@ -12,7 +12,7 @@ from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.common import private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes

@@ -14,8 +14,7 @@ from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line, clean_text
-from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -100,8 +99,6 @@ def _find_tail(file: BinaryIO, count: int) -> int:
 
 
 def _clean_end(line: bytes) -> str:
-    """Return what a terminal would show of a line in the end; one as long as the buffer has lost its beginning."""
+    """Return what a terminal would show of a line in the end; a long one has lost its beginning."""
     text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
-    if len(line) < _LONGEST_LINE:
-        return clean_line(text)
-    return clean_line(own_secrets().hide_cut(clean_text(text), start=True))
+    return clean_line(text)

@@ -3,9 +3,7 @@
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.secrets import own_secrets
 from dflash_tui.planning.derivation.command_file import read_command_file
-from tests.support import planted
 
 SCRIPT = """#!/bin/bash
 # serve it
@@ -137,14 +135,6 @@ def test_a_recipe_of_sparkrun_is_its_command_with_its_defaults(config):
 def test_what_starts_nothing_that_can_be_read_is_refused(name, text):
     with pytest.raises(UsageError):
         read_command_file(name, text)
-
-
-def test_of_a_long_line_that_is_left_out_no_half_of_a_secret_is_kept(monkeypatch):
-    """A line is cut, and half a key is no longer known as one."""
-    monkeypatch.setenv("VLLM_API_KEY", planted.KEY)
-    own_secrets.read_own_secrets()
-    command = read_command_file("run.sh", f"vllm serve a/B\necho {'x' * 40} {planted.KEY} more\n")
-    assert planted.KEY[:8] not in left_out(command)[0]
 
 
 def test_an_entry_point_whose_quotes_do_not_match_is_one_word():
