@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
-from dflash_tui.common.private_files import tighten_umask
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.common.terminal import has_terminal
 
@@ -59,7 +58,6 @@ _CLEANING = frozenset({"export", "doctor", "engine", "patch"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _make_streams_safe()
-    tighten_umask()
     words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:

@@ -106,8 +106,6 @@ def suggest_write_fix(error: OSError) -> str:
     """Return what to do about a file or folder of ours that could not be written."""
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
-    if error.errno == errno.EINVAL and error.filename:  # no file, by which `private_files` refuses to open it
-        return "see what lies there with ls -l, move it away, and run the command again"
     return "free space or fix permissions, and run the command again"
 
 

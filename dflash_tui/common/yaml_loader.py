@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import RecipeError, YamlError, format_yaml_key
 from dflash_tui.common.formatting import suggest_nearest
 
@@ -26,9 +25,8 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
     Raises:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
-            `file:line: key`. Or it is one of the user's own, and others may have written it.
+            `file:line: key`.
     """
-    refuse_untrusted_file(path)
     return convert_yaml(path, read_yaml_text(path), kind)
 
 
@@ -48,25 +46,6 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise RecipeError(_explain(path, text, data, str(error), kind)) from None
-
-
-def refuse_untrusted_file(path: Path) -> None:
-    """Return when a file of recipes, patches or suites is trusted; one elsewhere may belong to anybody.
-
-    Raises:
-        RecipeError: others may have written it.
-    """
-    place = Path(os.path.normpath(path.absolute()))
-    if place.is_relative_to(paths.PACKAGE_ROOT.parent) and place == path.resolve():  # shipped: as it was installed
-        return
-    ours = place.is_relative_to(paths.config_folder())
-    top = paths.config_folder() if ours else place.parent
-    if why := private_files.ownership_problem(place, top, shareable=True, named=not ours):
-        raise RecipeError(f"ignoring {path}: it {why}", hint=private_files.suggest_ownership_fix(place, top))
-    if why := private_files.replacement_problem(path):
-        raise RecipeError(
-            f"ignoring {path}: it {why}", hint="copy it into a folder of yours, and look at what is in it"
-        )
 
 
 def parse_yaml_value(text: str) -> Any:
@@ -98,7 +77,7 @@ def read_yaml_text(path: Path) -> str:
         RecipeError: it cannot be read, is too large, or is no text.
     """
     try:
-        return private_files.read_file(path, SIZE_LIMIT, follow=True).decode()
+        return private_files.read_file(path, SIZE_LIMIT).decode()
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -104,7 +104,7 @@ def _read_config(model: str, revision: str) -> dict[str, Any]:
     if there is None or there.folder is None:
         return {}
     try:
-        text = private_files.read_file(Path(there.folder) / "config.json", _LARGEST_CONFIG, follow=True)
+        text = private_files.read_file(Path(there.folder) / "config.json", _LARGEST_CONFIG)
         config = msgspec.json.decode(text)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}

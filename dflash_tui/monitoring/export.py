@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
@@ -144,7 +144,7 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
 def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
     try:
-        with private_files.open_file(path) as file:
+        with path.open("rb") as file:
             yield from iter(lambda: file.readline(_CHUNK), b"")
     except FileNotFoundError:
         return

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.benchmark import client, scraper
-from dflash_tui.common import bounded_http, private_files
+from dflash_tui.common import bounded_http
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
 from dflash_tui.machine import processes
@@ -71,7 +71,7 @@ async def read_counters(run: Run) -> Counters | None:
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:
     """Return how the health changed so far."""
     changes = list[HealthChanged]()
-    with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
         for line in iter(lambda: file.readline(_MAX_LINE), b""):
             if b'"health"' in line and isinstance(change := decode_recorded(line), HealthChanged):

@@ -198,7 +198,6 @@ def _load_file(path: Path) -> Patch:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
-    yaml_loader.refuse_untrusted_file(path)
     text = yaml_loader.read_yaml_text(path)
     patch = _load_cache().find(text) or _read_text(path, text)
     if patch.name not in {"", path.stem}:

@@ -170,12 +170,6 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
         except OSError as error:
             what = f"{folder} could not be created"
             raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
-        if why := private_files.ownership_problem(paths.runs_folder(), paths.state_folder()):
-            folder.rmdir()
-            raise DflashError(
-                f"{paths.runs_folder()} {why}, so nothing was launched",
-                hint=private_files.suggest_ownership_fix(paths.runs_folder(), paths.state_folder()),
-            )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")
 

@@ -80,17 +80,6 @@ def test_a_recipe_that_cannot_be_shown_is_not_kept(tmp_path, words, options):
     assert own_recipes() == set()
 
 
-@pytest.mark.parametrize("command", ["add", "import", "update"])
-def test_a_file_that_everybody_can_replace_is_not_taken(tmp_path, capsys, command):
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    (folder / "theirs.yaml").write_text(FULL)
-    folder.chmod(0o777)
-    assert main.main(["recipes", command, str(folder / "theirs.yaml")]) == 2
-    assert str(folder) in capsys.readouterr().err
-    assert own_recipes() == set()
-
-
 def test_a_recipe_comes_from_an_address_without_our_secrets(web, capsys, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghijABCDEFGHIJ")
     to = {"/a.yaml": httpx.Response(302, headers={"Location": "https://raw.example/b.yaml", "Set-Cookie": "a=b"})}

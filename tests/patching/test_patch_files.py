@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -137,12 +136,11 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     (own / "folder.yaml").mkdir()
     (own / "dangling.yaml").symlink_to(own / "nowhere")
     (own / "tag.yaml").write_text("title: !!timestamp foo")
-    os.mkfifo(own / "fifo.yaml")
     (own / "twice.yaml").write_text(text_of().replace("title:", "title: a\ntitle:", 1))
     (own / "triton-non-causal.yaml").write_text("")
     usable, broken = patch_file.load_all_patches()
     assert {patch.name for patch in usable} == set(SHIPPED) - {"triton-non-causal"}
-    assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "tag", "fifo", "twice", "triton-non-causal"}
+    assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "tag", "twice", "triton-non-causal"}
     assert "yaml.yaml:1: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):
@@ -317,29 +315,6 @@ def test_a_long_run_of_blanks_costs_little_and_our_comments_are_left_out_behind_
     assert time.process_time() - began < 1
     named = Edit("x\n", "  # dflash-tui: a\ny \t # dflash-tui: b\nz  # other\n\t# dflash-tui: c")
     assert text_edits._count_matches("y\nz  # other\n", named) == (0, 1)
-
-
-@pytest.mark.parametrize("new", ["x is 1\nassert (1, 'a')\n1()\n", "return 1\n"], ids=["warnings", "error"])
-def test_a_file_of_the_current_folder_by_the_same_path_is_not_read(tmp_path, monkeypatch, recwarn, new):
-    """Python quotes a line of it in what it warns of, escape sequences and all."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "utils").mkdir()
-    os.mkfifo(tmp_path / "utils" / "other.py")
-    lines = b"\x1b[2J\n" * 9
-    patch = replace(
-        patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("utils/other.py", (Edit("x = 1\n", new),)),)
-    )
-    with (tmp_path / "utils" / "other.py").open("r+b", buffering=0) as pipe:
-        pipe.write(lines)
-        if new.startswith("return"):
-            with pytest.raises(PatchError) as failed:
-                text_edits.patch_texts([patch], {"utils/other.py": "x = 1\n"})
-            assert failed.value.evidence == "'return' outside function (other.py, line 1)"
-        else:
-            assert text_edits.patch_texts([patch], {"utils/other.py": "x = 1\n"}) == {"utils/other.py": new}
-        os.set_blocking(pipe.fileno(), False)
-        assert pipe.read(1000) == lines
-    assert [each for each in recwarn if issubclass(each.category, SyntaxWarning)] == []
 
 
 def test_a_range_of_releases_with_a_number_that_python_does_not_read_is_refused(own):

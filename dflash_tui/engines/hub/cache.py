@@ -124,7 +124,7 @@ def read_cached_commit(repo: str, revision: str) -> str | None:
 
 
 def _read_small(path: Path) -> bytes:
-    return private_files.read_file(path, _LARGEST_SMALL, follow=True)  # the cache is made of links
+    return private_files.read_file(path, _LARGEST_SMALL)  # the cache is made of links
 
 
 def snapshot_folder(repo: str, commit: str) -> Path:

@@ -105,7 +105,7 @@ def read_small_file(folder: Path, name: str) -> bytes:
     Raises:
         OSError: it cannot be read, is no file, or is larger than any.
     """
-    return private_files.read_file(folder / name, _LARGEST, follow=True)
+    return private_files.read_file(folder / name, _LARGEST)
 
 
 def read_local_config(folder: Path) -> dict[str, Any] | None:

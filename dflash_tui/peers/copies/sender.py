@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_end
@@ -216,7 +215,7 @@ def _read_pieces(source: CopySource, offsets: Sequence[int | None]) -> Iterator[
 
 def _open_source(path: Path) -> BinaryIO:
     try:
-        return private_files.open_file(path, follow=True)
+        return path.open("rb")
     except OSError as error:
         raise DflashError(f"{path} cannot be read", evidence=str(error), hint="make it readable") from None
 

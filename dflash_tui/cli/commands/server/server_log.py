@@ -11,7 +11,6 @@ from typing import BinaryIO
 
 from dflash_tui.cli.console import print_data, print_json
 from dflash_tui.cli.json_lines import LogText
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
@@ -53,7 +52,7 @@ def _open_log(run: Run, log: Path) -> BinaryIO:
         DflashError: something else lies in its place, or it may not be read.
     """
     try:
-        return private_files.open_file(log)
+        return log.open("rb")
     except OSError as error:
         hint = f"see what lies there: ls -l {shlex.quote(str(log))}; `dflash-tui why` reads a copy of a log by its path"
         raise DflashError(
