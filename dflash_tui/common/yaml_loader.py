@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,7 +88,7 @@ def _explain(path: Path, text: str, data: Any, message: str, kind: type[object])
     """Return `file:line: key: what was expected` for a message of msgspec."""
     match = _PATH.search(message)
     steps = _steps(match["path"] + ("[...]" if match["of_key"] else "")) if match else []
-    steps = _culprits(data, steps, message, kind)
+    steps = _name_keys(data, steps, message, kind)
     what = message[: match.start()] if match else message
     unknown = _UNKNOWN.search(what)
     if unknown:
@@ -104,33 +104,28 @@ def _steps(path: str) -> list[str | int]:
     return [int(part[1:-1]) if re.fullmatch(r"\[\d+\]", part) else part for part in parts]
 
 
-def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
-    """Return `steps` with the keys that msgspec complains about for each `[...]`, as far as they can be told.
-
-    A mapping cut down to the culprit alone gives the same message, as does one cut after it. So that keys by thousands
-    take a few conversions only, each halves what is looked through.
-    """
-    trial = copy.deepcopy(data)
-    path: list[str | int] = []
-    place = trial
+def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
+    """Return `steps` with a key for each `[...]`: the one that gives the same message alone, as far as there is one."""
+    named: list[str | int] = []
     for step in steps:
-        if step != "[...]":
-            path.append(step)
-            place = place[step]
-            continue
-        items = list(place.items())
-        while len(items) > 1:
-            first, second = items[: len(items) // 2], items[len(items) // 2 :]
-            place.clear()
-            place.update(first)
-            items = first if _is_refused(trial, kind, message) else second
-        place.clear()
-        place.update(items)
-        if not _is_refused(trial, kind, message):
-            return path
-        [(key, place)] = items
-        path.append(str(key))
-    return path
+        key = step
+        if step == "[...]":
+            place = functools.reduce(lambda value, at: value[at], named, data)
+            found = (key for key in place if _is_refused(_keep_alone(data, named, key), kind, message))
+            if (key := next(found, step)) == step:
+                break
+        named.append(key)
+    return named
+
+
+def _keep_alone(data: Any, steps: Sequence[str | int], key: str) -> Any:
+    """Return data whose mapping at `steps` has one key alone."""
+    if not steps:
+        return {key: data[key]}
+    step, *deeper = steps
+    copy = data.copy()
+    copy[step] = _keep_alone(data[step], deeper, key)
+    return copy
 
 
 def _is_refused(data: Any, kind: type[object], message: str) -> bool:

@@ -94,8 +94,6 @@ class _Recorder:
         self._last_reading: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
         self._sampler = Sampler(run)
-        self._pace, self._slower = bounded_http.Pace(), changes[-1].slower if changes else 1
-        self._left_out = 0
         self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.idle_seconds_before_probe()
         self._idle_since = time.monotonic()
@@ -111,12 +109,8 @@ class _Recorder:
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._sampler.sample(starting=not self._warm)
-                self._left_out += 1
-                healthy = False
                 # Of a server's ranks only the first listens; the port of another one is where the ranks meet.
-                if self._left_out >= self._pace.slower and not self._run.plan.rank:
-                    self._left_out, healthy = 0, await self._pace.measure(self._poll(client))
-                    self._record_health(self._health, self._detail)  # when the pace has changed
+                healthy = not self._run.plan.rank and await self._poll(client)
                 if healthy and (request is None or request.done()):
                     if not self._warm and time.monotonic() >= self._first_request_at:
                         request = group.create_task(self._send_first_request())
@@ -168,9 +162,9 @@ class _Recorder:
     def _record_health(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
-        now = (health, detail, self._pace.slower)
-        if now != (self._health, self._detail, self._slower) and not failed:
-            self._health, self._detail, self._slower = now
+        now = (health, detail)
+        if now != (self._health, self._detail) and not failed:
+            self._health, self._detail = now
             run_files.record_event(self._run, HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:

@@ -1,7 +1,6 @@
 """Suites sent to a stand-in for the server: what is asked, in which order, and what a request says afterwards."""
 
 import asyncio
-import gzip
 import json
 import random
 import re
@@ -311,11 +310,9 @@ async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
         (b"", lambda body: b"\xef\xbb\xbf" + body, ""),
         (b"", lambda body: body.replace(b"\n", b"\r\n"), ""),
         (b"", lambda body: body.replace(b"\n", b"\r"), "not JSON"),
-        (b"Content-Encoding: gzip\r\n", gzip.compress, "gzip"),
-        (b"Content-Encoding: gzip\r\n", lambda _: gzip.compress(bytes(100 << 20), 1), "gzip"),
         (b"Content-Encoding: identity\r\n", lambda body: body, ""),
     ],
-    ids=["mark of UTF-8", "CR LF", "CR", "packed", "bomb", "identity"],
+    ids=["mark of UTF-8", "CR LF", "CR", "identity"],
 )
 async def test_a_stream_in_another_form_is_whole_or_an_error(header, packed, error):
     """Never an answer without its beginning, which would be measured later than it was."""
@@ -388,40 +385,6 @@ async def test_an_answer_without_end_takes_little_memory(kind):
     assert words in done.error
     assert len(done.error) < 500
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends
-
-
-PIECES = {
-    "bytes of a line": b"1\r\nx\r\n",
-    "line ends": b"1\r\n\n\r\n",
-    "events": b"31\r\n" + b'data: {"choices":[],"metrics":{"a":"x","b":""}}\n\n' + b"\r\n",
-}
-
-
-@pytest.mark.parametrize("kind", PIECES)
-async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, monkeypatch):
-    """Millions of pieces keep the processor busy no longer than its deadline, and nothing else waits for them."""
-    monkeypatch.setattr(client, "_WORK", 1.0)
-    block, turns = PIECES[kind] * 1000, 0
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while True:
-            writer.write(block)
-            await writer.drain()
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    async with serving(answer) as url:
-        counting = asyncio.create_task(count())
-        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
-        counting.cancel()
-    assert "more than 1.16 s" in done.error
-    assert turns > 1000
 
 
 def answering(*parts: bytes) -> AbstractAsyncContextManager[str]:

@@ -290,7 +290,7 @@ def test_a_recipe_without_any_engine_is_refused(tmp_path, snapshot):
     ("content", "expected"),
     [
         ("a: &x 1\nb: *x", ":2: aliases"),
-        ("title: x\nmode: [0.5", ":2: not YAML"),
+        ("title: x\nmode: [0.5", ":3: not YAML"),
         ("title: x\n\tmode: eager", ":2: not YAML"),
         ("title: a\n---\ntitle: b", ":2: not YAML"),
         ("- a\n- b", ":1: expected keys and values"),
