@@ -183,7 +183,13 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 _WATCHED = _list_events(events, event_lines, restarts, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"attach": 2, "bench": 2, "replay": 2, "report": 2, "service": 2, "up": 2}
+_VERSIONS = dict.fromkeys(
+    (
+        "ab", "attach", "bench", "plan", "recipes add", "recipes check", "recipes import", "replay", "report", "service",
+        "tune", "up", "verify-output",
+    ),
+    2,
+)  # fmt: skip
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)
