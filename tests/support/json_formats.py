@@ -185,8 +185,8 @@ _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = dict.fromkeys(
     (
-        "ab", "attach", "bench", "plan", "recipes add", "recipes check", "recipes import", "replay", "report", "service",
-        "tune", "up", "verify-output",
+        "ab", "attach", "bench", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
+        "service", "tune", "up", "verify-output",
     ),
     2,
 )  # fmt: skip
