@@ -18,23 +18,17 @@ import errno
 import os
 from collections.abc import Sequence
 
-from dflash_tui.common.sanitizer import clean_line, clean_lines
-
 
 class DflashError(Exception):
     """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
 
-    All three may quote text from outside and are shown on terminals: control characters are stripped.
+    All three may quote text from outside: what draws or prints them removes control characters.
     """
 
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
-        self.what, self.evidence, self.hint = (
-            clean_lines(what),
-            clean_lines(evidence),
-            clean_lines(hint),
-        )
+        self.what, self.evidence, self.hint = what, evidence, hint
         super().__init__(self.what)
 
     def __str__(self) -> str:
@@ -134,4 +128,4 @@ class YamlError(Exception):
 def format_yaml_key(steps: Sequence[str | int]) -> str:
     """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
     key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
-    return clean_line(key.encode(errors="backslashreplace").decode())
+    return key.encode(errors="backslashreplace").decode()

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-import msgspec
-
 from dflash_tui.common import hub_token
 
 LEFT_OUT = "[left out]"
@@ -34,7 +32,8 @@ _ASSIGNED = r"(?:api[-_]?key|[-_]key(?:[-_]id)?|token|secret|password|passwd)"
 _MARKED = re.compile(
     r"((?i:authorization)\W{1,5}(?:[A-Za-z]+ +)?|(?i:\bbearer) +)[^\s'\",\]})]{8,}"
     r"|(://)[^/\s'\"@]{0,200}:[^\s'\"@]{1,500}(?=@)"
-    rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?\[?['\"]?)(?!(?i:none|null|true|false)\b)(?![\d.]+\b)[^\s'\",;&\]}})]{{4,}}"
+    rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?)\[[^\]]{{1,2000}}"
+    rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?['\"]?)(?!(?i:none|null|true|false)\b)(?![\d.]+\b)[^\s'\",;&\]}})]{{4,}}"
     rf"|((?<![\w-])--[\w-]{{0,40}}(?i:{_ASSIGNED})(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"
 )
 # How lines of vLLM about a request begin, up to where they may quote it; modules that read prompts quote them at DEBUG.
@@ -110,18 +109,24 @@ def _without_quote(line: str) -> str:
 
 def find_secret(name: str, value: object) -> str | None:
     """Return where in a flag, a variable or a setting a secret stands, such as `a.auth_token`; None without one."""
-    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-        with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
-            value = msgspec.json.decode(value)
-    if isinstance(value, Mapping):
-        found = (find_secret(f"{name}.{key}", item) for key, item in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        found = (find_secret(name, item) for item in value)
-    else:
-        text = str(value)
-        is_named = is_secret(name.rstrip("+")) and text.lower() not in {"", "true", "false", "none", "null"}
-        return name if is_named or redact_secrets(text) != text else None
-    return next(filter(None, found), None)
+    import msgspec
+
+    left = [(name, value)]
+    while left:  # no recursion: it may be as deep as it likes
+        place, value = left.pop()
+        if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
+                value = msgspec.json.decode(value)
+        if isinstance(value, Mapping):
+            left += [(f"{place}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            left += [(place, item) for item in value]
+        else:
+            text = str(value)
+            is_named = is_secret(place.rstrip("+")) and text.lower() not in {"", "true", "false", "none", "null"}
+            if is_named or redact_secrets(text) != text:
+                return place
+    return None
 
 
 def explain_secrets(part: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from textual.widgets import Input
 
 from dflash_tui.common.errors import explain_resource_limit
 from dflash_tui.common.sanitizer import ACTS, clean_line, clean_lines, escape_control_characters
+from dflash_tui.common.secrets import redact_secrets
 
 _POOL_THREADS = 8
 # Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
@@ -167,7 +168,7 @@ class TerminalApp(App[str]):
         if message := explain_resource_limit(sys.exc_info()[1]):
             self.panic(Text(f"dflash-tui: error: {message}"))
         else:
-            self.panic(Text(escape_control_characters(clean_lines(traceback.format_exc()))))
+            self.panic(Text(escape_control_characters(redact_secrets(clean_lines(traceback.format_exc())))))
 
     def _check_resize(self) -> None:
         """Hold a new size of the terminal back until every screen has taken the one before.

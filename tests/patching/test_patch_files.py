@@ -62,7 +62,7 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
             "by_key: {versions: '>=0.33.0', speculation: {auth_token: abcdefgh}}\nrecipes:",
             "by_key.speculation",
         ),
-        ("recipes:", "without_patch: {why: w, env: {DB_PASS: hunter2hunter2}}\nrecipes:", "without_patch.env"),
+        ("recipes:", "without_patch: {why: w, env: {DB_PASSWORD: hunter2hunter2}}\nrecipes:", "without_patch.env"),
     ],
 )
 def test_a_broken_patch_file_says_where_and_why(old, new, said, own):
@@ -80,7 +80,7 @@ def test_files_that_are_no_text_or_too_large_are_refused(own):
     (own / "latin.yaml").write_bytes("title: é".encode("latin-1"))
     (own / "huge.yaml").write_bytes(b"# " + b"x" * (1 << 20))
     (own / "folder.yaml").mkdir()
-    for name, said in (("latin", "not UTF-8"), ("huge", "larger than"), ("folder", "not a file")):
+    for name, said in (("latin", "not UTF-8"), ("huge", "larger than"), ("folder", "Is a directory")):
         with pytest.raises(RecipeError, match=said):
             patch_file.load_patch(name)
 

@@ -90,6 +90,7 @@ def test_what_leaves_the_machine_has_none(planted, folders, tmp_path, monkeypatc
     told("export", run.id, "-o", "run.zip")
     told("report", run.id, "-o", "run.md")
     told("report", run.id, "--json", "-o", "run.json")
+    run.samples.unlink()  # nobody asked for the end
     bug_report = told("why", run.id, "--report")
     assert "401 for <secret>" in bug_report
     assert PLANT not in bug_report
