@@ -141,7 +141,7 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     usable, broken = patch_file.load_all_patches()
     assert {patch.name for patch in usable} == set(SHIPPED) - {"triton-non-causal"}
     assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "tag", "twice", "triton-non-causal"}
-    assert "yaml.yaml:1: not YAML" in broken["yaml"]
+    assert "yaml.yaml:2: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):
         build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed"))
@@ -155,7 +155,7 @@ def test_a_reason_can_be_written_down(own):
     (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
     (own / "new.yaml").write_text(text_of().replace("title:", 'title: "\\uD800" #', 1))
     _, broken = patch_file.load_all_patches()
-    assert "without_patch.env.\\ud800: " in broken["odd"]
+    assert "not YAML: " in broken["odd"]
     assert "title: " in broken["new"]
     assert all("half a surrogate pair" in why for why in broken.values())
     assert "".join(broken.values()).encode()
