@@ -155,9 +155,7 @@ def test_a_reason_can_be_written_down(own):
     (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
     (own / "new.yaml").write_text(text_of().replace("title:", 'title: "\\uD800" #', 1))
     _, broken = patch_file.load_all_patches()
-    assert "not YAML: " in broken["odd"]
-    assert "title: " in broken["new"]
-    assert all("half a surrogate pair" in why for why in broken.values())
+    assert all("not YAML: " in broken[name] for name in ("odd", "new"))
     assert "".join(broken.values()).encode()
 
 
