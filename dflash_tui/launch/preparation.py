@@ -140,7 +140,12 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    options = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
+    # Once its flags are known, a value that it does not take is told by the server itself, as quickly.
+    options = inventory.read_cached_serve_options(engine)
+    if options is None:
+        options = await engine_python.run_in_cancellable_thread(
+            lambda: inventory.read_serve_options(engine, plan.argv[2:])
+        )
     mistakes = cli_flags.find_flag_mistakes(plan, options)
     if mistakes and not forced:
         raise UsageError(
