@@ -1,7 +1,7 @@
 """The names of the flags of `vllm serve`, release by release, so that a misspelt one is found without an engine."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -47,7 +47,7 @@ def list_flags(vllm: str) -> frozenset[str]:
     return frozenset(flags)
 
 
-def find_mistakes(vllm: str, words: Sequence[str], names: Collection[str] | None = None) -> list[str]:
+def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None = None) -> list[str]:
     """Return a sentence for each flag on a command line that vLLM does not have, or that is written short.
 
     Where there is none, for each two values that it refuses together. Other values are judged by its own parser.
@@ -61,29 +61,24 @@ def find_mistakes(vllm: str, words: Sequence[str], names: Collection[str] | None
     known = list_flags(vllm) if names is None else names
     if not known:
         return []
-    given = list(dict.fromkeys(name for name, _ in _split_flags(words)))
-    whole = {name: _complete(known, name) for name in given}
-    unknown = [name for name in given if not _is_known(known, whole[name])]
+    given = {name: _complete(known, name) for name, _ in _split_flags(words)}
     mistakes = explain_some(
-        unknown,
-        lambda name: (
-            f"vLLM {vllm} has no flag --{_base(name)}{suggest_nearest(_base(name), known, ', did you mean --{}?')}"
-        ),
+        [_base(name) for name, (_, is_known) in given.items() if not is_known],
+        lambda name: f"vLLM {vllm} has no flag --{name}{suggest_nearest(name, known, ', did you mean --{}?')}",
         "flags that it does not have",
     )
-    short = [name for name in given if name not in unknown and whole[name] != name.replace("_", "-")]
     # vLLM takes it for the whole one, and what is counted here does not.
     mistakes += explain_some(
-        short,
-        lambda name: f"--{name} is short for --{whole[name]}, write the whole name",
+        [name for name, (whole, is_known) in given.items() if is_known and whole != name.replace("_", "-")],
+        lambda name: f"--{name} is short for --{given[name][0]}, write the whole name",
         "flags that are written short",
     )
     return mistakes or list(find_conflicts(read_flags(known, words)))
 
 
-def read_flags(known: Collection[str], words: Sequence[str]) -> dict[str, list[str]]:
+def read_flags(known: frozenset[str], words: Sequence[str]) -> dict[str, list[str]]:
     """Return the words of each flag on a command line, by its whole name without dashes; the last of several counts."""
-    return {_complete(known, name): values for name, values in _split_flags(words)}
+    return {_complete(known, name)[0]: values for name, values in _split_flags(words)}
 
 
 def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
@@ -121,14 +116,16 @@ def _base(name: str) -> str:
     return name.partition(".")[0].replace("_", "-")
 
 
-def _complete(known: Collection[str], name: str) -> str:
-    """Return the name of a flag as vLLM's parser completes it: `_` is `-`, and the one that begins so is meant."""
-    base, dot, key = name.replace("_", "-").partition(".")
-    longer = [flag for flag in known if flag.startswith(base)]
-    return f"{longer[0]}{dot}{key}" if base not in known and len(longer) == 1 else name.replace("_", "-")
+@lru_cache(maxsize=1 << 14)  # a recipe has the same ones in each of its combinations
+def _complete(known: frozenset[str], name: str) -> tuple[str, bool]:
+    """Return the name of a flag as vLLM's parser completes it, and whether there is such a flag.
 
-
-def _is_known(known: Collection[str], whole: str) -> bool:
-    """Whether there is a flag of that name, or one that begins so; a switch may be turned off by `no-`."""
-    beginnings = (_base(whole), _base(whole).removeprefix("no-"))
-    return any(flag.startswith(beginnings) for flag in known)
+    `_` is `-`, the one that begins so is meant, what follows a dot is a key of it, and a switch is turned off by `no-`.
+    """
+    plain, base = name.replace("_", "-"), _base(name)
+    if base in known:
+        return plain, True
+    longer = [flag for flag in known if flag.startswith((base, base.removeprefix("no-")))]
+    if len(longer) == 1 and longer[0].startswith(base):
+        return longer[0] + plain.removeprefix(base), True
+    return plain, bool(longer)
