@@ -190,7 +190,7 @@ def _read_gpu(index: int) -> Gpu:
         return Gpu(index, trouble=_TROUBLE.get(getattr(error, "value", None), other))
     try:
         return _read_working(index, handle)
-    except _ERRORS as error:
+    except pynvml.NVMLError as error:
         _driver.failing = True
         return Gpu(index, trouble=_TROUBLE[error.value])
 
