@@ -16,7 +16,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import cache
 from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments import store
 from dflash_tui.planning.recipes import recipe_loader
@@ -238,19 +237,6 @@ def test_the_hubs_folder_of_a_user_that_there_is_not_is_an_empty_one(monkeypatch
     monkeypatch.setenv("HF_HOME", "~no-such-user/x")
     assert main.main(["plan", "gemma-4-31b", "--gpu", "h100"]) == 0
     assert capsys.readouterr().out
-
-
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_broken_cache_of_models_is_an_empty_one(harm, monkeypatch, tmp_path):
-    """What the cache says of a model is nothing, and nobody waits for it."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    folder = cache.repository_folder("someone/model") / "refs"
-    folder.mkdir(parents=True)
-    HARMS[harm](folder / "main")
-    HARMS[harm](folder / "model.safetensors.index.json")
-    (folder / "config.json").touch()
-    assert cache.read_cached_commit("someone/model", "main") is None
-    assert not cache.is_whole_snapshot(folder)
 
 
 def test_events_of_boots_that_no_design_has_are_left_out():

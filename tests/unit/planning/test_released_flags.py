@@ -6,10 +6,12 @@ from itertools import product
 
 import pytest
 import requests
+from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning.derivation import parsers as parser_forms
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -67,6 +69,9 @@ def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
         for flag, names in parsers.items():
             assert len(names) > 10
             assert found.get(flag, next(iter(names))) in names, name
+    for flag, forms in parser_forms._load_forms().items():
+        of_release = {form.parser for form in forms if Version(form.since) <= Version(version)}
+        assert of_release == {form.parser for form in forms} & parsers[flag]
 
 
 @pytest.mark.index
