@@ -50,11 +50,11 @@ def test_a_broken_recipe_does_not_hide_the_others(mine, capsys):
     assert main.main(["recipes"]) == 0
     said = capsys.readouterr()
     assert "demo-cpu" in said.out
-    assert f"! mine: {mine / 'mine.yaml'}:1: not YAML" in said.err
+    assert f"! mine: {mine / 'mine.yaml'}:2: not YAML" in said.err
     assert main.main(["recipes", "--json"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["name"] == "mine"
-    assert "mine.yaml:1: not YAML" in last["error"]
+    assert "mine.yaml:2: not YAML" in last["error"]
 
 
 def test_check_reads_all_or_the_named(mine, capsys):
