@@ -15,12 +15,8 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-<<<<<<< HEAD
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate, truncate_middle
-from dflash_tui.common.sanitizer import clean_lines
-=======
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_duration, format_number, truncate, truncate_middle
->>>>>>> main
+from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.ssh_host import name_commands
 
 if TYPE_CHECKING:  # values of a run, which the launch screen does without
