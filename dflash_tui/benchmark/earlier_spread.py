@@ -4,7 +4,7 @@ Of two boots each the spread has one degree of freedom by arm, so that 10 % is s
 theirs, as a scaled inverse chi-square prior does: variances are averaged by degrees of freedom, which are added up. A
 machine may have changed since, and two boots hardly tell. So earlier boots count where those of here spread no more
 than they did, both arms together (a ratio of variances), and leave an interval of some width whatever they say. Pure.
-`tests/benchmarks/verdicts.py informed` has the rates of that.
+`tools/benchmarks/verdicts.py informed` has the rates of that.
 """
 
 from __future__ import annotations
