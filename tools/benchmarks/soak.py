@@ -15,8 +15,8 @@ import psutil
 
 from dflash_tui.event_json import encode
 from dflash_tui.monitoring import recording
-from tools.benchmarks.terminal import Terminal
 from tests.support.recorded_load import HOUR, load
+from tools.benchmarks.terminal import Terminal
 
 MIB = 1 << 20
 _LINE = (

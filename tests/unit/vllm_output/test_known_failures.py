@@ -13,11 +13,9 @@ from dflash_tui.vllm_output import known_failures
 from dflash_tui.vllm_output.failure_signs import Sign, list_plain_texts
 from dflash_tui.vllm_output.known_failures import (
     Circumstances,
-    KnownFailure,
     Role,
     explain_failure,
     find_root_cause,
-    find_signs,
     list_symptoms,
     load_known_failures,
     recognize_failure,
