@@ -87,6 +87,7 @@ def test_without_a_terminal_there_is_no_panel():
 )
 def test_a_wrong_word_ends_with_a_sentence_and_2(words, expected, capsys):
     """What a user can get wrong on the command line is no traceback."""
+    code: object
     try:
         code = main.main(words)
     except SystemExit as ended:
