@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
 _INSTALLED_TIMEOUT = 30.0
+_MOST_ACCEPTED = 50
 
 
 class EnvironmentContents(msgspec.Struct, frozen=True):
@@ -51,10 +52,16 @@ register_type(EnvironmentContents)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """The flags of `vllm serve` with their choices (None: any value), and the keys of `--speculative-config`."""
+    """What an engine's `vllm serve` takes, by its own parser."""
 
     flags: dict[str, tuple[str, ...] | None]
+    """Its flags with their choices; None: any value."""
     speculation: tuple[str, ...]
+    """The keys of `--speculative-config`."""
+    refusal: str = ""
+    """What it says against the command line that it was asked about."""
+    accepted: tuple[str, ...] = ()
+    """Digests of the command lines that it takes."""
 
 
 register_type(ServeOptions)
@@ -137,9 +144,8 @@ def is_busy(folder: Path) -> bool:
 
 
 def list_broken_engines() -> list[Path]:
-    """Return the folders of our engines that are there and cannot be used, whoever may have written them."""
-    unused = (engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder())
-    return [folder for folder in unused if not environments.find_untrusted_engine(folder)]
+    """Return the folders of our engines that are there and cannot be used."""
+    return [engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder()]
 
 
 def clear_leftover(folder: Path) -> None:
@@ -158,7 +164,7 @@ def clear_leftover(folder: Path) -> None:
 def _hold_install_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
-    with private_files.open_file(lock) if lock.exists() else nullcontext() as file:
+    with lock.open("rb") if lock.exists() else nullcontext() as file:
         if file and not try_lock(file.fileno()):
             raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it")
         yield
@@ -175,17 +181,28 @@ def describe_environment(python: Path) -> EnvironmentContents:
     )
 
 
-def read_serve_options(engine: Engine) -> ServeOptions:
-    """Return the options of the engine's `vllm serve`; read once per engine, which takes some 20 seconds.
+def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOptions:
+    """Return the options of the engine's `vllm serve`, and what its parser says against a command line.
+
+    They are read once per engine and command line, which takes some 20 seconds.
+
+    Args:
+        engine: The engine.
+        words: What follows `vllm serve`.
 
     Raises:
         EngineError: its vLLM cannot be imported.
     """
-    if cached := read_cached_serve_options(engine):
+    cached, digest = read_cached_serve_options(engine), hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    if cached and (not words or digest in cached.accepted):
         return cached
-    answer = run_script(engine.python, "describe.py", "options", timeout=IMPORT_TIMEOUT)
+    answer = run_script(engine.python, "describe.py", "options", *words, timeout=IMPORT_TIMEOUT)
     options = msgspec.json.decode(answer, type=ServeOptions)
-    private_files.replace_private_file(_options_file(engine), answer)
+    accepted = cached.accepted if cached else ()
+    if words and not options.refusal:
+        accepted = (*accepted[1 - _MOST_ACCEPTED :], digest)
+    record = msgspec.structs.replace(options, refusal="", accepted=accepted)
+    private_files.replace_private_file(_options_file(engine), msgspec.json.encode(record))
     return options
 
 
@@ -205,8 +222,6 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     folder = paths.resolve_links(paths.expand_home(str(folder)))
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
-    if untrusted := environments.find_untrusted_engine(folder):
-        raise UsageError(untrusted.what, hint=untrusted.hint)
     if _is_ours(folder):
         raise UsageError(f"{folder} is an engine that dflash-tui installed", hint=f"use it with --engine {folder.name}")
     contents = describe_environment(folder / "bin" / "python")
@@ -287,8 +302,6 @@ def _read_adopted(record: Path) -> Engine | None:
 
 def _find_unused_record(record: Path) -> UnusedEngine | None:
     """Return why the adopted engine of a record is not used; of one that cannot be read, the record is the folder."""
-    if why := private_files.ownership_problem(record, paths.data_folder(), shareable=True):
-        return UnusedEngine(record, f"it {why}", private_files.suggest_ownership_fix(record, paths.data_folder()))
     engine = untrusted_json.read_own_json(record, Engine)
     if engine is None or _record(Path(engine.folder)) != record:
         return UnusedEngine(
@@ -297,7 +310,7 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
     if not engine.python.exists():
         hint = f"when it is back it is used again; rm {record} forgets it"
         return UnusedEngine(Path(engine.folder), f"its Python is gone ({engine.python})", hint)
-    return environments.find_untrusted_engine(Path(engine.folder))
+    return None
 
 
 def _options_file(engine: Engine) -> Path:

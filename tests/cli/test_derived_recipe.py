@@ -1,7 +1,6 @@
 """`--target` and `--drafter` in place of a recipe, from folders and from a hub."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
-from tests.support import hub_server
-from tests.support.hub_server import Hub
 
 TARGET = {"architectures": ["Qwen3_5ForConditionalGeneration"], "mtp_num_hidden_layers": 1, "model_type": "qwen3_5",
           "text_config": {"hidden_size": 5120, "num_hidden_layers": 64, "vocab_size": 248320}}  # fmt: skip
@@ -24,17 +21,6 @@ def model(folder: Path, config: object) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(bytes(2_000_000))
     return str(folder)
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
-    """A hub of this test, and no other."""
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    with hub_server.running() as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.url)
-        yield served
 
 
 def only_recipe() -> Path:
@@ -104,10 +90,9 @@ def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
     assert recipe_loader.load_recipe(only_recipe()).target.size_gb is None
 
 
-def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path, monkeypatch):
-    """Rules are written into comments, and what they quote has one line and no secret."""
-    monkeypatch.setenv("MY_API_KEY", "planted-0123456789abcdef")
-    words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "planted-0123456789abcdef", "Y" * 1000]
+def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path):
+    """Rules are written into comments, and what they quote has one line."""
+    words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]
     for number, word in enumerate(words):
         hostile = {"architectures": [word], "quantization_config": {"quant_method": word}}
         big = model(tmp_path / f"big{number}", hostile | {"architectures": [f"A {word}"]})
@@ -115,7 +100,7 @@ def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path, monkeypatch):
         assert main.main(["plan", "--target", big, "--drafter", small, "--gpu", "h100"]) == 0
     texts = [path.read_text() for path in paths.derived_recipes_folder().glob("*.yaml")]
     assert len(texts) == len(words)
-    assert not any("\nenv" in text or "planted" in text or "YYY" in text for text in texts)
+    assert not any("\nenv" in text or "YYY" in text for text in texts)
 
 
 @pytest.mark.parametrize(("method", "tokens"), [("mtp", 3), ("ngram", 5), ("none", 0)])
@@ -150,7 +135,7 @@ def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
     ("files", "refusal", "word"),
     [
         ({"model.gguf": b"GGUF"}, "", "GGUF"),
-        ({"config.json": b"[1]", "model.safetensors": b"x"}, "", "JSON object"),
+        ({"config.json": b"[1]", "model.safetensors": b"x"}, "", "object"),
         ({"config.json": b"{}", "model.safetensors": b"x"}, "anonymous", "token"),
         ({}, "missing", "spelling"),
     ],

@@ -14,7 +14,7 @@ import pytest
 
 from dflash_tui.cli import experiment_lines
 from dflash_tui.common import paths
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
 from dflash_tui.experiments import (
     boot_snapshot,
@@ -367,7 +367,7 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     assert store.find_driver(store.experiment_folder(design.id)) == driver
     os.kill(driver.pid, signal.SIGHUP)
     os.kill(driver.pid, signal.SIGCONT)
-    assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
+    assert "CACHED START" in run("attach", design.id).stdout
     assert progress(design).finished
 
 

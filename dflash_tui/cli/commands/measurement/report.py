@@ -16,15 +16,14 @@ from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets.own_secrets import hide_own_secrets
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
 from dflash_tui.experiments import boot_export, run_comparison, run_report, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
 from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
-from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
+from dflash_tui.presentation import experiment_report, imported_comparison, run_markdown
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -50,7 +49,7 @@ def report(args: argparse.Namespace) -> int:
             )
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
-        write_whole_file(paths.expand_home(args.output), hide_own_secrets(text))
+        write_whole_file(paths.expand_home(args.output), redact_secrets(text))
         print_status(f"written to {args.output}")
     else:
         print_data(text.rstrip("\n"))
@@ -116,7 +115,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
 
         return svg_export.draw_experiment(report) if isinstance(report, ExperimentReport) else svg_export.draw_run(name)
     return (
-        experiment_markdown.render_experiment(report)
+        experiment_report.render_markdown(report)
         if isinstance(report, ExperimentReport)
         else run_markdown.render_run(report)
     )
