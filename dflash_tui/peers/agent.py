@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.formatting import truncate
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.engines.hub import cache
 from dflash_tui.events import Preparing
@@ -73,12 +72,10 @@ from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 # Nothing was heard for so long: the connection is lost, and nobody reads what is written.
 PATIENCE = 30.0
-_MOST_TASKS = 8
 _BEAT = 1.0
 _GPU_SECONDS = 0.5
 _LOG_INTERVAL = 0.2
 _WORKER = "VLLM::Worker"
-_LONGEST_TEXT = 2000
 
 
 class Agent:
@@ -87,7 +84,6 @@ class Agent:
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._tasks = set[asyncio.Task[None]]()
-        self._greeted = False
         self._watch_task: asyncio.Task[None] | None = None
         self._watched: Run | None = None
 
@@ -98,17 +94,10 @@ class Agent:
             self._refuse(
                 messages.read_command_id(line), UsageError("no such command", hint=f"dflash-tui {__version__}")
             )
-        elif isinstance(command, SayHello) and command.protocol != PROTOCOL:
-            self._say(await _greet(command))
-        elif not self._greeted and not isinstance(command, SayHello):
-            self._refuse(command.id, UsageError("hello comes first"))
         elif isinstance(command, Beat):
             if self._watched and command.renews:
                 lease.renew_lease(self._watched)
-        elif len(self._tasks) >= _MOST_TASKS:
-            self._refuse(command.id, UsageError(f"{_MOST_TASKS} commands are under way"))
         else:
-            self._greeted = True
             task = asyncio.create_task(self._answer(command))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -182,8 +171,7 @@ class Agent:
         self._say(RankProgress(0, event))
 
     def _refuse(self, number: int, error: DflashError) -> None:
-        what, evidence, hint = (truncate(text, _LONGEST_TEXT) for text in (error.what, error.evidence, error.hint))
-        self._say(Refused(number, what, evidence, hint, error.exit_code))
+        self._say(Refused(number, error.what, error.evidence, error.hint, error.exit_code))
 
     def _say(self, message: AgentMessage) -> None:
         self._write(messages.encode_line(message))
@@ -213,12 +201,7 @@ async def _check_rank(command: CheckRank) -> RankChecked:
     planned = await asyncio.to_thread(_plan_rank, command.order)
     _require_free(planned)
     report = await runner.run_preflight(planned.resolved, planned.plan)
-    findings = tuple(
-        Finding(
-            check.name, check.level.value, truncate(check.finding, _LONGEST_TEXT), truncate(check.fix, _LONGEST_TEXT)
-        )
-        for check in report.checks
-    )
+    findings = tuple(Finding(check.name, check.level.value, check.finding, check.fix) for check in report.checks)
     side = await asyncio.to_thread(host_parity.describe_side, planned)
     return RankChecked(command.id, planned.plan, findings, side, planned.memory)
 
@@ -300,10 +283,7 @@ async def _list_orphans(command: ListOrphans) -> OrphansListed:
     orphans = await asyncio.to_thread(find_orphans)
     return OrphansListed(
         command.id,
-        tuple(
-            OrphanFound(orphan.pid, truncate(orphan.name, _LONGEST_TEXT), orphan.resident, orphan.port)
-            for orphan in orphans
-        ),
+        tuple(OrphanFound(orphan.pid, orphan.name, orphan.resident, orphan.port) for orphan in orphans),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import time
 
@@ -32,8 +31,6 @@ _LOG = "keeper.log"
 MOST_LOG = 256 << 20
 _INTERVAL = 0.25
 _BEAT = 1.0
-# An agent beats once a second: what comes in between is a flood, of which each change would be written down.
-_LEAST_BETWEEN_BEATS = 0.5
 _RETRY = 1.0
 _STOP_SECONDS = 40.0
 _START_SECONDS = 30.0
@@ -154,7 +151,7 @@ class Keeper:
             await asyncio.sleep(_RETRY)
 
     async def _watch(self, far: FarRank, peer: PeerConnection) -> None:
-        sent, judged = 0.0, -math.inf
+        sent = 0.0
         while True:
             if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
                 sent = time.monotonic()
@@ -169,8 +166,7 @@ class Keeper:
                 raise PeerLost("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
-            elif isinstance(message, RankBeat) and time.monotonic() - judged >= _LEAST_BETWEEN_BEATS:
-                judged = time.monotonic()
+            elif isinstance(message, RankBeat):
                 self._judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:

@@ -1,27 +1,23 @@
 """What two of these programs say to each other: one JSON object per line, commands one way, messages the other.
 
-Each side takes the other for a stranger: lines are bounded, texts are cleaned, figures lie within what can be, and a
-line that is none of these is dropped, since a login shell may print, too.
+A line that is none of these is dropped, since a login shell may print, too.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.common import untrusted_json
 from dflash_tui.events import Preparing
 from dflash_tui.machine.network import Network
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.compile_caches import ArmCache
-from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import Amount, GpuLoad, Whole
+from dflash_tui.readings import GpuLoad
 
 # Another number is another language: both sides have to be of a release that speaks it.
 PROTOCOL = 2
@@ -30,14 +26,8 @@ LARGEST_CHUNK = 1 << 15
 # How long a rank lives on when nobody has renewed its lease; far longer than a lost connection takes to come back.
 LEASE_SECONDS = 120.0
 
-T = TypeVar("T")
-FolderName = Annotated[str, Meta(max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")]
-_Number = Annotated[int, Meta(ge=0, le=1 << 53)]
-_Text = Annotated[str, Meta(max_length=4000)]
-_Path = Annotated[str, Meta(max_length=4000)]
-RunName = Annotated[str, Meta(max_length=200, pattern=r"^\w[\w.:-]*\Z")]
-Mark = Annotated[str, Meta(max_length=200, pattern=r"^(?:\w[\w.:-]*)?\Z")]
-_Seconds = Annotated[float, Meta(ge=1, le=86_400)]
+# The name of a folder that is removed: neither empty nor a path.
+Mark = Annotated[str, Meta(pattern=r"^\w[\w.:-]*\Z")]
 
 
 class CopyFile(msgspec.Struct, frozen=True):
@@ -45,7 +35,7 @@ class CopyFile(msgspec.Struct, frozen=True):
 
     name: str
     """Its path in the folder of the model."""
-    size: Whole
+    size: int
     """Its bytes."""
     data: str
     """The path of its bytes there: in the hub's cache the name is a link to them."""
@@ -70,10 +60,10 @@ class RankOrder(msgspec.Struct, frozen=True):
 
     request: LaunchRequest
     cluster: Cluster
-    rank: Annotated[int, Meta(ge=0, le=63)]
-    folders: Annotated[dict[_Path, FolderName], Meta(max_length=8)] = {}
+    rank: int
+    folders: dict[str, str] = {}
     """By the path that the user named, where a copy of that folder lies among the models of the other host."""
-    mark: Mark = ""
+    mark: str = ""
     """The experiment that the server is a boot of; empty for any other."""
     cache: ArmCache | None = None
     """The compile caches of that boot's arm there; None where it takes those of other servers."""
@@ -82,14 +72,14 @@ class RankOrder(msgspec.Struct, frozen=True):
 class AgentCommand(msgspec.Struct, frozen=True, tag_field="do"):
     """Something that is asked of the other side, which answers with the same `id`."""
 
-    id: _Number
+    id: int
 
 
 class SayHello(AgentCommand, frozen=True, tag="hello"):
     """Who are you? The first command of a connection."""
 
-    protocol: _Number
-    version: _Text
+    protocol: int
+    version: str
 
 
 class CheckRank(AgentCommand, frozen=True, tag="check"):
@@ -108,32 +98,32 @@ class LaunchRank(AgentCommand, frozen=True, tag="launch"):
     """Launch the rank; it ends by itself when nobody has renewed its lease for so long."""
 
     order: RankOrder
-    lease: _Seconds = LEASE_SECONDS
+    lease: float = LEASE_SECONDS
 
 
 class WatchRank(AgentCommand, frozen=True, tag="watch"):
     """Send the log of a run from a byte on, and a beat each second; its lease is renewed by each `beat`."""
 
-    run: RunName
-    start: _Number = 0
+    run: str
+    start: int = 0
 
 
 class StopRank(AgentCommand, frozen=True, tag="stop"):
     """Stop a run and all its processes."""
 
-    run: RunName
+    run: str
 
 
 class StopMarked(AgentCommand, frozen=True, tag="stop marked"):
     """Stop the ranks that an experiment has left there, as when its driver was killed."""
 
-    mark: RunName
+    mark: Mark
 
 
 class RemoveCaches(AgentCommand, frozen=True, tag="remove caches"):
     """Remove what an experiment has compiled there."""
 
-    mark: RunName
+    mark: Mark
 
 
 class ListOrphans(AgentCommand, frozen=True, tag="orphans"):
@@ -163,20 +153,20 @@ class Beat(AgentCommand, frozen=True, tag="beat"):
 class AgentMessage(msgspec.Struct, frozen=True, tag_field="say"):
     """Something that the far side says; an answer has the `id` of its command, an event has 0."""
 
-    id: _Number
+    id: int
 
 
 class Greeting(AgentMessage, frozen=True, tag="hello"):
     """Who the far side is."""
 
-    protocol: _Number
-    version: _Text
-    host: _Text
-    machine: _Text
-    boot: _Text
-    clock: Annotated[float, Meta(ge=0, le=4_102_444_800)]
-    memory_available: Whole
-    memory_total: Whole
+    protocol: int
+    version: str
+    host: str
+    machine: str
+    boot: str
+    clock: float
+    memory_available: int
+    memory_total: int
     network: Network
     is_own: bool = False
     """Whether the program there lies in our own folder, where another host installed it."""
@@ -185,24 +175,24 @@ class Greeting(AgentMessage, frozen=True, tag="hello"):
 class Finding(msgspec.Struct, frozen=True):
     """The result of a check on the far side."""
 
-    name: _Text
-    level: Annotated[str, Meta(pattern=r"^(?:ok|warn|fail)\Z")]
-    finding: _Text
-    fix: _Text = ""
+    name: str
+    level: str
+    finding: str
+    fix: str = ""
 
 
 class HostSide(msgspec.Struct, frozen=True):
     """What has to be the same on all hosts; empty texts are not known yet, as before anything is installed."""
 
-    vllm: _Text
+    vllm: str
     """Distribution and release of vLLM, and the Python that runs it."""
-    patches: _Text
+    patches: str
     """The patches that the plan has, and a digest of their texts."""
-    setup: _Text
+    setup: str
     """A digest of flags, drafts, variables and mode."""
-    target: _Text
+    target: str
     """A digest of the target's files, or the commit of its repository."""
-    drafter: _Text
+    drafter: str
     """The same of the drafter."""
 
 
@@ -210,7 +200,7 @@ class RankChecked(AgentMessage, frozen=True, tag="checked"):
     """What the checks of a rank found, the plan of it there, and what it is made of."""
 
     plan: Plan
-    findings: Annotated[tuple[Finding, ...], Meta(max_length=200)]
+    findings: tuple[Finding, ...]
     side: HostSide
     memory: MemoryEstimate | None = None
     """The memory that the rank needs on a GPU there; None on the CPU."""
@@ -225,8 +215,8 @@ class RankPrepared(AgentMessage, frozen=True, tag="prepared"):
 class RankLaunched(AgentMessage, frozen=True, tag="launched"):
     """The rank was launched, as this run of the far side."""
 
-    run: RunName
-    pid: _Number
+    run: str
+    pid: int
 
 
 class Done(AgentMessage, frozen=True, tag="done"):
@@ -236,33 +226,33 @@ class Done(AgentMessage, frozen=True, tag="done"):
 class Refused(AgentMessage, frozen=True, tag="refused"):
     """It cannot be done: what happened, the evidence, what to do, as any error of ours."""
 
-    what: _Text
-    evidence: _Text = ""
-    hint: _Text = ""
-    exit_code: Annotated[int, Meta(ge=1, le=7)] = 1
+    what: str
+    evidence: str = ""
+    hint: str = ""
+    exit_code: int = 1
 
 
 class OrphanFound(msgspec.Struct, frozen=True):
     """An engine process of the far side that outlived its server."""
 
-    pid: _Number
-    name: _Text
-    resident: Whole
-    port: Annotated[int, Meta(ge=0, le=HIGHEST_PORT)] | None = None
+    pid: int
+    name: str
+    resident: int
+    port: int | None = None
 
 
 class OrphansListed(AgentMessage, frozen=True, tag="orphans"):
     """The orphans of the far side."""
 
-    orphans: Annotated[tuple[OrphanFound, ...], Meta(max_length=1000)]
+    orphans: tuple[OrphanFound, ...]
 
 
 class RoomFound(AgentMessage, frozen=True, tag="room"):
     """What is there of a model."""
 
-    offsets: tuple[Whole | None, ...]
+    offsets: tuple[int | None, ...]
     """The byte that each file goes on from; None for one that is not needed."""
-    free: Whole
+    free: int
     """The free bytes of the disk."""
     is_done: bool
     """Whether nothing is left to do."""
@@ -280,24 +270,24 @@ class RankProgress(AgentMessage, frozen=True, tag="preparing"):
 class LogChunk(AgentMessage, frozen=True, tag="log"):
     """Further bytes of the watched run's log."""
 
-    data: Annotated[bytes, Meta(max_length=LARGEST_CHUNK)]
+    data: bytes
 
 
 class RankBeat(AgentMessage, frozen=True, tag="beat"):
     """How the watched run is, once a second."""
 
     is_alive: bool
-    processes: _Number
-    workers: _Number
+    processes: int
+    workers: int
     """How many of them are vLLM's workers: their launcher takes up to 18 s to end after one of them died."""
-    suspended: _Number
-    resident: Whole
-    memory_available: Whole
-    why: _Text = ""
+    suspended: int
+    resident: int
+    memory_available: int
+    why: str = ""
     """Why it was ended by itself, such as its lease; empty otherwise."""
-    memory_total: Whole | None = None
-    gpus: Annotated[tuple[GpuLoad, ...], Meta(max_length=64)] = ()
-    worked: Amount | None = None
+    memory_total: int | None = None
+    gpus: tuple[GpuLoad, ...] = ()
+    worked: float | None = None
     """The seconds that processors have worked for its processes, where it has no GPU."""
 
 
@@ -329,9 +319,15 @@ AnyMessage = (
     | RankBeat
 )
 
+
+class _Numbered(msgspec.Struct, frozen=True):
+    """A command of another release."""
+
+    id: int = 0
+
+
 _commands: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
 _messages: msgspec.json.Decoder[AnyMessage] = msgspec.json.Decoder(AnyMessage)
-_chunks: msgspec.json.Decoder[LogChunk] = msgspec.json.Decoder(LogChunk)
 _encoder = msgspec.json.Encoder()
 
 
@@ -341,26 +337,17 @@ def encode_line(message: AgentCommand | AgentMessage) -> bytes:
 
 
 def decode_command(line: bytes) -> AnyCommand | None:
-    """Return the command of a line, without what acts on a terminal; None for what is none."""
-    return _decode(line, _commands)
+    """Return the command of a line; None for what is none."""
+    try:
+        return _commands.decode(line)
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def decode_message(line: bytes) -> AnyMessage | None:
-    """Return the message of a line, without what acts on a terminal; None for what is none.
-
-    The bytes of a log are those of the far file, of which whoever reads them leaves secrets out.
-    """
-    with contextlib.suppress(msgspec.MsgspecError, ValueError):
-        if len(line) <= LONGEST_LINE:
-            return _chunks.decode(line)
-    return _decode(line, _messages)
-
-
-def _decode(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
-    if len(line) > LONGEST_LINE or not line.lstrip().startswith(b"{"):
-        return None
+    """Return the message of a line; None for what is none."""
     try:
-        return untrusted_json.decode_untrusted(line, decoder, one_line=True)
+        return _messages.decode(line)
     except (msgspec.MsgspecError, ValueError):
         return None
 
@@ -368,8 +355,6 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
 def read_command_id(line: bytes) -> int:
     """Return the id of a line that is not a command of ours, so that it can be refused; 0 where it has none."""
     try:
-        fields: Any = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return msgspec.json.decode(line, type=_Numbered).id
+    except (msgspec.MsgspecError, ValueError):
         return 0
-    number = fields.get("id") if isinstance(fields, dict) else 0
-    return number if type(number) is int and 0 <= number <= 1 << 53 else 0

@@ -1,4 +1,4 @@
-"""The far side, asked in this process: what it answers, and what a stranger's lines come to."""
+"""The far side, asked in this process: what it answers, and which lines it refuses."""
 
 import asyncio
 import subprocess
@@ -23,9 +23,7 @@ from dflash_tui.peers.messages import (
     CheckRank,
     Done,
     Greeting,
-    ListOrphans,
     LogChunk,
-    OrphansListed,
     RankBeat,
     RankOrder,
     Refused,
@@ -37,7 +35,6 @@ from dflash_tui.peers.messages import (
 from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.request import LaunchRequest
-from tests.support import escapes
 from tests.support.waiting import wait_until
 
 HELLO = SayHello(1, PROTOCOL, __version__)
@@ -77,26 +74,19 @@ def test_it_says_who_it_is_and_what_its_network_is():
     assert abs(greeting.clock - time.time()) < 60
 
 
-def test_another_protocol_is_told_ours_and_nothing_else_is_done():
-    said = answers(SayHello(1, PROTOCOL + 1, "9"), ListOrphans(2), until=2)
-    assert [type(each) for each in said] == [Greeting, Refused]
+def test_another_protocol_is_told_ours():
+    [said] = answers(SayHello(1, PROTOCOL + 1, "9"))
+    assert isinstance(said, Greeting)
+    assert said.protocol == PROTOCOL
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"hello", b"{", b"[]", b'{"do":"eval","id":7}', b'{"do":"watch","id":7,"run":"../x"}', b'{"id":7}', b"\xff" * 9,
-     b'{"do":"stop","id":7,"run":"/etc"}', b'{"do":"watch","id":7,"run":"x","start":-1}', b'{"a":' * 9000,
-     b'{"do":"launch","id":7,"order":{}}', b'{"do":"watch","id":7,"run":"x","start":1e30}'],
-)  # fmt: skip
+    "line", [b"hello", b"{", b"[]", b'{"do":"eval","id":7}', b'{"id":7}', b'{"do":"launch","id":7,"order":{}}']
+)
 def test_what_is_no_command_is_refused(line):
     said = answers(HELLO, line)[1]
     assert isinstance(said, Refused)
     assert said.id == (7 if b'"id":7' in line else 0)
-
-
-def test_nothing_is_done_before_hello():
-    assert [type(each) for each in answers(ListOrphans(3))] == [Refused]
-    assert [type(each) for each in answers(HELLO, ListOrphans(3))] == [Greeting, OrphansListed]
 
 
 @pytest.mark.parametrize("command", [StopRank(4, "20261123-nobody"), WatchRank(4, "20261123-nobody")])
@@ -111,14 +101,6 @@ def test_a_recipe_that_is_not_there_is_said(folders):
     said = answers(HELLO, CheckRank(5, order))[1]
     assert isinstance(said, Refused)
     assert "no-such-recipe" in said.what
-
-
-@pytest.mark.parametrize("text", escapes.texts().values())
-def test_texts_of_a_stranger_are_cleaned(text):
-    line = messages.encode_line(Refused(1, text, text, text))
-    said = messages.decode_message(line)
-    assert isinstance(said, Refused)
-    assert not escapes.acting(said.what + said.hint)
 
 
 def test_what_a_worker_starts_is_no_worker():

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +14,6 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.machine import network
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import PeerConnection, PeerLost
 from dflash_tui.peers.keeper import Keeper
 from dflash_tui.peers.messages import RankBeat
 from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
@@ -158,24 +156,3 @@ def test_how_many_processors_a_rank_keeps_busy():
         load.take(at, worked)
         seen.append(load.busy)
     assert seen == [None, None, 1.0, 0.1, None, 2.0, None]
-
-
-class FloodingPeer:
-    """A connection over which a rank says a thousand times at once that it was suspended and is not."""
-
-    def __init__(self) -> None:
-        self.heard = time.monotonic()
-        self.events: asyncio.Queue[RankBeat | None] = asyncio.Queue()
-        for place in range(1000):
-            self.events.put_nowait(replace(BEAT, suspended=place % 2))
-        self.events.put_nowait(None)
-
-    async def tell(self, *_: object) -> None:
-        """Take what the keeper says."""
-
-
-async def test_a_flood_of_beats_does_not_fill_the_disk(run, monkeypatch):
-    monkeypatch.setattr(keeper, "_LEAST_BETWEEN_BEATS", 3600.0)
-    with pytest.raises(PeerLost):
-        await Keeper(run)._watch(run.far_ranks[0], cast(PeerConnection, FloodingPeer()))
-    assert len(run.samples.read_bytes().splitlines()) == 1
