@@ -21,7 +21,7 @@ from dflash_tui.readings import GpuLoad
 
 # Another number is another language: both sides have to be of a release that speaks it.
 PROTOCOL = 2
-LONGEST_LINE = 1 << 20
+LONGEST_LINE = 16 << 20
 LARGEST_CHUNK = 1 << 15
 # How long a rank lives on when nobody has renewed its lease; far longer than a lost connection takes to come back.
 LEASE_SECONDS = 120.0

@@ -10,7 +10,6 @@ import signal
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_end, clean_line
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import own_wheel, transport
@@ -18,9 +17,7 @@ from dflash_tui.peers.far_installer import MARK
 
 # Longer than the far side gives itself, which then says what took so long.
 _SECONDS = 1000.0
-_LONGEST_LINE, _ERRORS_KEPT = 8192, 4096
-# A login shell may print, too, but not without end.
-_MOST_OUTPUT = 1 << 20
+_ERRORS_KEPT = 4096
 _INSTALLED = "installed"
 _FAILURES = {
     "no-python": (
@@ -75,7 +72,7 @@ async def _install(host: str, process: asyncio.subprocess.Process, data: bytes) 
     sending = asyncio.create_task(_send(process, data))
     errors = asyncio.create_task(_read_end(process))
     try:
-        kind, text = await _read_answer(host, process)
+        kind, text = await _read_answer(process)
         if kind == _INSTALLED:
             return text
         if kind:
@@ -98,22 +95,13 @@ async def _send(process: asyncio.subprocess.Process, data: bytes) -> None:
             await process.stdin.drain()
 
 
-async def _read_answer(host: str, process: asyncio.subprocess.Process) -> tuple[str, str]:
-    """Return how it ended and the text about it; two empty ones when the output ended without.
-
-    Raises:
-        DflashError: there is more of it than any answer takes.
-    """
-    buffer, total = LineBuffer(_LONGEST_LINE), 0
-    while process.stdout and (data := await process.stdout.read(1 << 16)):
-        total += len(data)
-        if total > _MOST_OUTPUT:
-            raise DflashError(f"{host} writes output without end", hint=f"see what its login prints: ssh {host} true")
-        for line in buffer.feed(data):
-            mark, _, words = clean_line(line.decode(errors="replace")).partition(" ")
-            kind, _, text = words.partition(" ")
-            if mark == MARK and (kind == _INSTALLED or kind in _FAILURES):
-                return kind, text
+async def _read_answer(process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """Return how it ended and the text about it; two empty ones when the output ended without."""
+    while process.stdout and (line := await process.stdout.readline()):
+        mark, _, words = clean_line(line.decode(errors="replace")).partition(" ")
+        kind, _, text = words.partition(" ")
+        if mark == MARK and (kind == _INSTALLED or kind in _FAILURES):
+            return kind, text
     return "", ""
 
 

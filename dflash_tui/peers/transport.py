@@ -42,7 +42,7 @@ _RUN = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
     f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
 )
-_UNPACK = """sh -c 'exec tar -xf - -C "$(printf %b "$1")"' sh"""
+_UNPACK = """sh -c 'exec tar -xof - -C "$(printf %b "$1")"' sh"""
 _PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
 # A user looks at it: a network that is away for some seconds, as when a laptop roams, takes nobody's panel away.
 _PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}

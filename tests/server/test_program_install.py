@@ -177,10 +177,8 @@ def test_a_far_side_that_lies_is_found_out(far):
         asyncio.run(connect())
 
 
-@pytest.mark.parametrize(
-    "script", ["yes", "head -c 9000000 /dev/zero; sleep 60", "yes >&2 & yes", "exit 0", "exit 127"]
-)
-def test_a_far_side_that_floods_or_says_nothing(far, script):
+@pytest.mark.parametrize("script", ["exit 0", "exit 127"])
+def test_host_that_says_nothing(far, script):
     far.put_answer(script)
     with pytest.raises(DflashError) as error:
         install()
