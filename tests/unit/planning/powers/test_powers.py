@@ -8,7 +8,7 @@ import pytest
 import requests
 from msgspec.structs import replace
 
-from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.powers import harmless_options
 from dflash_tui.planning.powers.plan_powers import list_powers, list_recipe_powers
 from dflash_tui.planning.powers.power import Power, PowerKind
@@ -361,7 +361,7 @@ def test_a_plan_has_the_powers_of_what_is_launched_and_a_recipe_those_of_all_its
 def test_what_is_in_an_engine_of_the_users_is_not_the_recipes():
     engine = EngineSpec("0.33.0", packages=("evil==1.0",))
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
-    assert build_plan(resolve_recipe(recipe, engine=engine), engine=Path("/mine")).powers == ()
+    assert build_plan(resolve_recipe(recipe, engine=engine), engine=ChosenEngine(Path("/mine"))).powers == ()
     assert {power.kind for power in build_plan(resolve_recipe(recipe, engine=engine)).powers} == {CODE}
 
 
