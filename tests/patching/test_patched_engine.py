@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import resource
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines import engine_python, environments, inventory
@@ -137,6 +139,18 @@ def test_own_environment_is_never_written_to(base, shipped):
     assert inventory.find_engine_by_name(made.engine.folder) == made.engine
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.lstat().st_mode | 0o200) if not path.is_symlink() else None
+
+
+@pytest.mark.parametrize("command", [("disk",), ("engine", "list")], ids=" ".join)
+def test_shared_files_count_once(base, shipped, capsys, command):
+    """Of an environment of the user's as well, which is not ours to remove."""
+    (base.site_packages / "torch" / "large.so").write_bytes(bytes(BIG))
+    (base.site_packages / "vllm" / "v1" / "spec_decode").mkdir(parents=True)
+    (base.site_packages / "vllm" / "v1" / "spec_decode" / "dflash.py").write_text("")
+    patched = make(inventory.adopt_engine(Path(base.folder)), on_other(shipped)).engine
+    assert main.main([*command, "--json"]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if json.loads(line)["folder"] == patched.folder]
+    assert json.loads(line)["bytes"] < 1_000_000
 
 
 def test_changed_environment_gets_another_engine(base, shipped):

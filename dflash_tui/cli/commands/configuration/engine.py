@@ -39,7 +39,8 @@ def print_engines(args: argparse.Namespace) -> int:
     """Print the engines, ours and adopted ones, and what killed installations left."""
     rows, count = [], DiskCount()
     for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
-        size = None if engine.adopted else count.measure_folder(Path(engine.folder))
+        measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
+        size = None if engine.adopted else measured
         if args.json:
             print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}))
         kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
