@@ -16,6 +16,11 @@ from tests.support.waiting import PATIENCE
 
 _SCRIPT = ROOT / "tests" / "support" / "two_hosts.sh"
 _NOT_PERMITTED = 77
+_TRUST = """
+from dflash_tui.launch import recipe_trust
+from dflash_tui.planning.recipes import recipe_loader
+recipe_trust.trust_recipe(recipe_loader.find_recipe("toy"))
+"""
 
 
 class FarOutput:
@@ -103,6 +108,8 @@ def make_two_hosts(folder: Path, data: Path) -> Iterator[TwoHosts]:
     with _make_hosts(TwoHosts(folder, shared), data / "dflash-tui" / "models") as hosts:
         for host in ("a", "b"):
             _put_program(hosts, host)
+            trusted = hosts.run(host, "env", f"PYTHONPATH={ROOT}", sys.executable, "-c", _TRUST)
+            assert trusted.returncode == 0, trusted.stderr
         yield hosts
 
 
