@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.worker import Worker
@@ -19,12 +17,12 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog, offer_same_again
+from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.run import RunScreen, ViewScreen
 from dflash_tui.tui.terminal import TerminalApp
-
-if TYPE_CHECKING:  # the other screens come after the first paint
-    from dflash_tui.tui.dialogs.remedies import Launch
-    from dflash_tui.tui.screens.run import RunScreen
+from dflash_tui.tui.widgets.run_view import RunView
 
 
 class ServerApp(TerminalApp):
@@ -36,21 +34,14 @@ class ServerApp(TerminalApp):
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._now = now
+        self.run_screen = RunScreen(now)
         self._launching: Worker[None] | None = None
         self._stopping: Worker[None] | None = None
-
-    @cached_property
-    def run_screen(self) -> RunScreen:
-        """The screen of the run that is launched or watched; it is made when it is needed first."""
-        from dflash_tui.tui.screens.run import RunScreen
-
-        return RunScreen(self._now)
 
     @property
     def has_server(self) -> bool:
         """Whether the server of a run that is watched is there or on its way."""
-        return "run_screen" in vars(self) and self.run_screen.has_server
+        return self.run_screen.view.has_server
 
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
@@ -60,9 +51,9 @@ class ServerApp(TerminalApp):
         try:
             async with observe_run(run) as events:
                 async for event in events:
-                    self.run_screen.take(event)
+                    self.run_screen.view.take(event)
         except DflashError as error:
-            self.run_screen.fail(error)
+            self.run_screen.view.fail(error)
 
     @work(exclusive=True, group="bring-up")
     async def bring_up(self, resolved: ResolvedRecipe, plan: Plan, forced: str) -> None:
@@ -78,13 +69,15 @@ class ServerApp(TerminalApp):
                 wanted = await pairing.place_on_hosts(PlannedLaunch(resolved, plan), peers)
                 async with admission.reserve_launch(wanted, report_moved, forced=forced) as planned:
                     if planned.plan is not plan:
-                        self.run_screen.prepare(planned.plan)
-                    run = await cluster_launch.launch_over_hosts(planned, peers, self.run_screen.take, forced=forced)
+                        self.run_screen.view.prepare(planned.plan)
+                    run = await cluster_launch.launch_over_hosts(
+                        planned, peers, self.run_screen.view.take, forced=forced
+                    )
         except (DflashError, OSError, RuntimeError) as error:
             explained = explain_resource_limit(error) or error
             if isinstance(explained, RuntimeError):
                 raise
-            self.run_screen.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
+            self.run_screen.view.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
             return
         self._launching = None
         self.attach(run)
@@ -96,27 +89,25 @@ class ServerApp(TerminalApp):
         from dflash_tui.launch import fork_fallback
 
         try:
-            why = await fork_fallback.end_failed_start(run, self.run_screen.state)
+            why = await fork_fallback.end_failed_start(run, self.run_screen.view.state)
             planned = await asyncio.to_thread(fork_fallback.plan_with_spawn, run.plan) if why else None
         except DflashError as error:
-            self.run_screen.fail(error)
+            self.run_screen.view.fail(error)
             return
-        if planned and self.run_screen.run is run and not self.preparing:
+        if planned and self.run_screen.view.run is run and not self.preparing:
             self.notify(f"{why}; launching again with spawn", severity="warning", markup=False, timeout=20)
             self.workers.cancel_group(self, "observe")
-            self.run_screen.prepare(planned.plan)
+            self.run_screen.view.prepare(planned.plan)
             self._launching = self.bring_up(planned.resolved, planned.plan, run.forced)
 
     def attach(self, run: Run) -> None:
         """Show `run` on the run screen."""
-        self.run_screen.begin(run)
+        self.run_screen.view.begin(run)
         self.switch_mode("live")
         self.follow(run)
 
     @on(LaunchScreen.Launch)
     def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
-        from dflash_tui.tui.dialogs.trust import ask_trust
-
         ask_trust(self, message.resolved.recipe, [message.plan], lambda: self._ask_and_start(message))
 
     def _ask_and_start(self, message: LaunchScreen.Launch) -> None:
@@ -146,7 +137,7 @@ class ServerApp(TerminalApp):
         if moved:
             self.notify(moved.strip(), markup=False)
         self.workers.cancel_group(self, "observe")
-        self.run_screen.prepare(message.plan)
+        self.run_screen.view.prepare(message.plan)
         self.switch_mode("live")
         self._launching = self.bring_up(message.resolved, message.plan, message.forced)
 
@@ -157,24 +148,23 @@ class ServerApp(TerminalApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action == "fix":
-            return self._shown.own_run is not None and bool(self._shown.failure and self._shown.failure.remedies)
+            return self._shown.own is not None and bool(self._shown.failure and self._shown.failure.remedies)
         if action == "relaunch":
-            return self._shown.own_run is not None
+            return self._shown.own is not None
         return self.has_server if action == "stop" else True
 
     @property
-    def _shown(self) -> RunScreen:
-        """The run screen or the replay that one sees, else the run screen."""
-        from dflash_tui.tui.screens.run import RunScreen
-
-        return self.screen if self.screen_stack and isinstance(self.screen, RunScreen) else self.run_screen
+    def _shown(self) -> RunView:
+        """The run or the replay that one sees, else the run."""
+        shown = self.screen if self.screen_stack else None
+        return shown.view if isinstance(shown, ViewScreen) else self.run_screen.view
 
     def action_stop(self) -> None:
         if self.preparing and self._launching:
             question = Confirm("Cancel the launch?", "Whatever is unfinished is removed.", "cancel it", "go on")
             self.push_screen(question, self._cancel_launch)
             return
-        run = self.run_screen.run
+        run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):
             self.notify("no server is running", severity="warning")
             return
@@ -189,7 +179,7 @@ class ServerApp(TerminalApp):
         if yes and self._launching:
             self._launching.cancel()
             self._launching = None
-            self.run_screen.clear()
+            self.run_screen.view.clear()
             self.switch_mode("launch")
 
     @work(exclusive=True, group="stop")
@@ -209,20 +199,16 @@ class ServerApp(TerminalApp):
         self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
         if stayed:
             self.notify(stayed, severity="warning", markup=False, timeout=20)
-        if self.current_mode == "live" and self.run_screen.run is run:
+        if self.current_mode == "live" and self.run_screen.view.run is run:
             self.switch_mode("launch")
 
     def action_fix(self) -> None:
-        from dflash_tui.tui.dialogs.remedies import RemedyDialog
-
-        run, failure = self._shown.own_run, self._shown.failure
+        run, failure = self._shown.own, self._shown.failure
         if run and failure and failure.remedies:
             self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def action_relaunch(self) -> None:
-        from dflash_tui.tui.dialogs.remedies import RemedyDialog, offer_same_again
-
-        if run := self._shown.own_run:
+        if run := self._shown.own:
             self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
 
     def _launch_again(self, chosen: Launch | None) -> None:

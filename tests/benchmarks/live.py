@@ -46,16 +46,16 @@ async def _frames(count: int, window: int) -> tuple[list[float], list[float]]:
     start = events[-1].at
     clock = [start]
     panel = app(now=0.0)
-    panel.run_screen.now = lambda: clock[0]
+    panel.run_screen.view.now = lambda: clock[0]
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), [*events, *(e for s in range(HOUR) for e in load(start, s))])
-        panel.run_screen.window = window
-        panel.run_screen.draw()
+        panel.run_screen.view.window = window
+        panel.run_screen.view.draw()
         working, resting = [], []
         for second in range(HOUR, HOUR + count):
             clock[0] = start + second
             for event in load(start, second):
-                panel.run_screen.take(event)
+                panel.run_screen.view.take(event)
             working.append(await _frame(pilot))
         for second in range(HOUR + count, HOUR + 2 * count):
             clock[0] = start + second
@@ -66,7 +66,7 @@ async def _frames(count: int, window: int) -> tuple[list[float], list[float]]:
 async def _frame(pilot) -> float:
     """Draw and render once; return the milliseconds of CPU."""
     began = time.process_time()
-    pilot.app.run_screen.draw()
+    pilot.app.run_screen.view.draw()
     await pilot.pause()
     pilot.app.screen._compositor.render_strips(pilot.app.size)
     return (time.process_time() - began) * 1000

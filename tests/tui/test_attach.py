@@ -26,7 +26,7 @@ from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
-from tests.tui.panel import NO_GPU, app, press_at_once, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
 BUILD = ModelBuild("build_demo_pair.py", 2)
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
@@ -59,7 +59,7 @@ async def test_an_ended_run_is_replayed():
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "(exit code 1)", "up in 1:2")
-        assert len(panel.run_screen.state.requests) == 6
+        assert len(panel.run_screen.view.state.requests) == 6
 
 
 async def test_a_running_server_is_listed_attached_and_left_alone(running):
@@ -90,7 +90,7 @@ async def test_the_newest_server_is_watched_where_none_is_yet(running):
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: bool(panel.launch_screen.running))
         await pilot.press("2")
-        await wait_for(pilot, lambda: isinstance(panel.screen, RunScreen) and panel.run_screen.run == running)
+        await wait_for(pilot, lambda: isinstance(panel.screen, RunScreen) and panel.run_screen.view.run == running)
 
 
 async def test_stop_asks_and_only_yes_stops(running):
@@ -105,8 +105,8 @@ async def test_stop_asks_and_only_yes_stops(running):
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
-        await wait_for(pilot, lambda: panel.status is not None and "toy has stopped" in panel.status.text)
-        assert panel.run_screen.state.status in {"stopping", "stopped"}
+        await wait_for(pilot, lambda: "toy has stopped" in text(panel))
+        assert panel.run_screen.view.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
     assert format_farewell([]) == ""
     further = format_farewell([msgspec.structs.replace(running, plan=msgspec.structs.replace(running.plan, rank=1))])
@@ -127,7 +127,7 @@ async def test_launching_beside_a_server_asks_first(running):
 
 async def insist(pilot, reason: str) -> None:
     """Launch although a check fails."""
-    press_at_once(pilot.app, "F", *reason, "enter")
+    await pilot.press("F", *reason, "enter")
 
 
 async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():
@@ -199,10 +199,10 @@ async def test_a_taken_port_is_moved_and_said():
         said = f"Port {taken} is taken"
         await wait_for(pilot, lambda: "it would not start" in text(panel))
         await insist(pilot, "why")
-        await wait_for(pilot, lambda: panel.status is not None and said in panel.status.text)
+        await shows(pilot, said)
         await wait_for(pilot, lambda: "not enough disk" in text(panel))
-        assert panel.run_screen.plan is not None
-        assert panel.run_screen.plan.port != taken
+        assert panel.run_screen.view.plan is not None
+        assert panel.run_screen.view.plan.port != taken
     listener.close()
 
 

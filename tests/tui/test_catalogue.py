@@ -24,7 +24,7 @@ from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support import hub_server
 from tests.support.hub_server import Hub
 from tests.support.preflight_situations import a_gpu
-from tests.tui.panel import NO_GPU, press_at_once, shows, text, wait_for
+from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
@@ -119,7 +119,7 @@ async def test_the_recipe_that_the_filter_found_stays_highlighted_without_it(hub
     async with panel.run_test(size=(120, 36)) as pilot:
         rows = panel.screen.query_one(RecipeList)
         await wait_for(pilot, lambda: rows.place.budget is not None)
-        press_at_once(panel, "slash", *"qwen3-coder", "enter")
+        await pilot.press("slash", *"qwen3-coder", "enter")
         await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "qwen3-coder-next")
         every = [*rows.entries]
         await pilot.press("escape")

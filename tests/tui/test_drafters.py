@@ -42,7 +42,9 @@ async def look(pilot, model: str) -> None:
     """Open the dialog and look for drafters of a model."""
     await wait_for(pilot, lambda: "the CPU demo" in text(pilot.app))
     await pilot.press("n")
-    await wait_for(pilot, lambda: isinstance(pilot.app.screen, DrafterDialog))
+    await wait_for(
+        pilot, lambda: isinstance(pilot.app.screen, DrafterDialog) and pilot.app.screen.query_one(Input).has_focus
+    )
     pilot.app.screen.query_one(Input).value = model
     await pilot.press("enter")
 

@@ -92,7 +92,7 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
     async with panel.run_test(size=(120, 36)) as pilot:
         await chosen(pilot, 0)
         await wait_for(pilot, lambda: panel.screen is panel.run_screen)
-        assert panel.run_screen.run == living
+        assert panel.run_screen.view.run == living
         await chosen(pilot, 3)
         await wait_for(pilot, lambda: panel.screen is panel.replay_screen and panel.replay_screen.player is not None)
         assert panel.replay_screen.player
@@ -100,7 +100,7 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
         await wait_for(pilot, lambda: "■ STOPPED" in text(panel))
         await chosen(pilot, 4)
         await wait_for(pilot, lambda: "sample" in text(panel))
-        assert panel.run_screen.run == living  # watched all the while
+        assert panel.run_screen.view.run == living  # watched all the while
         await pilot.press("2")
         assert panel.screen is panel.run_screen
 

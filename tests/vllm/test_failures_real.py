@@ -274,7 +274,7 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", run.plan.port))
-        while Phase.ENGINE not in panel.run_screen.state.phases:
+        while Phase.ENGINE not in panel.run_screen.view.state.phases:
             await pilot.pause(0.5)
         other.listen()
         watcher = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)

@@ -29,7 +29,6 @@ class LogDialog(Dialog[None]):
     """Asks for a log file, and shows why its server failed, the lines that show it, and what to do."""
 
     HEADING: ClassVar = "explain a log"
-    ENTER: ClassVar = "explain"
     BINDINGS: ClassVar = [Binding("escape", "dismiss", "close", key_display="esc")]
 
     def __init__(self) -> None:

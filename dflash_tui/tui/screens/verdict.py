@@ -13,7 +13,6 @@ from textual.binding import Binding
 from textual.containers import Container, ItemGrid, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 
 from dflash_tui.common import private_files
@@ -28,23 +27,21 @@ from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.keys import COMMON_KEYS
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.render.tune import render_outcome
 from dflash_tui.tui.screens.playback import build_playback, show_playback
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import Display, TooSmall
+from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
-from dflash_tui.tui.widgets.key_line import KeyLine
 
 _PANES = ("verdict", "arms", "ranges", "starts")
 _TABLE = 90  # cells of a table that has the others beside it
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
-class VerdictScreen(Screen[None]):
+class VerdictScreen(SizedScreen[None]):
     """Shows the report of one experiment; of several comparisons one at a time."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
@@ -53,10 +50,8 @@ class VerdictScreen(Screen[None]):
         Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
         Binding("v", "progress", "Boots", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
-        Binding("escape,1", "app.show('launch')", "Launch", key_display="1", tooltip="The launch screen"),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
+        Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
+        *COMMON_KEYS,
     ]
 
     class Boots(Message):
@@ -91,7 +86,7 @@ class VerdictScreen(Screen[None]):
                 yield Static(id="boots", markup=False, classes="pane")
                 yield Static(id="latency", markup=False, classes="pane")
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
@@ -126,22 +121,22 @@ class VerdictScreen(Screen[None]):
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        width = self._width("arms")
+        width = self._measure("arms")
         self._show("arms", experiment.render_compared_arms(report, width))
         note = ", ± half their range" if experiment.shows_spread(design, report.boots, width) else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{note}"
         self._draw_verdict(report, comparison)
         self._draw_sweep(report.sweep)
         arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
-        self._show("starts", experiment.render_start_bars(report, arms, self._width("starts")))
+        self._show("starts", experiment.render_start_bars(report, arms, self._measure("starts")))
         self._show("boots", experiment.render_boots(report))
         self._show("latency", latency := experiment.render_latency(report))
         self.query_one("#latency").display = bool(latency)
-        self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
+        self.call_after_refresh(self._settle, [self._measure(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
         """Draw again what was drawn before its pane had its width."""
-        if drawn != [self._width(pane) for pane in _PANES]:
+        if drawn != [self._measure(pane) for pane in _PANES]:
             self.draw()
 
     def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
@@ -149,12 +144,12 @@ class VerdictScreen(Screen[None]):
         if comparison is None:
             outcome = Content("no two arms can be compared: a boot of each is needed")
             if report.tune:
-                outcome = render_outcome(report.design, report.boots, report.tune, self._width("verdict"))
+                outcome = render_outcome(report.design, report.boots, report.tune, self._measure("verdict"))
             self._show("verdict", outcome)
             return
-        self._show("verdict", experiment.render_verdict(report, comparison, self._width("verdict")))
+        self._show("verdict", experiment.render_verdict(report, comparison, self._measure("verdict")))
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
-        self._show("ranges", experiment.render_intervals(comparison, self._width("ranges")))
+        self._show("ranges", experiment.render_intervals(comparison, self._measure("ranges")))
         a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
         self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
 
@@ -184,7 +179,7 @@ class VerdictScreen(Screen[None]):
             static.update(content)
             static.styles.height = content.plain.count("\n") + 1 + static.gutter.height
 
-    def _width(self, name: str) -> int:
+    def _measure(self, name: str) -> int:
         return max(40, self.query_one(f"#{name}").content_region.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
