@@ -249,20 +249,6 @@ def test_the_tests_that_a_promise_names_are_there():
     assert [name for name in sorted(named) if not (root / name).is_file()] == []
 
 
-def test_the_tests_that_the_page_on_reliability_names_are_there():
-    """A row of docs/reliability.md names a file below tests/, or a test in it; `::name` is of the file before it."""
-    root, missing, file = Path(__file__).parent, [], Path()
-    rows = [row for row in (root.parent / "docs" / "reliability.md").read_text().splitlines() if row.startswith("| ")]
-    named = [name for row in rows for name in re.findall(r"`([\w/]*(?:\w\.py|(?=::))(?:::\w+)?)`", row)]
-    assert len(named) > 60
-    for name in named:
-        path, _, test = name.partition("::")
-        file = root / path if path else file
-        if not file.is_file() or (test and f"def {test}(" not in file.read_text()):
-            missing.append(name)
-    assert missing == []
-
-
 # One word of a sentence; signs around it are part of it, while what is between braces, numbers and options are values.
 WORD = re.compile(r"""[("'“`]*[A-Za-z][A-Za-z'’/-]*[.,:;!?)"'”`…]*""")
 MOST_WORDS = 4

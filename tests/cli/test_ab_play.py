@@ -1,4 +1,4 @@
-"""`ab play`: files that show two arms write the same answer."""
+"""`ab play`: pictures that show two arms write the same answer."""
 
 import resource
 from xml.etree import ElementTree

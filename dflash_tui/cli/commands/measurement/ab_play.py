@@ -1,4 +1,4 @@
-"""`ab play`: two arms write the same answer as fast as they did, in the panel or as a picture to show somebody."""
+"""`ab play`: two arms write the same answer as fast as they did, in the panel or as a picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 
 
 def play(args: argparse.Namespace) -> int:
-    """`ab play [ID]`: open the panel on it, or draw it."""
+    """`ab play [ID]`: open the panel on it, or write the picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
     comparison = _find_comparison(report, args.arm)
     if not args.svg:
