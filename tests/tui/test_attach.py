@@ -105,7 +105,7 @@ async def test_stop_asks_and_only_yes_stops(running):
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
-        await wait_for(pilot, lambda: "toy has stopped" in text(panel))
+        await shows(pilot, "toy has stopped")
         assert panel.run_screen.view.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
     assert format_farewell([]) == ""

@@ -58,7 +58,13 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
         assert {*rows.visible_names[: len(recipes)]} == {*recipes}
         assert len(rows.visible_names) == len(recipes) + len(PAIRS)
         rows.choose("qwen3.8-27b/dflash2")
-        await shows(pilot, "z-lab/Qwen3.8-27B-DFlash2", "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0", "59.8 GiB")
+        await shows(
+            pilot,
+            "z-lab/Qwen3.8-27B-DFlash2",
+            "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0",
+            "59.8 GiB",
+            "⏎ Make a recipe",
+        )
         keys = text(panel).splitlines()[-1]
         assert ("⏎ Make a recipe" in keys, "Mode" in keys, "Doctor" in keys) == (True, False, False)
         await pilot.press("e", "m", "plus", "y", "a", "d")  # keys of a recipe do nothing here

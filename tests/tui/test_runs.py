@@ -70,7 +70,7 @@ def test_runs_are_listed_with_how_they_stand(living, ended):
 async def chosen(pilot, index: int) -> None:
     """Open the list and take its row `index`."""
     await pilot.press("r")
-    await wait_for(pilot, lambda: isinstance(pilot.app.screen, RunList) and bool(pilot.app.screen.rows))
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, RunList) and pilot.app.screen.rows.option_count > 0)
     pilot.app.screen.query_one(OptionList).highlighted = index
     await pilot.press("enter")
     await pilot.pause()

@@ -24,7 +24,7 @@ EVERYWHERE = "everywhere"
 _LONGEST_KEY = 8  # longer ones are words, in a column of their own
 
 
-class Dialog(SizedScreen[Result], ModalScreen[Result]):
+class Dialog(ModalScreen[Result], SizedScreen[Result]):
     """A dialog with a title on its border and its keys in its last row; `?` explains them."""
 
     BOX: ClassVar = ".dialog"
@@ -44,7 +44,7 @@ def measure_text(pane: Widget) -> int:
     return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar) - 1)
 
 
-class Confirm(SizedScreen[bool], ModalScreen[bool]):
+class Confirm(ModalScreen[bool], SizedScreen[bool]):
     """Asks a yes-or-no question; only `y` means yes."""
 
     BINDINGS: ClassVar = [
@@ -87,7 +87,7 @@ class KeyGroup(NamedTuple):
     """Each key, and what it does."""
 
 
-class Help(SizedScreen[None], ModalScreen[None]):
+class Help(ModalScreen[None], SizedScreen[None]):
     """Lists the keys of the screen below it, grouped by what they are for."""
 
     BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]

@@ -22,7 +22,7 @@ from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import TextField
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.check import Check

@@ -12,8 +12,7 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.widgets.basic import MarkedList, Result
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MarkedList, Result, TextField
 
 _ROW_EDGES = 3  # a scrollbar, and a blank on both sides
 
@@ -30,9 +29,10 @@ class ListDialog(Dialog[Result]):
         self.field, self.about = TextField(id="field", password=self.SECRET), Static(id="about", markup=False)
         self.detail = VerticalScroll(self.about, id="detail")
         self.rows.display = self.field.display = self.detail.display = False
+        self.box = Vertical(self.heading, self.rows, self.field, self.detail, classes="dialog -wide -list")
 
     def compose(self) -> ComposeResult:
-        yield Vertical(self.heading, self.rows, self.field, self.detail, classes="dialog -wide -list")
+        yield self.box
 
     @property
     def is_typing(self) -> bool:
@@ -47,7 +47,7 @@ class ListDialog(Dialog[Result]):
     @property
     def row_width(self) -> int:
         """The cells of a row, whether rows are there yet or not."""
-        return self.query_one(self.BOX).content_size.width - _ROW_EDGES
+        return self.box.content_size.width - _ROW_EDGES
 
     def show_heading(self, text: str | Content) -> None:
         """Replace the line above the list."""

@@ -29,8 +29,7 @@ from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Confirm, Dialog, measure_text
 from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.basic import MUTED, render_error
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED, TextField, render_error
 
 _MOST_BOOTS = 8
 _LABEL = 9

@@ -90,11 +90,11 @@ class OptionsDialog(ListDialog[None]):
     def __init__(self, choice: LaunchSelection, recipe: Recipe) -> None:
         super().__init__()
         self.choice, self.recipe = choice, recipe
+        self.box.border_title = Content(f"options of {recipe.name}")
         self.options: list[OptionRow] = []
         self.editing = ""
 
     def on_mount(self) -> None:
-        self.query_one(self.BOX).border_title = Content(f"options of {self.recipe.name}")
         self.call_after_refresh(self.draw)
 
     def on_resize(self) -> None:

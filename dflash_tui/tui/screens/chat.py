@@ -21,8 +21,7 @@ from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoin
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, SizedScreen, TooSmall, join_fitting
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, SizedScreen, TextField, TooSmall, join_fitting
 
 # Seconds between two drawings of an answer.
 _INTERVAL = 0.1

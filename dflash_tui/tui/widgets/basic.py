@@ -15,7 +15,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate, truncate_middle
@@ -83,6 +83,15 @@ class MarkedList(OptionList):
 
     def _is_highlighted(self, segment: Segment) -> bool:
         return segment.style is not None and segment.style.meta.get("option") == self.highlighted
+
+
+class TextField(Input):
+    """An `Input` that is shown while something is typed; what was in it is selected, so that letters replace it."""
+
+    def open(self) -> None:
+        """Show it and give it the focus at once: what is typed right behind is for it."""
+        self.display = True
+        self.screen.set_focus(self)
 
 
 class SizedScreen(Screen[Result]):
