@@ -53,7 +53,10 @@ def text_compare(snapshot):
     """Return what compares the words on the screen with those kept, as `snap_compare` does with pictures."""
 
     def compare(
-        panel: DflashApp, *, terminal_size: tuple[int, int], run_before: Callable[[Pilot[str]], Awaitable[None]]
+        panel: DflashApp,
+        *,
+        terminal_size: tuple[int, int],
+        run_before: Callable[[Pilot[str]], Awaitable[None]] = Pilot.pause,
     ) -> bool:
         async def read() -> str:
             async with panel.run_test(size=terminal_size) as pilot:

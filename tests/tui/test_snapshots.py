@@ -137,5 +137,5 @@ def test_replay_log(snap_compare):
     assert snap_compare(sample(230), terminal_size=(120, 36), run_before=act)
 
 
-def test_too_small(snap_compare):
-    assert snap_compare(app(), terminal_size=(50, 12))
+def test_too_small(text_compare):
+    assert text_compare(app(), terminal_size=(50, 12))

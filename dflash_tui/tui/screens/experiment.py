@@ -56,9 +56,9 @@ class ExperimentScreen(SizedScreen[None]):
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
         Binding("p", "play", "Play", tooltip="Two arms write the same answer as fast as they did"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
-        Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
+        Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
     ]
 
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}

@@ -47,11 +47,11 @@ class VerdictScreen(SizedScreen[None]):
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
         Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
+        Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
+        *COMMON_KEYS,
         Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
         Binding("v", "progress", "Boots", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
-        Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
-        *COMMON_KEYS,
     ]
 
     class Boots(Message):
