@@ -149,7 +149,8 @@ class LogPane(ScrollView, can_focus=True):
         if at >= len(self.rows):
             return Strip.blank(width, style)
         row = self.rows.rows[at]
-        text = Text(row.text, style, no_wrap=True, end="")
+        text = Text(row.text, no_wrap=True, end="")
+        text.stylize(style)  # a style of the whole text is not drawn where no part has another
         text.stylize(row.style)
         if self.words and (found := row.text.lower().find(self.words)) >= 0:
             text.stylize("reverse", found, found + len(self.words))
