@@ -12,6 +12,7 @@ from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
+from textual.app import App
 from textual.binding import Binding
 from textual.worker import WorkerError
 
@@ -79,10 +80,12 @@ class DflashApp(ServerApp):
         load: Callable[[], Entries] = load_entries,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
+        self._at_launch = not (run or player or foreign or playback)
         super().__init__(now)
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
-        self.theme = DARK.name
+        self.set_reactive(App.theme, DARK.name)  # a change would parse and apply all styles once more
+        self.stylesheet.set_variables(self.get_css_variables())
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
         self.launch_screen = LaunchScreen(now, probe, load)
@@ -96,6 +99,11 @@ class DflashApp(ServerApp):
         self.add_mode("chat", lambda: self.chat_screen)
         self._last_experiment_mode = ""
         self._mode_before_chat = "live"
+
+    @property
+    def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
+        """The mode to begin in; without one of ours Textual makes a screen, and lays it out, that nobody sees."""
+        return "launch" if self._at_launch else App.DEFAULT_MODE
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -119,8 +127,6 @@ class DflashApp(ServerApp):
             await self.push_screen(self._playback)
         elif self._attach_to:
             self.attach(self._attach_to)
-        else:
-            await self.switch_mode("launch")
 
     def play(self, player: Player, own: Run | None = None) -> None:
         """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""

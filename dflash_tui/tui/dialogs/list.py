@@ -28,7 +28,7 @@ class ListDialog(Dialog[Result]):
         self.heading, self.rows = Static(id="heading", markup=False), MarkedList(id="rows", markup=False)
         self.field, self.about = TextField(id="field", password=self.SECRET), Static(id="about", markup=False)
         self.detail = VerticalScroll(self.about, id="detail")
-        self.rows.display = self.field.display = self.detail.display = False
+        self.heading.display = self.rows.display = self.field.display = self.detail.display = False
         self.box = Vertical(self.heading, self.rows, self.field, self.detail, classes="dialog -wide -list")
 
     def compose(self) -> ComposeResult:
@@ -51,6 +51,7 @@ class ListDialog(Dialog[Result]):
 
     def show_heading(self, text: str | Content) -> None:
         """Replace the line above the list."""
+        self.heading.display = True
         self.heading.update(text if isinstance(text, Content) else Content(text))
 
     def show_rows(self, rows: Iterable[Content | Option], place: int = 0) -> None:

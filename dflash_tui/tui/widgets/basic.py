@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -55,6 +55,15 @@ class Keys(Footer):
 
     def __init__(self) -> None:
         super().__init__(show_command_palette=False, compact=True)
+        self.keys: list[tuple[str, str, bool]] = []
+
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        """Make the row anew, but only where it shows other keys: each is a widget."""
+        active = screen.active_bindings.values()
+        keys = [(each.binding.key, each.binding.description, each.enabled) for each in active if each.binding.show]
+        if keys != self.keys:
+            self.keys = keys
+            super().bindings_changed(screen)
 
 
 def join_fitting(parts: Iterable[Content], width: int) -> Content:
