@@ -247,7 +247,8 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await pilot.press("enter")
         screen = panel.run_screen
         while (
-            Phase.ENGINE not in screen.view.state.phases or len(server_process.list_processes(registry.list_runs()[0])) < 2
+            Phase.ENGINE not in screen.view.state.phases
+            or len(server_process.list_processes(registry.list_runs()[0])) < 2
         ):
             await pilot.pause(0.5)
         [first] = registry.list_runs()

@@ -62,6 +62,7 @@ class ListDialog(Dialog[Result]):
         self.rows.highlighted = min(place, self.rows.option_count - 1) if self.rows.option_count else None
         if not self.is_typing:
             self.set_focus(self.rows)
+        self.refresh_bindings()
 
     def show_detail(self, text: str | Content) -> None:
         """Replace the details below the list."""
