@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from textual.pilot import Pilot
 
-from dflash_tui.common.secrets import own_secrets
 from dflash_tui.engines import environments, installation
 from dflash_tui.engines.hub import client as hub_client
 from dflash_tui.experiments import controller, store
@@ -85,6 +84,11 @@ def _may_be_long(path: Path) -> bool:
     return re.search(r"\bmark\.long\b|\bleave_to_long\(", path.read_text(encoding="utf-8")) is not None
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case by the beginning of a long value: some are megabytes, and each worker sends all names."""
+    return f"{val[:40]!r}..." if isinstance(val, str | bytes) and len(val) > 300 else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let tests with the real engine take turns: they share port, files and cores, and may wait long."""
     if group := _group(item):
@@ -137,7 +141,6 @@ def folders(tmp_path_factory, monkeypatch) -> Path:
         monkeypatch.delenv(name)
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
         monkeypatch.delenv(name, raising=False)
-    own_secrets.read_own_secrets()
     return root
 
 

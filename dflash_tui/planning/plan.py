@@ -11,7 +11,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster.hosts import Cluster, RankCommand
 from dflash_tui.planning.flag_values import parse_whole_number
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
 from dflash_tui.planning.recipes.settings import HOST
@@ -52,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
     port: int
     """The port that the server listens on."""
     engine_folder: str
-    """The vLLM environment: one that we install, or one of the user's."""
+    """The vLLM environment: one that we install or make, or one of the user's."""
     argv: tuple[str, ...]
     """The command."""
     env: dict[str, str]
@@ -99,8 +98,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The address that the server listens on."""
     restart: RestartPolicy = RestartPolicy()
     """Whether and how often it is launched again after a crash."""
-    powers: tuple[Power, ...] = ()
-    """What it may do beyond serving a model."""
     method: Method = Method.DFLASH
     """How tokens are drafted; `none` without speculation. Plans of before the field are of DFlash."""
     start: tuple[str, ...] = ()
@@ -113,6 +110,13 @@ class Plan(msgspec.Struct, frozen=True):
     """Which of them this plan's own command is for."""
     ranks: tuple[RankCommand, ...] = ()
     """What the others run, from rank 1 on; their own plans may have other folders in it."""
+    base_folder: str = ""
+    """The engine that the one in `engine_folder` is made from with the patches; empty where no patch is added."""
+
+    @property
+    def unpatched_folder(self) -> str:
+        """The engine without the patches that the plan adds: launches with and without a patch share it."""
+        return self.base_folder or self.engine_folder
 
     @property
     def relaunch_request(self) -> LaunchRequest:
@@ -129,7 +133,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def is_open(self) -> bool:
         """Whether other machines can connect to it, and so whether it asks for a key."""
-        return not ip_address(self.host).is_loopback or any(power.is_open for power in self.powers)
+        return not ip_address(self.host).is_loopback
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -137,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True):
         own: tuple[str, ...] = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
         own += (self.split,) if self.split else ()
         models = (self.target, self.drafter, str(self.num_speculative_tokens), *own)
-        return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
+        return (self.recipe, self.profile, self.variant, self.mode.value, self.unpatched_folder, *models)
 
     @property
     def split(self) -> str:

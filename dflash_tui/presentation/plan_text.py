@@ -17,7 +17,6 @@ from dflash_tui.planning.advice import split_verification
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy
@@ -77,7 +76,7 @@ def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
 
 def _describe_engine(spec: EngineSpec, plan: Plan) -> str:
     sizes = f"≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    is_here = inventory.find_any_engine(Path(plan.engine_folder)) is not None
+    is_here = inventory.find_planned_engine(plan) is not None
     return f"{spec.distribution} {spec.vllm}, {'installed' if is_here else f'to install: {sizes}'}"
 
 
@@ -120,7 +119,6 @@ def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
         yield "note", f"{plan.synthetic}: figures say nothing about a real model"
     yield from (("differs", f"{name}: {why}") for name, why in plan.deviations.items())
     yield from (("warning", warning) for warning in plan.warnings)
-    yield from (("power", line) for line in list_power_lines(plan.powers, "--json"))
 
 
 def describe_model(name: str, *facts: str) -> str:

@@ -23,7 +23,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from dflash_tui.common.sanitizer import ACTS, clean_lines, escape_control_characters
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 
 _POOL_THREADS = 8
 # Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.

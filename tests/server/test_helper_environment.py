@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import import_check
+from dflash_tui.engines.patching import patched_engine
 from dflash_tui.events import Preparing
 from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import ray
@@ -24,17 +24,11 @@ SECRETS = {
     "OPENAI_API_KEY": "planted-openai",
     "VLLM_API_KEY": "planted-vllm",
     "GITHUB_TOKEN": "planted-github",
-    "DB_PASS": "planted-pass",
     "MY_PASSWORD": "planted-password",
     "A_SECRET": "planted-secret",
-    "AWS_PROFILE": "planted-profile",
     "AWS_SECRET_ACCESS_KEY": "planted-aws",
     "UV_PUBLISH_TOKEN": "planted-publish",
     "HARMLESS_NAME": "hf_Pl4ntedPl4ntedPl4ntedPl4nted",
-    "DB_URL": "http://me:'planted-quoted'@127.0.0.1",
-    "STORAGE_CONNECTION_STRING": "AccountName=me;AccountKey=planted-account",
-    "DB_CONNECTION": "host=127.0.0.1 user=me password='planted-connection'",
-    "HEADERS": '{"x": {"api_key": "planted-json"}}',
 }
 INDEX = {
     "UV_INDEX_OURS_PASSWORD": "planted-index",
@@ -84,7 +78,7 @@ def build_models(engine: Engine) -> None:
 HELPERS: dict[str, Callable[[Engine], object]] = {
     "describe": lambda engine: inventory.describe_environment(engine.python),
     "flags": inventory.read_serve_options,
-    "import": lambda engine: import_check.check_imports(engine, {"a.py": b"x = 1\n"}),
+    "import": lambda engine: patched_engine._list_failed_imports(engine, ["vllm.a"]),
     "ray": lambda engine: ray.read_ray_cluster(engine.python),
     "models": build_models,
 }

@@ -16,23 +16,22 @@ from dflash_tui.cli import event_lines, restarts
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
-from dflash_tui.cli.json_lines import LogText, RemovedEngine, StoppedServer, UnitText, WrittenFile
+from dflash_tui.cli.json_lines import LogText, PatchOutcome, RemovedEngine, StoppedServer, UnitText, WrittenFile
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.inventory import EnvironmentContents
-from dflash_tui.engines.patching.patcher import PatchOutcome
 from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.launch.preflight.check import Check
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.clients.client_wiring import Endpoint
@@ -102,7 +101,7 @@ class CheckedRecipe(msgspec.Struct, omit_defaults=True):
     file: str
     error: str
     plans: int = -1
-    powers: tuple[Power, ...] = ()
+    ingredients: tuple[Ingredient, ...] = ()
 
 
 class CatalogueLine(CataloguePair, frozen=True, kw_only=True):
@@ -131,7 +130,7 @@ class InspectedEngine(EnvironmentContents, frozen=True, kw_only=True):
     folder: str
     adopted: bool
     patches: dict[str, str]
-    trouble: str
+    base: str
 
 
 class PatchLine(PatchStatus, frozen=True, kw_only=True):
@@ -143,7 +142,6 @@ class PatchLine(PatchStatus, frozen=True, kw_only=True):
     link: str
     files: tuple[str, ...]
     engine: str
-    trouble: str
 
 
 class UnusablePatch(msgspec.Struct):
@@ -183,7 +181,14 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 _WATCHED = _list_events(events, event_lines, restarts, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"attach": 2, "bench": 2, "replay": 2, "report": 2, "service": 2, "up": 2}
+_VERSIONS = dict.fromkeys(
+    (
+        "ab", "attach", "bench", "engine adopt", "engine inspect", "engine install", "engine list", "patch apply",
+        "patch revert", "patch status", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
+        "service", "tune", "up", "verify-output",
+    ),
+    2,
+)  # fmt: skip
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)

@@ -5,26 +5,22 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections.abc import Collection, Iterator
-from itertools import chain, islice
+from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import cli_flags, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
-from dflash_tui.engines.patching import patch_set, permissions, status, transaction
+from dflash_tui.engines.patching import patch_set, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import pair, ray, requirements
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, refuse_check, warn_check
-from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import require_named
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.runs import lifecycle
@@ -40,7 +36,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
         *_check_engine(situation),
-        *_check_engine_files(situation),
         *_check_flags(situation, thorough=thorough),
         *requirements.check_requirements(situation),
     ]
@@ -48,7 +43,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     checks += [
         *_check_disk_space(situation),
         *_check_folders(situation),
-        *_check_folder_writers(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
@@ -86,45 +80,14 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
     if engine:
         yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
         return
-    if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
-        yield refuse_check("engine", f"{situation.plan.engine_folder} is not a known engine",
-                     f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
-        return
-    folder = Path(situation.plan.engine_folder)
-    if untrusted := environments.find_untrusted_engine(folder):
-        yield refuse_check("engine", untrusted.what, untrusted.hint)
+    folder = Path(situation.plan.unpatched_folder)
+    if not folder.is_relative_to(paths.engines_folder()):
+        yield refuse_check("engine", f"{folder} is not a known engine", f"dflash-tui engine adopt {folder}")
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
-
-
-def _check_engine_files(situation: Situation) -> Iterator[Check]:
-    """Check that not everybody can write what the engine runs: some 0.2 s where others can enter its folder.
-
-    Its vLLM may be elsewhere: in a source tree, or where a link leads.
-    """
-    if (engine := situation.engine) is None:
-        return
-    folder = Path(engine.folder)
-    try:
-        package = paths.resolve_links(engine.vllm_package)
-    except (OSError, EngineError):  # an engine that is gone, or not ours to read, is told of by the other checks
-        return
-    yield from _check_open_paths("engine", folder)
-    if not package.is_relative_to(paths.resolve_links(folder)):
-        yield from _check_open_paths("engine", package)
-
-
-def _check_open_paths(name: str, folder: Path) -> Iterator[Check]:
-    """Check that not everybody can write something in a folder, at whatever depth."""
-    try:
-        path = private_files.find_open_path(folder)
-    except OSError:  # it is gone, not ours to read, or changed meanwhile, as by a server
-        return
-    if path:
-        yield fail_check(
-            name, f"{path} can be written by everybody", f"if you know what is in it: chmod -R o-w {folder}"
-        )
+    unused = environments.find_unused_engine(folder) if (folder / environments.MARKER).exists() else None
+    instead = f"; the one in {folder} is not used: {unused.why}" if unused else ""
+    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}{instead}")
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
@@ -173,73 +136,38 @@ def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
 def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     present = status.list_present_patches(engine) if engine else ()
-    unfinished = transaction.find_unfinished_change(engine) if engine else None
-    interrupted = unfinished is not None and unfinished.repairs_itself  # it says nothing about the state of patches
-    if engine and unfinished:
-        yield _check_unfinished_change(engine, unfinished)
-    for name in plan.disabled_patches:
-        if engine and not interrupted and name in present and name not in status.list_applied_patches(engine):
-            finding = f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui"
+    for name, why in patch_set.explain_unwanted(plan, present).items():
+        if name in plan.disabled_patches:
+            finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
-    if engine and not interrupted:
-        yield from _check_extra_patches(situation, engine, present)
-    for name in plan.patches:
-        patch = patch_file.load_patch(name)
+        else:
+            finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
+            yield warn_check("patch", finding, f"use another engine, or --set patches.{name}=true")
+    for patch in patch_set.load_planned_patches(plan):
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
-            yield refuse_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
-                         f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
+            finding = f"{patch.name} requires {' or '.join(patch.together_with)}"
+            fix = f"--set patches.{patch.together_with[0]}=true, or --set patches.{patch.name}=false"
+            yield refuse_check("patch", finding, fix)
         elif engine is None:
-            yield pass_check("patch", f"{name} will be applied")
+            yield pass_check("patch", f"{patch.name} will be in the engine that is made with it")
         else:
-            patch_status = status.find_patch_status(patch, engine, plan.hardware)
-            if not interrupted or patch_status.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
-                yield _check_patch(patch_status, engine)
-
-
-def _check_extra_patches(situation: Situation, engine: Engine, present: Collection[str]) -> Iterator[Check]:
-    """Check patches that are applied and not asked for: a launch reverts ours, those by others stay."""
-    plan = situation.plan
-    removed = patch_set.patches_to_remove(plan, engine)
-    for name, why in removed.items():
-        if users := permissions.list_engine_users(engine):
-            finding = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
-            yield refuse_check("patch", finding, "stop it first: dflash-tui stop")
-        else:
-            yield pass_check("patch", f"{name} will be reverted: {why}")
-    for name, why in patch_set.patches_for(plan).remove.items():
-        if name in present and name not in removed and name not in plan.disabled_patches:
-            yield warn_check(
-                "patch",
-                f"{name} is already applied, not by dflash-tui: {why}",
-                f"revert it, or --set patches.{name}=true",
-            )
-
-
-def _check_unfinished_change(engine: Engine, unfinished: UnfinishedChange) -> Check:
-    """Check an unfinished change: a launch repairs one that was interrupted, unless a server runs from the engine."""
-    if not unfinished.repairs_itself:
-        return refuse_check("patch", unfinished.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
-    if users := permissions.list_engine_users(engine):
-        return refuse_check("patch", unfinished.message, f"stop {', '.join(users)} first: dflash-tui stop")
-    return warn_check("patch", unfinished.message)
+            yield _check_patch(status.find_patch_status(patch, engine, plan.hardware), engine)
 
 
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
+    name, why = patch_status.name, patch_status.why
     if patch_status.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
         if tree := engine.source_tree:
-            theirs = f"update {tree}, or --set patches.{patch_status.name}=false"
-        return refuse_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
+            theirs = f"update {tree}, or --set patches.{name}=false"
+        return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
-        finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
-        return refuse_check("patch", finding, f"dflash-tui engine adopt --patch {engine.folder}")
-    if patch_status.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
-        finding = f"{patch_status.name} is needed, and a server runs from this engine: {', '.join(users)}"
-        return refuse_check("patch", finding, "stop it first: dflash-tui stop")
-    return pass_check(
-        "patch", f"{patch_status.name}: {patch_status.state.value}{f', {patch_status.why}' if patch_status.why else ''}"
-    )
+        finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
+        return refuse_check("patch", finding, "omit --engine to use an engine of dflash-tui")
+    if patch_status.state is PatchState.NEEDED:
+        return pass_check("patch", f"{name}: an engine is made with it, by links to the files of {engine.folder}")
+    return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
 
 
 _NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")
@@ -327,28 +255,6 @@ def _check_folders(situation: Situation) -> Iterator[Check]:
         existing = paths.find_existing(folder)
         if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
             yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
-
-
-def _check_folder_writers(situation: Situation) -> Iterator[Check]:
-    """Check that nobody else can have written our caches, of which the server runs what was compiled, or our models."""
-    places = {paths.cache_folder(): paths.cache_folder()}
-    if situation.plan.models_folder:
-        places[Path(situation.plan.models_folder)] = paths.data_folder()
-    for folder, top in places.items():
-        why = private_files.ownership_problem(folder, top, shareable=True) or private_files.replacement_problem(folder)
-        if why:
-            yield fail_check("folder", f"{folder} {why}", private_files.suggest_ownership_fix(folder, top))
-        else:
-            yield from islice(chain(_check_open_paths("folder", folder), _check_links(situation.plan, folder)), 1)
-
-
-def _check_links(plan: Plan, folder: Path) -> Iterator[Check]:
-    """Check that what a server uses in a folder of ours does not lie where everybody can replace it, by a link."""
-    closed = None if not folder.is_dir() or folder.stat().st_mode & 0o077 else folder
-    for name in (*plan.env.values(), plan.target, plan.drafter):
-        if name.startswith(f"{folder}/") and (place := private_files.find_replaceable(Path(name), closed)):
-            finding = f"{name} is reached through {place}, which can be written by everybody"
-            yield fail_check("folder", finding, private_files.suggest_ownership_fix(place))
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""The question before what is not ours does more than serve a model."""
+"""The question before a recipe or patch that is not shipped is run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from textual.widgets import Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.plan_powers import list_patch_powers
-from dflash_tui.planning.powers.power import Power
-from dflash_tui.planning.powers.power_summary import count_powers
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
 
 
 class TrustDialog(Dialog[bool]):
-    """Lists what somebody's recipe or patch may do, and asks whether it may; only `y` means yes."""
+    """Lists what a recipe or patch makes run, and asks whether it may; only `y` means yes."""
 
     HEADING: ClassVar = "trust"
     BINDINGS: ClassVar = [
@@ -33,12 +31,14 @@ class TrustDialog(Dialog[bool]):
         Binding("n,escape,q", "dismiss(False)", "cancel"),
     ]
 
-    def __init__(self, question: str, powers: Sequence[Power]) -> None:
+    def __init__(self, question: str, ingredients: Sequence[Ingredient]) -> None:
         super().__init__()
-        self.question, self.powers = question, powers
+        self.question, self.ingredients = question, ingredients
 
     def compose(self) -> ComposeResult:
-        advice = f"It is not shipped with dflash-tui and has {count_powers(self.powers)}. Read this before you say yes."
+        advice = (
+            "It has parts that are not shipped with dflash-tui. They can run code as you: read this before you say yes."
+        )
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):
@@ -48,11 +48,10 @@ class TrustDialog(Dialog[bool]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """List the powers, wrapped to the width that there is."""
+        """List the ingredients, wrapped to the width that there is."""
         width = measure_text(self.query_one("#checks"))
-        rows = [render_hung(("! ", "bold $warning"), str(power), width) for power in self.powers]
-        named = [row.stylize("bold", 2, 2 + len(power.source)) for row, power in zip(rows, self.powers, strict=True)]
-        self.query_one("#found", Static).update(Content("\n").join(named))
+        rows = [render_hung((f"{part.kind:11} ", "bold"), part.text, width) for part in self.ingredients]
+        self.query_one("#found", Static).update(Content("\n").join(rows))
 
 
 def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callable[[], object]) -> None:
@@ -62,8 +61,8 @@ def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callab
     except DflashError as error:  # a patch of the plan is gone by now, or not valid
         app.push_screen(ErrorDialog(error))
         return
-    question = f"Run {recipe.name}? It may do more than serve a model"
-    _ask(app, question, untrusted.powers, lambda: recipe_trust.trust_shown(untrusted), then)
+    question = f"Run {recipe.name}?"
+    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), then)
 
 
 def ask_patch_trust(
@@ -76,13 +75,17 @@ def ask_patch_trust(
     """Go on with `then` when patches may be in an engine, after asking: those to bring in, and those that stay."""
     untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
     question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
-    _ask(app, question, list_patch_powers(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
+    _ask(app, question, recipe_trust.describe_patches(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
 
 
 def _ask(
-    app: App[Any], question: str, powers: Sequence[Power], trust: Callable[[], None], then: Callable[[], object]
+    app: App[Any],
+    question: str,
+    ingredients: Sequence[Ingredient],
+    trust: Callable[[], None],
+    then: Callable[[], object],
 ) -> None:
-    if not powers:
+    if not ingredients:
         then()
         return
 
@@ -96,4 +99,4 @@ def _ask(
             return
         then()
 
-    app.push_screen(TrustDialog(question, powers), on_answer)
+    app.push_screen(TrustDialog(question, ingredients), on_answer)
