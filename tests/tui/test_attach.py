@@ -118,6 +118,7 @@ async def test_launching_beside_a_server_asks_first(running):
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
+        await trust(pilot)
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm) and f":{running.plan.port}" in text(panel))
         await shows(pilot, running.plan.recipe)
         await pilot.press("n")
@@ -128,6 +129,13 @@ async def test_launching_beside_a_server_asks_first(running):
 async def insist(pilot, reason: str) -> None:
     """Launch although a check fails."""
     await pilot.press("F", *reason, "enter")
+    await trust(pilot)
+
+
+async def trust(pilot) -> None:
+    """Say yes to a recipe that is not shipped."""
+    await shows(pilot, "Run toy?")
+    await pilot.press("y")
 
 
 async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():
