@@ -224,7 +224,7 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
     [
         (lambda file: file.unlink(), f"{CPU_FILE} does not exist"),
         (lambda file: file.write_bytes("é".encode("latin-1")), f"{CPU_FILE} is not UTF-8 text (byte 0)"),
-        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: a folder, not a file"),
+        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: Is a directory"),
         (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),
     ],
 )
