@@ -72,7 +72,7 @@ async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
         for key in ("n", "y"):
             await pilot.press("a")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
-            await wait_for(pilot, lambda: "patch cpu-expand-kernel" in text(panel))
+            await wait_for(pilot, lambda: "Change vLLM by cpu-expand-kernel?" in text(panel))
             assert not [engine for engine in inventory.list_engines() if engine.base]
             await pilot.press(key)
             await wait_for(pilot, lambda: isinstance(panel.screen, patches.PatchScreen))
