@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.experiments import controller, store
+from dflash_tui.common.errors import DflashError
+from dflash_tui.experiments import controller, session, store
+from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -75,7 +77,12 @@ async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
 
 async def test_an_ab_is_asked_about(recipe, monkeypatch):
     begun: list[str] = []
-    monkeypatch.setattr(NewExperiment, "begin", lambda _dialog, planned: begun.append(planned.design.recipe))
+
+    async def refuse(design: Design, *_) -> None:
+        begun.append(design.recipe)
+        raise DflashError("enough")
+
+    monkeypatch.setattr(session, "_prepare_arms", refuse)
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         for key, expected in (("n", []), ("y", ["fake"])):
@@ -84,7 +91,7 @@ async def test_an_ab_is_asked_about(recipe, monkeypatch):
             await pilot.press("enter")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
             await pilot.press(key)
-            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
+            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment) and not panel.screen.beginning)
             assert begun == expected
             await pilot.press("escape")
 
