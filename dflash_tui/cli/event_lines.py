@@ -51,6 +51,14 @@ class CheckDone(Event, frozen=True, tag="check"):
     check: Check
 
 
+class Restarting(Event, frozen=True, tag="restarting"):
+    """The server of `run` failed and is launched again after `wait` seconds, for the `restart`-th time."""
+
+    run: str
+    restart: int
+    wait: float
+
+
 class WindowFigures(Event, frozen=True, tag="figures"):
     """What the last `seconds` say; null is unknown. Shares are 0 to 1, memory is in bytes."""
 

@@ -53,7 +53,7 @@ ExperimentQuestion = TrustQuestion | StopQuestion | BeginQuestion
 ExperimentStep = CheckingArms | Preparing | ServerStopping | ServerStopped
 
 
-class FrontEnd(Protocol):
+class ExperimentFront(Protocol):
     """Who begins an experiment: it asks the user and shows what happens."""
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
@@ -63,7 +63,7 @@ class FrontEnd(Protocol):
         """Show what happens."""
 
 
-async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: FrontEnd) -> bool:
+async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> bool:
     """Begin an experiment in a process of its own; return whether it began, which a no to a question prevents.
 
     A failure leaves servers that are in the way running.
@@ -102,7 +102,7 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
     return True
 
 
-async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: FrontEnd) -> None:
+async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> None:
     """Install, build and fetch on every host what any arm needs: that takes minutes the first time.
 
     Raises:

@@ -52,8 +52,14 @@ class BesideQuestion(NamedTuple):
     others: Sequence[Run]
 
 
+class LaunchBegun(NamedTuple):
+    """The questions are answered, or a server is launched again: port and GPUs are reserved next."""
+
+    job: LaunchJob
+
+
 class LaunchPlanned(NamedTuple):
-    """The questions are answered: this is checked and launched."""
+    """This is launched if the checks pass, on the port and the GPUs that are reserved."""
 
     job: LaunchJob
 
@@ -110,7 +116,8 @@ class Note(NamedTuple):
 
 LaunchQuestion = TrustQuestion | BesideQuestion
 LaunchEvent = (
-    LaunchPlanned
+    LaunchBegun
+    | LaunchPlanned
     | ChecksMade
     | Preparing
     | ServerLaunched
@@ -122,7 +129,7 @@ LaunchEvent = (
 )
 
 
-class FrontEnd(Protocol):
+class LaunchFront(Protocol):
     """Who launches a server: it asks the user, shows what happens, and watches what was launched."""
 
     async def confirm(self, question: LaunchQuestion) -> bool:
@@ -174,7 +181,7 @@ class ThisMachine:
         )
 
 
-async def run_server(job: LaunchJob, front: FrontEnd, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
+async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
     """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
 
     Nothing is launched when a question is answered with no.
@@ -211,7 +218,7 @@ async def run_server(job: LaunchJob, front: FrontEnd, open_hosts: OpenHosts, pol
         job = LaunchJob(planned, job.forced, replaces=run.id)
 
 
-async def check_and_launch(job: LaunchJob, front: FrontEnd, open_hosts: OpenHosts) -> Run:
+async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts) -> Run:
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
 
     Raises:
@@ -223,6 +230,7 @@ async def check_and_launch(job: LaunchJob, front: FrontEnd, open_hosts: OpenHost
     def note(text: str) -> None:
         loop.call_soon_threadsafe(front.show, Note(text))
 
+    front.show(LaunchBegun(job))
     async with open_hosts(peers) as hosts:
         placed = await hosts.place(job.planned)
         async with admission.reserve_launch(placed, note, forced=job.forced) as reserved:
@@ -240,7 +248,7 @@ async def check_and_launch(job: LaunchJob, front: FrontEnd, open_hosts: OpenHost
     return run
 
 
-async def _watch_start(run: Run, state: RunState, front: FrontEnd) -> str:
+async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
     """Watch a run; return why its forked engine failed, empty when it did not.
 
     Raises:
@@ -262,7 +270,7 @@ async def _watch_start(run: Run, state: RunState, front: FrontEnd) -> str:
 class _Restarts:
     """Counts and delays the restarts of one server."""
 
-    def __init__(self, policy: RestartPolicy, front: FrontEnd) -> None:
+    def __init__(self, policy: RestartPolicy, front: LaunchFront) -> None:
         self._policy, self._front = policy, front
         self._at: list[float] = []
         self._failures: list[str] = []

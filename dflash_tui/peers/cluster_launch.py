@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
@@ -13,7 +14,9 @@ from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.check import CheckLevel
-from dflash_tui.peers import host_parity, keeper
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.launch.session import Hosts, LaunchJob, ThisMachine
+from dflash_tui.peers import host_parity, keeper, pairing
 from dflash_tui.peers.connection import PeerConnection, open_connection
 from dflash_tui.peers.copies import missing_models
 from dflash_tui.peers.copies.sources import CopySource, find_sources
@@ -28,13 +31,46 @@ from dflash_tui.peers.messages import (
     StopMarked,
     StopRank,
 )
-from dflash_tui.peers.pairing import list_orders
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 
 _PREPARE_SECONDS = 6 * 3600.0
 _LAUNCH_SECONDS = 900.0
 _STOP_SECONDS = 40.0
+
+
+class ConnectedHosts:
+    """This machine and others, for a session."""
+
+    def __init__(self, peers: Sequence[PeerConnection]) -> None:
+        self._peers = peers
+
+    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
+        """Return what is planned, on the link that the hosts share."""
+        return await pairing.place_on_hosts(planned, self._peers)
+
+    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
+        """Return the checks of a launch on all hosts, and what is planned with their commands."""
+        report, survey = await pairing.check_and_survey(planned, self._peers)
+        return report, survey.planned
+
+    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+        """Prepare and launch the server on all hosts."""
+        return await launch_over_hosts(job.planned, self._peers, report, forced=job.forced, restarted_from=job.replaces)
+
+
+@asynccontextmanager
+async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
+    """Connect to other hosts, for a session, for as long as the block lasts; without any it is this machine alone.
+
+    Raises:
+        UsageError: one is not reached, or has another release.
+    """
+    if not names:
+        yield ThisMachine()
+        return
+    async with pairing.open_peers(names) as peers:
+        yield ConnectedHosts(peers)
 
 
 async def launch_over_hosts(
@@ -148,7 +184,7 @@ async def _prepare_all(
     """
     for peer in peers:
         peer.report = _name_host(peer.host, report)
-    orders = list_orders(planned)
+    orders = pairing.list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
     near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=forced)
@@ -192,7 +228,7 @@ async def _launch_peers(
     Raises:
         DflashError: a peer cannot launch its rank; those before it are in `far`.
     """
-    for peer, order in zip(peers, list_orders(planned), strict=True):
+    for peer, order in zip(peers, pairing.list_orders(planned), strict=True):
         answer = await peer.ask(LaunchRank, _LAUNCH_SECONDS, order=order)
         if not isinstance(answer, RankLaunched):
             raise DflashError(f"{peer.host} sent an unexpected answer")

@@ -12,7 +12,7 @@ from dflash_tui import events
 from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.conversation import chat
 from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.cli import event_lines, restarts
+from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
@@ -180,7 +180,7 @@ def _list_events(*modules: ModuleType) -> list[Any]:
     return [kind for kind in dict.fromkeys(classes) if issubclass(kind, events.Event) and kind is not events.Event]
 
 
-_WATCHED = _list_events(events, event_lines, restarts, why)
+_WATCHED = _list_events(events, event_lines, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = {"attach": 2, "bench": 2, "replay": 2, "report": 2, "service": 2, "up": 2}

@@ -196,7 +196,7 @@ async def test_a_taken_port_is_moved_and_said():
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
-        said = f"Port {taken} is taken"
+        said = f"port {taken} is taken"
         await wait_for(pilot, lambda: "it would not start" in text(panel))
         await insist(pilot, "why")
         await wait_for(pilot, lambda: panel.status is not None and said in panel.status.text)

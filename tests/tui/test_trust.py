@@ -7,10 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.experiments import controller, session, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch import session as launch_session
+from dflash_tui.launch.session import LaunchJob
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
@@ -38,7 +40,12 @@ def recipe() -> Recipe:
 def launches(monkeypatch) -> list[str]:
     """Take note of launches, which do nothing."""
     started: list[str] = []
-    monkeypatch.setattr(DflashApp, "_start", lambda _panel, message, _moved: started.append(message.plan.recipe))
+
+    async def refuse(job: LaunchJob, *_) -> None:
+        started.append(job.planned.plan.recipe)
+        raise ServerFailed("enough")
+
+    monkeypatch.setattr(launch_session, "check_and_launch", refuse)
     return started
 
 
