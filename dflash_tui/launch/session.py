@@ -15,7 +15,7 @@ from dflash_tui.common.errors import ServerFailed
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Preparing
 from dflash_tui.launch import admission, fork_fallback, preparation, restart_policy, shutdown
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
@@ -25,17 +25,6 @@ from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
 _INTERVAL = 0.5
-
-
-class LaunchJob(NamedTuple):
-    """A server that is to be launched."""
-
-    planned: PlannedLaunch
-    """What to launch on this machine."""
-    forced: str = ""
-    """Why failed checks are overruled; empty when none is."""
-    replaces: str = ""
-    """The id of the failed run that this one replaces."""
 
 
 class TrustQuestion(NamedTuple):
@@ -177,7 +166,7 @@ class ThisMachine:
         """Prepare and launch the server."""
         resolved, plan = job.planned.resolved, job.planned.plan
         return await preparation.prepare_and_launch(
-            resolved, plan, report, forced=job.forced, restarted_from=job.replaces
+            resolved, plan, report, forced=job.forced, restarted_from=job.replaces, far_ranks=job.far_ranks
         )
 
 

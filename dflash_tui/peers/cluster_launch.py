@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, PreflightFailed
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import preparation
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
-from dflash_tui.launch.session import Hosts, LaunchJob, ThisMachine
+from dflash_tui.launch.session import Hosts, ThisMachine
 from dflash_tui.peers import host_parity, keeper, pairing
 from dflash_tui.peers.connection import PeerConnection, open_connection
 from dflash_tui.peers.copies import missing_models
@@ -56,7 +56,7 @@ class ConnectedHosts:
 
     async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server on all hosts."""
-        return await launch_over_hosts(job.planned, self._peers, report, forced=job.forced, restarted_from=job.replaces)
+        return await launch_over_hosts(job, self._peers, report)
 
 
 @asynccontextmanager
@@ -74,36 +74,26 @@ async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
 
 
 async def launch_over_hosts(
-    planned: PlannedLaunch,
-    peers: Sequence[PeerConnection],
-    report: Callable[[Preparing], None],
-    *,
-    forced: str = "",
-    restarted_from: str = "",
+    job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
 ) -> Run:
-    """Launch all ranks of what is planned, and the keeper that holds them together; return the run of rank 0.
+    """Launch all ranks of a job, and the keeper that holds them together; return the run of rank 0.
 
     When anything fails, what was launched elsewhere is stopped again. Without peers it is a launch as any other.
 
     Args:
-        planned: what to launch here.
+        job: what to launch here.
         peers: the other hosts, from rank 1 on.
         report: called with each event of the preparation, here and there.
-        forced: why failed checks were overruled; empty when none was.
-        restarted_from: the id of the failed run that this one replaces.
 
     Raises:
         DflashError: a rank could not be prepared or launched, or the hosts do not have the same.
     """
-    resolved, plan = planned.resolved, planned.plan
     far: list[FarRank] = []
     try:
         if peers:
-            await _prepare_all(planned, peers, report, forced=forced)
-            await _launch_peers(planned, peers, report, far)
-        run = await preparation.prepare_and_launch(
-            resolved, plan, report, forced=forced, restarted_from=restarted_from, far_ranks=tuple(far)
-        )
+            await _prepare_all(job, peers, report)
+            await _launch_peers(job.planned, peers, report, far)
+        run = await ThisMachine().launch(job._replace(far_ranks=tuple(far)), report)
     except BaseException:
         await asyncio.shield(_stop_launched(peers, far))
         raise
@@ -123,7 +113,7 @@ async def prepare_hosts(
         DflashError: something could not be prepared, or the hosts do not have the same.
     """
     if peers:
-        await _prepare_all(planned, peers, report, forced="")
+        await _prepare_all(LaunchJob(planned), peers, report)
     else:
         await preparation.prepare_engine_and_models(planned.resolved, planned.plan, report)
 
@@ -172,9 +162,7 @@ async def _stop_all(run: Run) -> None:
     await keeper.stop_far_ranks(run)
 
 
-async def _prepare_all(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None], *, forced: str
-) -> None:
+async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
 
     What is whole here is copied to who lacks it; of the rest each host fetches its own.
@@ -182,12 +170,13 @@ async def _prepare_all(
     Raises:
         PreflightFailed: the hosts do not have the same; a reason to overrule checks is none for that.
     """
+    planned = job.planned
     for peer in peers:
         peer.report = _name_host(peer.host, report)
     orders = pairing.list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=forced)
+    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=job.forced)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         *answers, _ = await asyncio.gather(*tasks, near)

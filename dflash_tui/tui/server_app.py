@@ -14,7 +14,7 @@ from dflash_tui.common.errors import DflashError, ServerFailed, explain_resource
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.events import Preparing
 from dflash_tui.launch import restart_policy
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import rank_records, server_process
 from dflash_tui.runs.run import Run
@@ -23,7 +23,7 @@ from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.terminal import TerminalApp
 
 if TYPE_CHECKING:  # the other screens come after the first paint
-    from dflash_tui.launch.session import LaunchEvent, LaunchJob, LaunchQuestion
+    from dflash_tui.launch.session import LaunchEvent, LaunchQuestion
     from dflash_tui.run_state.state import RunState
     from dflash_tui.tui.dialogs.remedies import Launch
     from dflash_tui.tui.screens.run import RunScreen
@@ -193,8 +193,6 @@ class ServerApp(TerminalApp):
 
     @on(LaunchScreen.Launch)
     def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
-        from dflash_tui.launch.session import LaunchJob
-
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
         else:

@@ -12,7 +12,7 @@ from dflash_tui.experiments import controller, session, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch import session as launch_session
-from dflash_tui.launch.session import LaunchJob
+from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp

@@ -36,10 +36,9 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
 from dflash_tui.events import Health, Preparing
 from dflash_tui.launch import session, shutdown
-from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
-from dflash_tui.launch.session import LaunchJob
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
