@@ -9,9 +9,10 @@ from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.advice import release_flags, release_values
 from dflash_tui.planning.advice.flag_conflicts import find_conflicts
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import Advice, hint_setting
 
 _MEANT = ", did you mean {}?"
-FIX = "correct the recipe, or drop a flag with --set NAME=null"
+FIX: Advice = ("correct the recipe, or drop a flag with ", hint_setting("NAME", "null", is_example=True))
 
 
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:

@@ -16,7 +16,7 @@ from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
-from dflash_tui.cli.json_lines import LogText, RemovedEngine, StoppedServer, UnitText, WrittenFile
+from dflash_tui.cli.json_lines import CheckLine, LogText, RemovedEngine, StoppedServer, UnitText, WrittenFile
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
@@ -27,7 +27,6 @@ from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.launch.preflight.check import Check
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
@@ -214,7 +213,7 @@ FORMATS: dict[str, JsonFormat] = {
         "export": [WrittenFile],
         "service": [UnitText],
         "plan": [PlanLine],
-        "doctor": [Check],
+        "doctor": [CheckLine],
         "gpus": [GpuProbe],
         "disk": [DiskItem],
         "recipes": [Recipe, UnusableRecipe],

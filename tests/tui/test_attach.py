@@ -19,7 +19,7 @@ from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
-from dflash_tui.tui.dialogs.doctor import Doctor, name_keys
+from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.farewell import format_farewell
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.run import RunScreen
@@ -161,20 +161,6 @@ async def test_nobody_insists_on_what_would_be_refused_anyway(monkeypatch):
         assert isinstance(panel.screen, Doctor)
         assert not panel.screen.query_one(Input).display
         assert " F " not in text(panel)
-
-
-@pytest.mark.parametrize(
-    ("fix", "keys"),
-    [
-        ("--set a=32768 or less", "`o` a=32768 or less"),
-        ("--set a=1 --set b-c=2", "`o` a=1 `o` b-c=2"),
-        ("--variant x (19 GB), --profile y", "`v` x (19 GB), `s` y"),
-        ("dflash-tui doctor x --set a=1",) * 2,
-        ("`o`, or --port 8001",) * 2,
-    ],
-)
-def test_what_to_do_is_said_in_keys(fix, keys):
-    assert name_keys(fix) == keys
 
 
 async def test_the_checks_can_be_looked_at_and_left():

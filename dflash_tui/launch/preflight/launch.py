@@ -20,13 +20,14 @@ from dflash_tui.engines.patching import patch_set, permissions, status, transact
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import pair, ray, requirements
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, refuse_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
@@ -184,7 +185,8 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
         patch = patch_file.load_patch(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
             yield refuse_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
-                         f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
+                         [hint_setting(f"patches.{patch.together_with[0]}", "true"), ", or ",
+                          hint_setting(f"patches.{name}", "false")])  # fmt: skip
         elif engine is None:
             yield pass_check("patch", f"{name} will be applied")
         else:
@@ -208,7 +210,7 @@ def _check_extra_patches(situation: Situation, engine: Engine, present: Collecti
             yield warn_check(
                 "patch",
                 f"{name} is already applied, not by dflash-tui: {why}",
-                f"revert it, or --set patches.{name}=true",
+                ["revert it, or ", hint_setting(f"patches.{name}", "true")],
             )
 
 
@@ -223,10 +225,11 @@ def _check_unfinished_change(engine: Engine, unfinished: UnfinishedChange) -> Ch
 
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     if patch_status.state is PatchState.DRIFTED:
+        theirs: Fix
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
         if tree := engine.source_tree:
-            theirs = f"update {tree}, or --set patches.{patch_status.name}=false"
+            theirs = [f"update {tree}, or ", hint_setting(f"patches.{patch_status.name}", "false")]
         return refuse_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
@@ -362,7 +365,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
         why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
         yield pass_check("port", f"{wanted} is free{why}")
         return
-    fix = f"take the next free one: `o` in the panel, or --port {free}"
+    fix: Fix = ["take the next free one: ", Hint(LaunchChanges(port=free))]
     yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
 
 

@@ -12,14 +12,14 @@ from packaging.version import Version
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.engines.hub import model_config, model_lookup
 from dflash_tui.launch import planner
-from dflash_tui.launch.preflight.check import Check, fail_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Fix, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
-from dflash_tui.planning.request import parse_settings
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
@@ -45,12 +45,14 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
         return
     why = " ".join(standing.why.split())
     mends = dict(re.findall(r"--set ([\w.-]+)=(?!NAME\b)([^\s,;)]+)", why))
-    ways = [
-        f"--set {name}={value}{_price_setting(resolved, plan, cards, name, value)}" for name, value in mends.items()
-    ]
-    ways += [f"--profile {name}" for name in list_profiles(resolved.recipe) if name != plan.profile]
+    profiles = [name for name in list_profiles(resolved.recipe) if name != plan.profile]
+    ways: list[str | Hint] = []
+    for name, value in mends.items():
+        ways += [hint_setting(name, value), f"{_price_setting(resolved, plan, cards, name, value)}, or "]
+    for name in profiles:
+        ways += [Hint(LaunchChanges(profile=name)), ", or "]
     finding = f"broken on {plan.hardware.value}: {why.partition('. ')[0]}"
-    yield fail_check("recipe", finding, ", or ".join([*ways, "another recipe"]))
+    yield fail_check("recipe", finding, [*ways, "another recipe"])
 
 
 def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
@@ -76,7 +78,7 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
         releases_by_age = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
         problem = f"this pair is served right from {oldest} on without patches; the plan has {plan.vllm}"
-        yield fail_check("vLLM", problem, f"--vllm {newer}")
+        yield fail_check("vLLM", problem, Hint(LaunchChanges(vllm=str(newer))))
 
 
 def _patches_suffice(resolved: ResolvedRecipe, plan: Plan) -> bool:
@@ -102,7 +104,7 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
         figures = next((band for band in plan.expected if band.tokens == tokens and band.tok_s), None)
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
-        yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
+        yield warn_check("drafts", finding, Hint(LaunchChanges(num_speculative_tokens=most)))
 
 
 def _check_parsers(plan: Plan) -> Iterator[Check]:
@@ -114,5 +116,7 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
     for flag, parser in parsers.items() if tokens else ():
         if missing := release_values.find_missing_tokens(plan.vllm, flag, parser, tokens or ()):
             finding = f"{flag} {parser} needs {' and '.join(missing)}, which the target's tokenizer does not have"
-            others = " --set enable-auto-tool-choice=null" if flag == "tool-call-parser" else ""
-            yield fail_check("parsers", finding, f"--set {flag}=null{others}, or --set {flag}=NAME for another")
+            others = {"enable-auto-tool-choice": "null"} if flag == "tool-call-parser" else {}
+            without, another = {flag: "null"} | others, hint_setting(flag, "NAME", is_example=True)
+            fix: Fix = [Hint(LaunchChanges(settings=without)), ", or ", another, " for another"]
+            yield fail_check("parsers", finding, fix)

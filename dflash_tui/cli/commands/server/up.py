@@ -25,6 +25,7 @@ from dflash_tui.cli.event_lines import (
     Restarting,
     WindowFigures,
 )
+from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
 from dflash_tui.cli.trust import confirm_trust
@@ -185,7 +186,7 @@ def _print_launched(run: Run, job: LaunchJob) -> None:
 def _print_checks(args: argparse.Namespace, report: PreflightReport) -> None:
     for check in report.checks:
         if args.json:
-            print_data(encode(CheckDone(time.time(), check)).decode())
+            print_data(encode(CheckDone(time.time(), CheckLine.from_check(check))).decode())
         elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
             print_status(format_check(check, terminal_width(sys.stderr)))
 
