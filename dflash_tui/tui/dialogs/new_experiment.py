@@ -270,7 +270,8 @@ class NewExperiment(Dialog[str | None]):
 
 
 def _render_error(error: DflashError | OSError) -> Content:
-    """Return what is wrong; what varies is typed here without the option that the command line has for it."""
+    if isinstance(error, varying.VariationError):
+        error = error.without_option
     if isinstance(error, DflashError):
-        return render_error(error.what.replace("--vary ", ""), error.evidence, error.hint.replace("--vary ", ""))
+        return render_error(error.what, error.evidence, error.hint)
     return render_error(error.strerror or str(error), "", "")
