@@ -11,7 +11,7 @@ import msgspec
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it.
 
-    `answer` is what is right, empty where that is not known. One that is not `salted` is sent as it is, again and
+    One that is not `salted` is sent as it is, again and
     again, so that a prefix cache may answer. `follows` is the kind of the prompt whose conversation it goes on with.
     """
 
@@ -19,7 +19,6 @@ class Prompt(msgspec.Struct, frozen=True):
     text: str
     max_tokens: int
     repeat: int = 1
-    answer: str = ""
     salted: bool = True
     follows: str = ""
 
@@ -51,17 +50,12 @@ class Suite(msgspec.Struct, frozen=True):
         """Whether a prefix cache may answer, as the same texts come again."""
         return not all(prompt.salted for prompt in self.prompts)
 
-    @property
-    def checked(self) -> bool:
-        """Whether it is known what a right answer to each prompt is."""
-        return all(prompt.answer for prompt in self.prompts)
-
 
 def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False, levels: bool = False) -> Suite:
     """Return a suite of `prompts` with its digest."""
     # By the fields that there were when the first experiments were begun, and the others where they are in use.
     sent = [{name: getattr(prompt, name) for name in ("kind", "text", "max_tokens", "repeat")} for prompt in prompts]
-    more = [(prompt.answer, prompt.salted) for prompt in prompts]
-    parts: tuple[object, ...] = (sent, in_order) if set(more) <= {("", True)} else (sent, in_order, more)
+    more = [prompt.salted for prompt in prompts]
+    parts: tuple[object, ...] = (sent, in_order) if all(more) else (sent, in_order, more)
     parts += ([prompt.follows for prompt in prompts],) if any(prompt.follows for prompt in prompts) else ()
     return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)

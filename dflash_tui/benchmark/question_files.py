@@ -58,7 +58,6 @@ class _Question(msgspec.Struct):
     turns: _Texts | None = None
     prompt: _Prose | _Texts | None = None
     question: _Prose | None = None
-    answer: str = ""
     task_id: _Kind | None = None
     conversations: Annotated[tuple[_Turn, ...], Meta(max_length=_MOST_TURNS)] | None = None
     output_tokens: _Tokens | None = None
@@ -98,17 +97,8 @@ def read_questions(path: Path) -> Iterator[Prompt]:
 
 def format_questions(prompts: Iterable[Prompt]) -> bytes:
     """Return a file of JSON lines from which the same prompts are read."""
-    lines = ({"kind": p.kind, "prompt": p.text, "answer": p.answer, "output_tokens": p.max_tokens} for p in prompts)
+    lines = ({"kind": p.kind, "prompt": p.text, "output_tokens": p.max_tokens} for p in prompts)
     return msgspec.json.Encoder().encode_lines(lines)
-
-
-def read_final_number(text: str) -> str:
-    """Return the last number of a text, after the last `####` where there is one; empty without any."""
-    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text.rpartition("####")[2][-1000:])
-    if not numbers:
-        return ""
-    digits = str(numbers[-1]).replace(",", "")
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 def _build_prompt(entry: _Question, number: int) -> Prompt | None:
@@ -122,8 +112,7 @@ def _build_prompt(entry: _Question, number: int) -> Prompt | None:
         fits = _SHORTEST <= len(first) <= _LONGEST and first.strip()
         return Prompt(f"sharegpt {number}", first, entry.output_tokens or 512) if fits else None
     if entry.question is not None:
-        right = read_final_number(entry.answer)
-        return Prompt(f"gsm8k {number}", entry.question + _NUMBER, entry.output_tokens or 512, answer=right)
+        return Prompt(f"gsm8k {number}", entry.question + _NUMBER, entry.output_tokens or 512)
     texts = entry.turns or ((entry.prompt,) if isinstance(entry.prompt, str) else entry.prompt)
     if not texts:
         raise ValueError("expected `turns`, `prompt`, `question` or `conversations`")
@@ -131,7 +120,7 @@ def _build_prompt(entry: _Question, number: int) -> Prompt | None:
         return Prompt(entry.task_id, f"{_CODE}```python\n{texts[0]}\n```", entry.output_tokens or 1024)
     identity = entry.question_id if isinstance(entry.question_id, int) else number
     kind = entry.kind or f"{(entry.category or 'prompt')[:16]} {identity}"[:KIND_LIMIT]
-    return Prompt(kind, texts[0], entry.output_tokens or 2048, answer=entry.answer if entry.kind else "")
+    return Prompt(kind, texts[0], entry.output_tokens or 2048)
 
 
 def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:

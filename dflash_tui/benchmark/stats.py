@@ -33,7 +33,6 @@ from dflash_tui.benchmark.boot_spread import (
     combine_parts,
     measure_spread,
 )
-from dflash_tui.benchmark.earlier_spread import LEAST_REACH, EarlierSpread, inform_spread
 
 LEVEL = 0.95
 
@@ -109,8 +108,7 @@ class ArmDifference(NamedTuple):
     boots, within the boot when there is one each, None where an arm repeated nothing; `cv` is the larger one, that of
     the other arms where both have one boot. `least` is what the logarithm has to exceed however sure it is. `level` is
     that of the interval, above `LEVEL` where it is one of several. `drift` is by how much the logarithm changed from
-    the first boot to the last, which was taken out; None without a line over their order. `informed` says whether the
-    spread of earlier experiments is in the error.
+    the first boot to the last, which was taken out; None without a line over their order.
     """
 
     log: float
@@ -121,7 +119,6 @@ class ArmDifference(NamedTuple):
     cvs: tuple[float | None, float | None] = (None, None)
     level: float = LEVEL
     drift: float | None = None
-    informed: bool = False
 
     def ratio(self, level: float | None = None) -> Ratio:
         """Return the ratio with the interval that holds the truth at `level`, None for that of the comparison."""
@@ -159,7 +156,6 @@ def compare_arms(
     text: float = 0.0,
     comparisons: int = 1,
     levels: bool = False,
-    earlier: Sequence[EarlierSpread | None] = (),
 ) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
@@ -172,7 +168,6 @@ def compare_arms(
         comparisons: how many there are, so that all of them hold at `LEVEL` together (Bonferroni's).
         levels: whether the prompts are levels of one thing. Then the mean is that of these, and how differently arms do
             on them is no chance; what the text of each does is.
-        earlier: how far boots of `a` and `b` spread in earlier experiments; None where nobody knows.
     """
     shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
     if not shared:
@@ -197,17 +192,7 @@ def compare_arms(
     cvs = ours_cv, theirs_cv
     cv = coefficient_of_variation(spread.pooled.variance) if cvs == (None, None) else _larger(cvs)
     log = fmean(by_prompt) + spread.shift
-    own = ArmDifference(log, math.sqrt(variance), df, cv, least, cvs, level, spread.drift)
-    informed = inform_spread(spread, (len(ours), len(theirs)), earlier)
-    return own if informed is None else _inform(own, *_combine(informed, prompt_part, most))
-
-
-def _inform(own: ArmDifference, variance: float, df: float | None) -> ArmDifference:
-    """Return a difference with the error of an informed spread; two boots each have `LEAST_REACH` or their own."""
-    informed = own._replace(error=math.sqrt(variance), df=df, informed=True)
-    reach = informed.critical_t * informed.error
-    least = min(own.critical_t * own.error, LEAST_REACH)
-    return informed._replace(error=informed.error * max(1.0, least / reach))
+    return ArmDifference(log, math.sqrt(variance), df, cv, least, cvs, level, spread.drift)
 
 
 def _larger(cvs: tuple[float | None, float | None]) -> float | None:

@@ -78,7 +78,6 @@ def _add_play_options(play: argparse.ArgumentParser) -> None:
     add_option(play, "--arm", metavar="VALUE", help=arm)
     kind = "the prompt that is answered (default: the one whose ratio is the median)"
     add_option(play, "--prompt", metavar="KIND", help=kind)
-    add_option(play, "--cast", metavar="FILE", help="write an asciicast, as asciinema plays it")
     add_option(play, "--svg", metavar="FILE", help="write a picture of the moment at which the faster arm is done")
 
 

@@ -245,12 +245,12 @@ def _sharing_commands(actions: Any) -> None:
     add = actions.add_parser("add", help="check a recipe of others and put it among your own; nothing of it is run")
     add.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
     _add_naming(add)
-    take = actions.add_parser("import", help="make a recipe of a command or a file: import -- vllm serve MODEL …")
+    take = actions.add_parser("import", help="make a recipe of a command: import -- vllm serve MODEL …")
     take.add_argument(
         "words",
         metavar="WORD",
         nargs="+",
-        help="a script, compose file or sparkrun recipe, the command behind --, or all of it in quotes",
+        help="the command behind --, or all of it in quotes",
     )
     _add_naming(take)
     update = actions.add_parser("update", help="put a newer catalogue in place of the one here, after it was checked")

@@ -12,17 +12,20 @@ from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_
 from dflash_tui.diagnosis.log_source import LogSource
 from dflash_tui.diagnosis.silent_end import find_wait
 from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
-from dflash_tui.run_state.alarms import find_start_alarms
+from dflash_tui.run_state.alarm import Alarm
+from dflash_tui.run_state.alarms import build_acceptance_alarm, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
 from dflash_tui.vllm_output.log_reader import LogReader
 from dflash_tui.vllm_output.log_wrapping import Unwrapper
 
 NO_FAILURE = "none"
+# What makes a server slow that does not fail, by the kind of the alarm.
+SLOW_SIGNS = frozenset({"acceptance", "positions", "kv padding"})
 _OF_VLLM = re.compile(
     rb"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]|"
     rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
-    rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError"
+    rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError|SpecDecoding metrics: "
 )
 # Anybody may have written the log: no pattern looks back and forth in a line, which may have a megabyte.
 _BOOT = re.compile(rb"vLLM (?:API )?server version \S|\xe2\x96\x88(?:(?!\xe2\x96\x88)[^\n])*?\bversion \d")
@@ -44,6 +47,8 @@ _GONE = (
 )
 _PROCESS_NUMBER = re.compile(r",? ?\b(?:pid|ip)=[^ ,]*")
 _UNLIKE = 8 << 20
+# A line of the log that was posted in pieces: vLLM writes all of it in one.
+_NO_DRAFTS = re.compile(rb"Avg Draft acceptance rate: 0\.0+%")
 _FRAGMENT = 400
 
 
@@ -51,7 +56,8 @@ class LogExplanation(msgspec.Struct, frozen=True):
     """Why a server failed, by its log alone. Programs read it: a field is never renamed or taken away."""
 
     kind: str
-    """The name of the cause; `unknown` without one, `none` where the log shows no failure."""
+    """The name of the cause; `unknown` without one, `none` where the log shows no failure, one of `SLOW_SIGNS` of a
+    server that runs slowly."""
     cause: str
     """The cause in words."""
     evidence: tuple[str, ...] = ()
@@ -87,9 +93,12 @@ class _Boot:
         self._dead = self._was_stopped = self._has_problem = False
         self._served_on = 0
         self.state.apply(Launched(0.0, "", "", 0, 0, ""))
+        self.drafts_in_vain = ""
 
     def read(self, lines: bytes) -> None:
         """Read whole lines of it."""
+        if match := _NO_DRAFTS.search(lines):
+            self.drafts_in_vain = match[0].decode()
         events = self._reader.feed(lines)
         for event in events:
             if type(event) is LogLine:
@@ -132,7 +141,11 @@ class _Boot:
     def explain_silence(self) -> LogExplanation:
         """Return what the log of a server says that did not fail as far as it goes."""
         phase = _name_phase(self.state)
-        if self.state.up_at is not None:
+        if alarms := [alarm for alarm in find_log_alarms(self.state) if alarm.kind in SLOW_SIGNS]:
+            return _explain_alarm(alarms[0], "certain", phase)
+        if self.drafts_in_vain:
+            return _explain_alarm(build_acceptance_alarm(self.at, self.drafts_in_vain), "likely", phase)
+        if self.state.up_at is not None or self.state.logged_speculation:
             health = "the server was up, and was asked to stop" if self._was_stopped else "the server was up"
             return LogExplanation(NO_FAILURE, f"this log shows no failure: {health}", phase=phase)
         if waited := find_wait(self.state.lines):
@@ -141,6 +154,10 @@ class _Boot:
         where = f"in the phase {phase}, " if phase else ""
         cause = f"this log shows no failure: it ends {where}before the server is up"
         return LogExplanation(NO_FAILURE, cause, (), (_GONE,), "likely", phase)
+
+
+def _explain_alarm(alarm: Alarm, confidence: Confidence, phase: str) -> LogExplanation:
+    return LogExplanation(alarm.kind, alarm.what, (alarm.evidence,), (alarm.hint,), confidence, phase)
 
 
 def explain_log(source: LogSource) -> LogExplanation:
@@ -201,7 +218,7 @@ def _build_explanation(
         versions=versions,
         figures=_list_figures(boot.state),
         backends={name: ", ".join(facts[name]) for name in ("attention", "moe", "gemm") if name in facts},
-        warnings=tuple(map(str, find_start_alarms(boot.state))),
+        warnings=tuple(str(alarm) for alarm in find_log_alarms(boot.state) if alarm.kind != explanation.kind),
         notes=notes,
     )
 

@@ -137,7 +137,6 @@ def build_experiment(
         own_cache=request.own_cache,
         levels=suite.levels,
         repeats=suite.repeats,
-        right_answers={prompt.kind: prompt.answer for prompt in suite.prompts if prompt.answer},
         keep_answers=request.keep_answers,
         checks_output=request.checks_output,
         measures_start=request.measures_start,

@@ -92,8 +92,6 @@ class Design(msgspec.Struct, frozen=True):
     """Whether the prompts are levels of one thing, such as the length of context, and no sample of what is asked."""
     repeats: bool = False
     """Whether the same texts are sent again and again as they are, so that a prefix cache answers."""
-    right_answers: dict[str, str] = {}
-    """What is right by prompt, where the data set says that."""
     keep_answers: bool = False
     """Whether the text of measured answers is kept beside the figures, so that arms can be read side by side."""
     checks_output: bool = False

@@ -26,9 +26,9 @@ from dflash_tui.experiments import (
     boot_snapshot,
     store,
 )
-from dflash_tui.experiments.analysis import answers, earlier_boots, verdict
+from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.experiments.design import Boot, BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
+from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.launch import admission, preparation
 from dflash_tui.machine import processes
@@ -97,7 +97,7 @@ async def run_experiment(
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
-            report = await asyncio.to_thread(_judge, design, boots)
+            report = await asyncio.to_thread(verdict.build_report, design, boots)
             report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
             report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
@@ -218,12 +218,6 @@ async def _halt(folder: Path, normal: Plan, why: str) -> None:
         store.append_event(folder, ExperimentHalted(time.time(), why))
     with contextlib.suppress(OSError):
         await _restore_patches(normal)
-
-
-def _judge(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
-    """Return the report of boots that are over, with what is known of such boots from earlier experiments."""
-    earlier = earlier_boots.measure_earlier_arms(design, boots, store.list_earlier_reports(design))
-    return verdict.build_report(design, boots, earlier)
 
 
 def _describe_error(error: OSError | DflashError) -> str:

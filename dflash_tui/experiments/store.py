@@ -43,7 +43,6 @@ LONGEST_EVENT = 64 << 20
 _LARGEST_FILE = 256 << 20
 _PIECE = 1 << 20
 # More than enough for the spread of their boots, and read within a second.
-_MOST_EARLIER = 20
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 
 
@@ -312,22 +311,9 @@ def read_report(folder: Path) -> ExperimentReport | None:
         return None
     if report.rules == RULES:
         return report
-    anew = answers.add_output_checks(
-        verdict.build_report(report.design, report.boots, report.earlier), read_answers(folder)
-    )
+    anew = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
     # What a tune has found was chosen before its last boots, by the rules of then.
     return msgspec.structs.replace(anew, tune=report.tune)
-
-
-def list_earlier_reports(design: Design) -> list[ExperimentReport]:
-    """Return the reports of the newest finished experiments before this one with the same recipe and prompts."""
-    before = [
-        earlier
-        for earlier in list_experiments()
-        if (earlier.recipe, earlier.digest) == (design.recipe, design.digest) and earlier.made_at < design.made_at
-    ]
-    reports = [read_report(experiment_folder(earlier.id)) for earlier in before[-_MOST_EARLIER:]]
-    return [report for report in reports if report]
 
 
 def read_report_so_far(folder: Path) -> ExperimentReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation
+from dflash_tui.diagnosis.posted_log import NO_FAILURE, SLOW_SIGNS, LogExplanation
 from dflash_tui.diagnosis.unknown_error import shorten_frame
 
 _NARROWEST = 40
@@ -19,7 +19,7 @@ def format_explanation(explanation: LogExplanation, width: int) -> str:
 
 
 def _list_lines(explanation: LogExplanation, width: int) -> Iterator[str]:
-    sign = "✓" if explanation.kind == NO_FAILURE else "✗"
+    sign = "✓" if explanation.kind == NO_FAILURE else "!" if explanation.kind in SLOW_SIGNS else "✗"
     yield from _wrap(f"{sign} ", explanation.cause, width)
     for step in explanation.fix:
         yield from _wrap("→ ", step, width)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dflash_tui.common.formatting import format_percent, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import (
-    ExactMatch,
     FirstDifference,
     OutputComparison,
     OutputVerdict,
@@ -36,9 +35,8 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
     """Return the figures behind the verdict on the answers, a sentence each; `a` and `b` are the names of the arms."""
     if not outputs.prompts:
         return []
-    exact = [_format_exact_match(outputs.exact, a, b)] if outputs.exact else []
     if outputs.tokens:
-        return [*_list_token_lines(outputs.tokens), *exact]
+        return _list_token_lines(outputs.tokens)
     lines = [
         f"{b} against {a}: {format_percent(outputs.different)} of pairs of greedy answers to "
         f"{pluralize(outputs.prompts, 'prompt')} differ{_format_within(outputs, a, b)}"
@@ -53,7 +51,7 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         other = outputs.position_within
         within = "" if other is None else f", between boots of one arm {other:.0f}"
         lines.append(f"first {outputs.unit} that differs, median: {outputs.position:.0f}{within}")
-    return [*lines, *exact]
+    return lines
 
 
 def _list_token_lines(tokens: TokenComparison) -> list[str]:
@@ -72,14 +70,6 @@ def _list_token_lines(tokens: TokenComparison) -> list[str]:
         f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
         "decoded one at a time against read at once",
     ]
-
-
-def _format_exact_match(exact: ExactMatch, a: str, b: str) -> str:
-    ours, theirs = (format_percent(share, 1) for share in exact.shares)
-    points = (
-        f"{100 * exact.difference:+.1f} percentage points ({100 * exact.low:+.1f} to {100 * exact.high:+.1f}; 95 %)"
-    )
-    return f"exact match, {pluralize(exact.prompts, 'prompt')}: {a} {ours}, {b} {theirs}; {b} − {a}: {points}"
 
 
 def _format_within(outputs: OutputComparison, a: str, b: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.benchmark.boot_spread import CLOSEST, CLOSEST_OF_TWO, LINE_FROM, coefficient_of_variation
+from dflash_tui.benchmark.boot_spread import CLOSEST, CLOSEST_OF_TWO, LINE_FROM
 from dflash_tui.benchmark.stats import LEVEL, UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
@@ -147,7 +147,6 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
     lines += _describe_deciding_prompt(comparison, b, a)
     lines += _describe_further(comparison, b, a)
     lines += _describe_test(report.design, comparison)
-    lines += _describe_earlier(report, comparison)
     lines += _describe_variation(report, comparison, a, b)
     if comparison.agreement is not None:
         lines.append(
@@ -221,21 +220,6 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
     if test.drift is not None:
         lines.append(f"drift over the boots, taken out of both arms: {100 * test.drift:+.1f} % from first to last")
     return lines
-
-
-def _describe_earlier(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    """Return whether the spread of earlier experiments is in the interval, and of how many boots that is."""
-    earlier = [arm for arm in report.earlier if arm.measure == comparison.measure]
-    if comparison.test is None or len(earlier) < 2:
-        return []
-    boots = []
-    for arm, _, spread in map(msgspec.structs.astuple, earlier):
-        cv = _format_share(coefficient_of_variation(spread.variance))
-        counted = f"{pluralize(spread.boots, 'boot')} of {pluralize(spread.experiments, 'A/B')}"
-        boots.append(f"{label_arm(report.design, arm)}: {counted}, CV {cv}")
-    if comparison.test.informed:
-        return [f"spread between boots: these and earlier ones of the same launch and prompts ({'; '.join(boots)})"]
-    return [f"earlier boots of the same launch and prompts are left out, since these spread more ({'; '.join(boots)})"]
 
 
 def _describe_variation(report: ExperimentReport, comparison: Comparison, a: str, b: str) -> list[str]:

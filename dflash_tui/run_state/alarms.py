@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from dflash_tui.common.formatting import (
@@ -38,6 +39,8 @@ _HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "therma
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
 _POWER_CAP_CLOCK_RATIO = 0.7
 _MIN_FOREIGN_MEMORY = GIB // 2
+_PADDING_SHARE = re.compile(r"at most ([\d.]+)%")
+_COSTLY_PADDING = 25.0
 
 
 def find_alarms(state: RunState, now: float) -> list[Alarm]:
@@ -51,9 +54,9 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
     return list(alarms.values())
 
 
-def find_start_alarms(state: RunState) -> list[Alarm]:
-    """Return what the log of the start says against the launch, of a server that runs or has ended."""
-    return [alarm for rule in _RULES_OF_START if (alarm := rule(state, 0.0))]
+def find_log_alarms(state: RunState) -> list[Alarm]:
+    """Return what the log says against the launch of a server that runs or has ended."""
+    return [alarm for rule in _RULES_OF_LOG if (alarm := rule(state, 0.0))]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -201,6 +204,55 @@ def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     return Alarm("kernels", launched.at, what, lines[0], hint)
 
 
+def _check_logged_acceptance(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """By the log's own lines, since /metrics of a server that others launched may not be there."""
+    totals, logged = state.speculation_totals, state.logged_speculation
+    if logged is None or _drafts_from_text(state) or not totals.accepts_nothing:
+        return None
+    share = format_percent(totals.accepted / totals.drafted, 1)
+    return build_acceptance_alarm(logged.at, f"Avg Draft acceptance rate: {share} of {totals.drafted} drafts")
+
+
+def build_acceptance_alarm(at: float, evidence: str) -> Alarm:
+    """Return the alarm of a server that accepts no draft, by its log."""
+    hint = (
+        "the drafter does not fit the target, or the checkpoint lacks its MTP head: check that its weights have one, "
+        "use the drafter that was trained for this target, or serve without speculation, which is faster then"
+    )
+    return Alarm("acceptance", at, "no draft is accepted", evidence, hint)
+
+
+def _check_positions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    totals, logged = state.speculation_totals, state.logged_speculation
+    if logged is None or _drafts_from_text(state) or totals.accepts_nothing or "synthetic" in state.startup.facts:
+        return None
+    if (n := totals.useful_drafts) is None:
+        return None
+    share = format_percent(totals.accepted / totals.drafted, 1)
+    evidence = f"accepted by position: {totals.describe_positions()} (acceptance rate: {share})"
+    most = len(totals.positions)
+    hint = f"draft fewer tokens a step: num_speculative_tokens={n}; an A/B shows the gain: ab --vary n={n},{most}"
+    what = "too many drafts a step: the last positions are never accepted"
+    return Alarm("positions", logged.at, what, evidence, hint)
+
+
+def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Layers of target and drafter share pages of the KV cache, and padding makes their groups alike."""
+    lines = state.startup.facts.get("kv padding", ())
+    shares = [float(match[1]) for line in lines if (match := _PADDING_SHARE.search(line))]
+    if not shares or max(shares) < _COSTLY_PADDING:
+        return None
+    line = lines[shares.index(max(shares))]
+    room = state.log_figures.get("kv_cache_memory")
+    left = f"; {room.value:.2f} GiB are there for it" if room else ""
+    hint = (
+        "raise gpu-memory-utilization, lower max-num-seqs or the number of captured graph sizes, or use a newer vLLM; "
+        "requests that find no room wait"
+    )
+    at = state.launched.at if state.launched else 0.0
+    return Alarm("kv padding", at, "padding wastes a part of the KV cache", f"{line}{left}", hint)
+
+
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
     def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
         return [(gpu, why) for gpu in gpus if (why := _throttle_reasons(gpu))]
@@ -276,6 +328,8 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 # What only the log of the start tells, and for as long as the server lives.
 _RULES_OF_START: tuple[Callable[[RunState, float], Alarm | None], ...] = (_check_graphs, _check_kernels)
+# What the log tells of a server that /metrics tells better while it lives.
+_RULES_OF_LOG = (_check_logged_acceptance, _check_positions, *_RULES_OF_START, _check_kv_padding)
 _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_suspension,
     rank_alarms.check_ranks,

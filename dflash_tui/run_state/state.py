@@ -43,6 +43,7 @@ from dflash_tui.events import (
 from dflash_tui.readings import Histogram
 from dflash_tui.run_state.counters import MAX_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
+from dflash_tui.run_state.logged_speculation import SpeculationTotals
 from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.histogram import subtract_histograms
@@ -80,6 +81,8 @@ class RunState:
     """How long the engine took to initialize, as the log says; None before."""
     logged_speculation: SpeculationLogged | None = None
     """What the log said last of speculation, which is all there is where /metrics cannot be had."""
+    speculation_totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+    """The sums of what the log said of speculation."""
     health: Health = Health.STARTING
     """What /health and the first request said last."""
     health_detail: str = ""
@@ -210,6 +213,7 @@ class RunState:
     def _apply_logged(self, event: EngineInitialized | SpeculationLogged) -> None:
         if isinstance(event, SpeculationLogged):
             self.logged_speculation = event
+            self.speculation_totals = self.speculation_totals.add(event)
         else:
             self.initialized = self.initialized or event
 

@@ -145,6 +145,8 @@ NOTES: tuple[tuple[str, str], ...] = (
     ("marlin asked for", r"non-default args: .*'(?:moe|linear)_backend': '(marlin)'"),
     ("without FP4", r"(Your GPU does not have native support for FP4 computation.*)"),
     ("without graphs", r"(.*(?:Overriding to NONE|setting cudagraph_mode=NONE|running the draft eagerly).*)"),
+    ("synthetic", r"non-default args: .*'(synthetic)_acceptance_\w+': "),
+    ("kv padding", r"(Add \d+ padding layers, may waste at most [\d.]+% KV cache memory)"),
     ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
 )
 RUNNERS: tuple[tuple[str, str], ...] = (

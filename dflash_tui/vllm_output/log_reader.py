@@ -173,8 +173,8 @@ class LogReader:
             self._read_startup_line(body, level, prefix.source, events)
         else:
             events.append(LogLine(self._at, body, level, prefix.source))
-            if body.startswith(_SPECULATION):
-                events.extend(parse_speculation(body, self._at))
+        if body.startswith(_SPECULATION):  # of a part of a log, too, that begins after the start
+            events.extend(parse_speculation(body, self._at))
         if level in _PROBLEM_LEVELS:
             events.extend(self._errors.read_line(prefix.process, prefix.source, body, self._at))
         elif self._errors.is_reading:

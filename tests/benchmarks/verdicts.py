@@ -1,6 +1,6 @@
 """How often verdicts of an A/B are wrong, what they find, and whether intervals hold, against truths that are known.
 
-    python -m tests.benchmarks.verdicts rates | informed | sweeps | break-even [--runs N]
+    python -m tests.benchmarks.verdicts rates | sweeps | break-even [--runs N]
 
 The tables of docs/numbers.md are made by this; `tests/unit/experiments/test_simulation.py` runs a part of the rows.
 """
@@ -12,14 +12,12 @@ import math
 import random
 
 from tests.support.verdict_machines import (
-    CHANGED,
     EFFECTS,
     MACHINES,
     SWEEPS,
     draw_sweep,
     list_words,
     measure_break_even,
-    measure_informed_rates,
     measure_rates,
 )
 
@@ -34,22 +32,6 @@ def print_rates(runs: int) -> None:
         rates = measure_rates(machine, runs)
         cells = [f"{rates.wrong:.1%}", f"{rates.held:.1%}", *(f"{share:.0%}" for share in rates.found)]
         print(f"| {machine.name} | {' | '.join(cells)} |", flush=True)
-
-
-def print_informed(runs: int) -> None:
-    """Print the rates of two boots alone, and informed by earlier A/Bs of the same machine or of what it was then."""
-    print("| boots of the machine | before | false verdicts | intervals hold | +5% found | +10% found |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
-    for machine, before in [*((one, one) for one in MACHINES if min(one.boots) == 2), *CHANGED]:
-        alone, informed = measure_informed_rates(machine, before, runs)
-        pairs = [
-            (alone.wrong, informed.wrong),
-            (alone.held, informed.held),
-            *zip(alone.found, informed.found, strict=True),
-        ]
-        cells = [f"{one:.1%} → {other:.1%}" for one, other in pairs]
-        was = "the same" if before is machine else before.name
-        print(f"| {machine.name} | {was} | {' | '.join(cells)} |", flush=True)
 
 
 def print_sweeps(runs: int) -> None:
@@ -83,7 +65,7 @@ def print_break_evens(runs: int) -> None:
             print(f"| {cv:.0%} | {count} | {rates.held:.1%} | {rates.low:.2f} to {rates.high:.2f} |", flush=True)
 
 
-TABLES = {"rates": print_rates, "informed": print_informed, "sweeps": print_sweeps, "break-even": print_break_evens}
+TABLES = {"rates": print_rates, "sweeps": print_sweeps, "break-even": print_break_evens}
 
 
 def main() -> None:

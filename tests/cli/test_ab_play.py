@@ -1,40 +1,13 @@
-"""`ab play`: files that show two arms write the same answer."""
+"""`ab play`: pictures that show two arms write the same answer."""
 
-import json
 import resource
 from xml.etree import ElementTree
 
-import pyte
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.tui import playback_export
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.support.played_answers import TEXT, begin_played
-
-
-def test_a_cast_ends_with_what_the_screen_shows(folders, tmp_path, capsys):
-    """Played by a terminal that is none of ours: frames that hold only what changed add up to the last one."""
-    identity = begin_played((400.0, 800.0), text=lambda arm: f"Wörter 漢字 🙂 {arm}\n{TEXT}" * 2)
-    path = tmp_path / "ab.cast"
-    assert main.main(["ab", "play", identity, "--prompt", "Math", "--cast", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"file": str(path)}
-    header, *events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    assert (header["version"], header["width"], header["height"]) == (2, 100, 30)
-    times = [at for at, _, _ in events]
-    assert times == sorted(times)
-    assert {kind for _, kind, _ in events} == {"o"}
-    screen = pyte.Screen(100, 30)
-    stream, seen = pyte.Stream(screen), []
-    for _, _, data in events:
-        stream.feed(data)
-        seen.append("\n".join(screen.display))
-    assert ("▶ A/B" in seen[0], "■ A/B" in seen[-1]) == (True, True)
-    assert seen[-1].count("✓ done in") == 2
-    columns = [" ".join(" ".join(row[left : left + 50] for row in screen.display).split()) for left in (0, 50)]
-    assert [column.count("stays the same.") for column in columns] == [2, 2]
-    assert "hand-made toy weights" in seen[-1]
-    assert max(len(data) for _, _, data in events[1:]) < len(events[0][2])
 
 
 def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_path):
@@ -80,8 +53,3 @@ def test_of_an_experiment_without_two_measured_arms_nothing_is_played(folders, t
     written(design, told(design, boots(design, (10.0, 10.0))[:1]))
     assert main.main(["ab", "play", "--svg", str(tmp_path / "x.svg")]) == 2
     assert capsys.readouterr().err == snapshot
-
-
-def test_a_long_answer_has_no_more_frames():
-    moments = playback_export._list_moments(7200.0)
-    assert (len(moments), moments[0]) == (600, 0.0)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import functools
 import json
 import os
 import resource
@@ -324,6 +323,10 @@ sys.exit(main(["ab", *sys.argv[2:]]))
 """
 
 
+def is_over(design: Design) -> bool:
+    return progress(design).finished and not store.find_driver(store.experiment_folder(design.id))
+
+
 def test_of_two_that_extend_an_experiment_one_does_and_the_other_is_told_who(port, tmp_path):
     """Also one that would resume it: its events are there, and nobody drives it yet."""
     fake_engine.make(port)
@@ -343,28 +346,6 @@ def test_of_two_that_extend_an_experiment_one_does_and_the_other_is_told_who(por
     assert [type(event) for event in happened(design)].count(ExperimentExtended) == 1
     events = (store.experiment_folder(design.id) / store.EVENTS).read_bytes().splitlines()
     assert all(store.decode_event(line) for line in events)
-
-
-def is_over(design: Design) -> bool:
-    return progress(design).finished and not store.find_driver(store.experiment_folder(design.id))
-
-
-@pytest.mark.long
-def test_the_boots_of_an_earlier_experiment_are_in_the_report_of_the_same_one_later(port):
-    """Asked of the same launches and prompts; what each arm's boots spread by then is kept for who judges it anew."""
-    # An answer that a busy machine reads in one piece has no speed; a prompt without any refuses the verdict.
-    fake_engine.make(port, {7: ["pace=0.1"], 4: ["pace=0.1"]})
-    reports = []
-    for _ in range(2):
-        design = begin("--boots", "2", "--rounds", "3")
-        wait_until(functools.partial(is_over, design))
-        reports.append(store.read_report(store.experiment_folder(design.id)))
-    first, second = reports
-    assert first
-    assert second
-    assert [confound for one in first.comparisons for confound in one.confounds if confound.refuses] == []
-    assert first.earlier == ()
-    assert {(each.arm, each.spread.boots, each.spread.experiments) for each in second.earlier} == {(0, 2, 1), (1, 2, 1)}
 
 
 def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from dflash_tui.benchmark.earlier_spread import EarlierSpread
 from dflash_tui.benchmark.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
@@ -103,29 +102,6 @@ def measure_rates(machine: Machine, runs: int) -> Rates:
     return _count_rates([compare_arms(draw_experiment(rng, machine), 0, 1) for _ in range(runs)])
 
 
-def measure_informed_rates(machine: Machine, before: Machine, runs: int) -> tuple[Rates, Rates]:
-    """Return how verdicts do by the boots of here alone, and with four earlier A/Bs of two boots each."""
-    rng = random.Random(f"{before.name} {machine.name}")
-    alone, informed = [], []
-    for _ in range(runs):
-        arms = draw_experiment(rng, machine)
-        alone.append(compare_arms(arms, 0, 1))
-        informed.append(compare_arms(arms, 0, 1, earlier=draw_earlier(rng, before)))
-    return _count_rates(alone), _count_rates(informed)
-
-
-def draw_earlier(rng: random.Random, machine: Machine, experiments: int = 4) -> list[EarlierSpread]:
-    """Return how far the boots of each arm spread in as many A/Bs of two boots each."""
-    drawn = [draw_experiment(rng, machine._replace(boots=(2, 2))) for _ in range(experiments)]
-    by_arm = [
-        [[fmean(log for (log,) in boot.by_prompt.values()) for boot in both[arm]] for both in drawn] for arm in (0, 1)
-    ]
-    return [
-        EarlierSpread(fmean((first - second) ** 2 / 2 for first, second in pairs), 2 * experiments, experiments)
-        for pairs in by_arm
-    ]
-
-
 def _count_rates(differences: Sequence[ArmDifference | None]) -> Rates:
     known = [apart for apart in differences if apart]
     moved = [[apart._replace(log=apart.log + math.log1p(effect)) for apart in known] for effect in EFFECTS]
@@ -161,35 +137,6 @@ MACHINES = [
     *each("AR(1) of 0.8, CV 3 %", (2, 3, 4, 8), 0.03, kind="dependent"),
     *each("prompt by arm 5 %, CV 2 %", (2, 3, 4, 8), 0.02, by_prompt=0.05),
 ]
-
-
-def with_two_boots(name: str, cv: float | tuple[float, float], **how: object) -> Machine:
-    """Return a machine of two boots per arm."""
-    return each(name, (2,), cv, **how)[0]._replace(name=name)
-
-
-# What a machine is now, and what it was when its earlier A/Bs were made.
-CHANGED = [
-    *(
-        (with_two_boots(f"CV {now:.0%}", now), with_two_boots(f"CV {was:.0%}", was))
-        for was, now in (
-            (0.01, 0.03), (0.01, 0.08), (0.02, 0.03), (0.02, 0.04), (0.02, 0.06), (0.02, 0.08), (0.03, 0.05),
-            (0.03, 0.06), (0.03, 0.09), (0.05, 0.08), (0.05, 0.10), (0.05, 0.15), (0.05, 0.02), (0.08, 0.02),
-        )
-    ),
-    *(
-        (machine, with_two_boots(f"CV {was:.0%}", was))
-        for was in (0.02, 0.03)
-        for machine in (
-            with_two_boots("arms of 8 % and 0.6 %", (0.08, 0.006)),
-            with_two_boots("two speeds, ±3 %", 0.03, kind="states"),
-            with_two_boots("heavy tails, CV 6 %", 0.06, kind="heavy"),
-            with_two_boots("15 % outliers, CV 6 %", 0.06, kind="outliers"),
-            with_two_boots("drift of 10 %, CV 3 %", 0.03, drift=0.1),
-        )
-    ),
-    (with_two_boots("arms of 0.6 % and 8 %", (0.006, 0.08)), with_two_boots("arms of 8 % and 0.6 %", (0.08, 0.006))),
-]  # fmt: skip
 
 
 class SweepMachine(NamedTuple):

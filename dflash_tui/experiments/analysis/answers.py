@@ -19,7 +19,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.answer import Answer
-from dflash_tui.experiments.analysis.exact_match import measure_exact_match
 from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     Comparison,
@@ -127,7 +126,6 @@ def compare_outputs(
             shared, (*combinations(ours_by_boot, 2), *combinations(theirs_by_boot, 2)), in_tokens=in_tokens
         ),
         first=_find_first_difference(shared, ours, theirs, in_tokens=in_tokens),
-        exact=measure_exact_match(design, boots, a, b, kept_answers),
     )
     accepted_all = _accepted_all(design, boots, a, b)
     if checks := [check for boot in select_measured_boots(boots, a) for check in boot.checks]:

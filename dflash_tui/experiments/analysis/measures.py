@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dflash_tui.benchmark import stats
 from dflash_tui.benchmark.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.report import EarlierArm
 from dflash_tui.experiments.design import Arm, Boot, Design
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
@@ -86,7 +85,6 @@ def compare_measure(
     comparisons: int = 1,
     *,
     levels: bool = False,
-    earlier: Sequence[EarlierArm] = (),
 ) -> ArmDifference | None:
     """Return how far two arms are apart in a measure, None when they share no prompt.
 
@@ -100,12 +98,9 @@ def compare_measure(
         measure: which it is.
         comparisons: how many there are, so that all of them hold together.
         levels: whether the prompts are levels of one thing, and all that is spoken of.
-        earlier: how far boots of such launches spread in earlier experiments.
     """
-    before = {arm.arm: arm.spread for arm in earlier if arm.measure == measure}
     closest, text = 0.0 if measure == AL else None, 0.0 if measure in _WITHOUT_TEXT else ONE_TEXT
-    return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels,
-                              earlier=(before.get(a), before.get(b)))  # fmt: skip
+    return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels)
 
 
 def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:

@@ -6,7 +6,6 @@ from enum import StrEnum
 
 import msgspec
 
-from dflash_tui.benchmark.earlier_spread import EarlierSpread
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis.starts import BreakEven, StartComparison
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
@@ -15,7 +14,7 @@ from dflash_tui.readings import Speed
 # 2: each arm has its own spread, a line over the boots, all words hold together.
 # 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.
 # 4: which prompts were asked, and an arm that seems steady, are in the degrees of freedom by their part.
-RULES = 4
+RULES = 5
 
 
 class Verdict(StrEnum):
@@ -83,8 +82,6 @@ class SignificanceTest(msgspec.Struct, frozen=True):
     """The relative difference below which none is shown, however sure it is."""
     drift: float | None = None
     """By how much the figure changed from the first boot to the last, taken out; None without a line."""
-    informed: bool = False
-    """Whether the spread of earlier experiments is in it, which the report has."""
 
 
 class OutputVerdict(StrEnum):
@@ -114,21 +111,6 @@ class FirstDifference(msgspec.Struct, frozen=True):
     """How arm `a` goes on."""
     b: str
     """How arm `b` goes on."""
-
-
-class ExactMatch(msgspec.Struct, frozen=True):
-    """How many answers of two arms are right, where the prompts say what that is."""
-
-    prompts: int
-    """How many prompts with a known answer both arms answered."""
-    shares: tuple[float, float]
-    """The share of right answers of each arm, the mean over prompts."""
-    difference: float
-    """That of `b` less that of `a`."""
-    low: float
-    """The lower end of its 95 % interval, by a bootstrap over prompts."""
-    high: float
-    """The upper end."""
 
 
 class TokenComparison(msgspec.Struct, frozen=True):
@@ -183,8 +165,6 @@ class OutputComparison(msgspec.Struct, frozen=True):
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
     """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
-    exact: ExactMatch | None = None
-    """How many answers are right; None where that is not known of any prompt, or no answers were kept."""
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):
@@ -333,14 +313,6 @@ class TuneOutcome(msgspec.Struct, frozen=True):
     """Why that file could not be written, or empty."""
 
 
-class EarlierArm(msgspec.Struct, frozen=True):
-    """How far boots launched and asked as an arm's are spread in earlier experiments of this machine."""
-
-    arm: int
-    measure: str
-    spread: EarlierSpread
-
-
 class ExperimentReport(msgspec.Struct, frozen=True):
     """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
 
@@ -358,8 +330,6 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     """By which rules it was judged, `RULES` now; a report of before is judged anew from its boots."""
     tune: TuneOutcome | None = None
     """What a tune has found; None of an A/B."""
-    earlier: tuple[EarlierArm, ...] = ()
-    """What was known of such boots before; empty where that was not asked, and in reports of before."""
 
 
 def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
@@ -379,7 +349,6 @@ def find_misplaced_arms(report: ExperimentReport) -> str:
         return "design.arms is empty"
     pointers = [("design.order", arm) for arm in report.design.order]
     pointers += [("boots.arm", boot.arm) for boot in report.boots]
-    pointers += [("earlier.arm", earlier.arm) for earlier in report.earlier]
     for comparison in report.comparisons:
         pointers += [("comparisons.a", comparison.a), ("comparisons.b", comparison.b)]
     if sweep := report.sweep:

@@ -37,7 +37,6 @@ from dflash_tui.experiments.analysis.report import (
     RULES,
     BootFigure,
     Comparison,
-    EarlierArm,
     ExperimentReport,
     FurtherVerdict,
     PromptRatio,
@@ -50,29 +49,20 @@ from dflash_tui.experiments.design import Boot, Design
 _STRICTER = 10
 
 
-def build_report(design: Design, boots: Sequence[Boot], earlier: tuple[EarlierArm, ...] = ()) -> ExperimentReport:
-    """Return all that is known of an experiment; it is complete when every boot of the design is over.
-
-    Args:
-        design: the experiment.
-        boots: its boots.
-        earlier: how far boots of such launches spread in earlier experiments.
-    """
+def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
+    """Return all that is known of an experiment; it is complete when every boot of the design is over."""
     comparisons = tuple(
         replace(comparison, further=_judge_further(design, boots, comparison))
-        for comparison in judge_arms(design, boots, earlier)
+        for comparison in judge_arms(design, boots)
     )
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    return ExperimentReport(design, tuple(boots), comparisons, sweep.analyze_sweep(design, boots), complete, RULES,
-                            earlier=earlier)  # fmt: skip
+    return ExperimentReport(design, tuple(boots), comparisons, sweep.analyze_sweep(design, boots), complete, RULES)
 
 
-def judge_arms(design: Design, boots: Sequence[Boot], earlier: Sequence[EarlierArm] = ()) -> tuple[Comparison, ...]:
+def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
     """Return each arm against the first."""
     measure = START if design.measures_start else ""
-    return tuple(
-        compare_pair(design, boots, 0, b, measure=measure, earlier=earlier) for b in range(1, len(design.arms))
-    )
+    return tuple(compare_pair(design, boots, 0, b, measure=measure) for b in range(1, len(design.arms)))
 
 
 def compare_pair(
@@ -83,7 +73,6 @@ def compare_pair(
     *,
     measure: str = "",
     comparisons: int = 0,
-    earlier: Sequence[EarlierArm] = (),
 ) -> Comparison:
     """Return what may be said of two arms.
 
@@ -94,13 +83,10 @@ def compare_pair(
         b: the arm that is judged.
         measure: what is judged; without it what suits what the arms differ in.
         comparisons: how many there are, so that all hold together; without it those of all arms.
-        earlier: how far boots of such launches spread in earlier experiments.
     """
     count = comparisons or count_comparisons(design, boots)
     apart = {
-        name: compare_measure(
-            collect_measure(design, boots, name), a, b, name, count, levels=design.levels, earlier=earlier
-        )
+        name: compare_measure(collect_measure(design, boots, name), a, b, name, count, levels=design.levels)
         for name in dict.fromkeys((STEPS, TOKENS, AL, measure or TOKENS))
     }
     measure = measure or _choose_measure(design, boots, (a, b), apart)
@@ -188,7 +174,7 @@ def _describe_test(difference: ArmDifference | None, comparisons: int) -> Signif
         return None
     d = difference
     drift = None if d.drift is None else math.expm1(d.drift)
-    return SignificanceTest(d.t, d.critical_t, d.df, d.level, comparisons, math.expm1(d.least), drift, d.informed)
+    return SignificanceTest(d.t, d.critical_t, d.df, d.level, comparisons, math.expm1(d.least), drift)
 
 
 def _list_figures(design: Design, boots: Sequence[Boot], pair: tuple[int, int], measure: str) -> tuple[BootFigure, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,8 @@ _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_mo
 _MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _REMOTE_CODE = "auto_map"
+_MTP_NAME = re.compile(r"(?:^|[._])(?:mtp|nextn|eh_proj)")
+_LAYER = re.compile(r"\blayers\.(\d{1,6})\.")
 
 
 class Precision(StrEnum):
@@ -60,6 +63,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The target that it was made for, in the speculators format: a repository or somebody's folder."""
     verifier_architecture: str = ""
     """The architecture of that target."""
+    has_mtp_weights: bool | None = None
+    """Whether its files hold a head that drafts (MTP), by the index of its weights; None where that is not known."""
     block_size: int | None = None
     """How many tokens its block holds, the anchor included."""
     mask_token: int | None = None
@@ -109,6 +114,7 @@ def read_checkpoint(
     size_gb: float | None = None,
     chat_template: str | None = None,
     tokens: frozenset[str] | None = None,
+    weight_names: Collection[str] = (),
 ) -> Checkpoint:
     """Return what a config.json says; fields of another type than a model's count as not said.
 
@@ -119,6 +125,7 @@ def read_checkpoint(
         size_gb: The size of its files.
         chat_template: Its chat template, or several as one text.
         tokens: The vocabulary of its tokenizer, special tokens at least.
+        weight_names: The names of its tensors, by the index of its weights; empty where that is not known.
     """
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
@@ -144,6 +151,7 @@ def read_checkpoint(
         last_layer_id=_find_last_layer(places),
         draft_vocab=_first(places, "draft_vocab_size"),
         target_hidden=_first(places, "target_hidden_size"),
+        has_mtp_weights=_has_mtp_weights(weight_names, _number(text, "num_hidden_layers")) if weight_names else None,
         chat_template=chat_template,
         tokens=tokens,
         gated=gated,
@@ -151,6 +159,12 @@ def read_checkpoint(
         dspark_block=_first([config, text], "dspark_block_size"),
         forced_window=draft.get("use_swa") is True,
     )
+
+
+def _has_mtp_weights(names: Collection[str], layers: int | None) -> bool:
+    """Whether tensors are of an MTP head: named so, or of a layer behind the last (DeepSeek, GLM)."""
+    return any(_MTP_NAME.search(name) or ((match := _LAYER.search(name)) and int(match[1]) >= (layers or _MOST))
+               for name in names)  # fmt: skip
 
 
 def _read_architecture(config: Mapping[str, Any]) -> str:

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import yaml
-from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
-from dflash_tui.common.version_number import parse_version
 from dflash_tui.common.yaml_values import DEPTH_LIMIT
 from dflash_tui.planning import releases
-from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, split_names
+from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes import recipe_rules
@@ -34,25 +32,22 @@ _SHORT = {
     "tp": "tensor-parallel-size",
 }  # fmt: skip
 # Switches by their names; whatever begins as these is one, too, but for the flags after them.
-_SWITCHES = split_names(
-    """
-    aggregate-engine-logging async-scheduling allow-deprecated-quantization calculate-kv-scales cudagraph-metrics
-    data-parallel-external-lb data-parallel-hybrid-lb enforce-eager exclude-tools-when-tool-choice-none
-    fail-on-environ-validation fully-sharded-loras grpc headless interleave-mm-strings kv-cache-metrics
-    kv-sharing-fast-prefill language-model-only log-error-stack mm-encoder-only numa-bind
-    return-tokens-as-token-ids scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init specialize-active-lora
-    trust-remote-code trust-request-chat-template use-replayssm use-tqdm-on-load
-    """
-)
+_SWITCHES = frozenset({
+    "aggregate-engine-logging", "async-scheduling", "allow-deprecated-quantization", "calculate-kv-scales",
+    "cudagraph-metrics", "data-parallel-external-lb", "data-parallel-hybrid-lb", "enforce-eager",
+    "exclude-tools-when-tool-choice-none", "fail-on-environ-validation", "fully-sharded-loras", "grpc",
+    "headless", "interleave-mm-strings", "kv-cache-metrics", "kv-sharing-fast-prefill", "language-model-only",
+    "log-error-stack", "mm-encoder-only", "numa-bind", "return-tokens-as-token-ids",
+    "scheduler-reserve-full-isl", "skip-mm-profiling", "skip-tokenizer-init", "specialize-active-lora",
+    "trust-remote-code", "trust-request-chat-template", "use-replayssm", "use-tqdm-on-load",
+})  # fmt: skip
 _BEGINS, _NO_SWITCHES = ("enable-", "disable-", "no-"), frozenset({"disable-access-log-for-endpoints"})
 # Flags that take several words.
-_SEVERAL = split_names(
-    """
-    allowed-headers allowed-methods allowed-origins cudagraph-capture-sizes default-mm-loras device-ids
-    ignore-patterns kv-cache-dtype-skip-layers logits-processors lora-modules lora-target-modules middleware
-    numa-bind-nodes served-model-name
-    """
-)
+_SEVERAL = frozenset({
+    "allowed-headers", "allowed-methods", "allowed-origins", "cudagraph-capture-sizes", "default-mm-loras",
+    "device-ids", "ignore-patterns", "kv-cache-dtype-skip-layers", "logits-processors", "lora-modules",
+    "lora-target-modules", "middleware", "numa-bind-nodes", "served-model-name",
+})  # fmt: skip
 _NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
 
 
@@ -116,8 +111,8 @@ def import_recipe(command: ShellCommand) -> ImportedRecipe:
     recipe: dict[str, Any] = {"title": "", "status": "experimental", "why": _WHY, "target": target}
     recipe |= _import_speculation(making)
     recipe["mode"] = "eager" if making.take("enforce-eager") else "compile"
-    recipe |= _import_port(making, command)
-    recipe["engine"] = {"vllm": _choose_release(making, command.image)}
+    recipe |= _import_port(making)
+    recipe["engine"] = {"vllm": list(releases.load_releases())[-1]}
     recipe |= {
         name: part for name, part in (("env", _import_env(making, command)), ("flags", _import_flags(making))) if part
     }
@@ -240,31 +235,15 @@ def _find_method(config: Mapping[str, Any]) -> Method | None:
     return next(guessed, Method.DRAFT_MODEL if drafter else None)
 
 
-def _import_port(making: _Import, command: ShellCommand) -> dict[str, Any]:
+def _import_port(making: _Import) -> dict[str, Any]:
     if (host := making.take("host")) is not None:
         making.leave(f"--host {host}", "servers listen on 127.0.0.1; --set host=ADDRESS opens one")
-    within = making.take("port")
-    port = command.port or str(within or "")
+    port = str(making.take("port") or "")
     if re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) <= HIGHEST_PORT:
         return {"port": int(port)}
     if port:
         making.leave(f"port {port[:_LONGEST]}", "is not a port")
     return {}
-
-
-def _choose_release(making: _Import, image: str) -> str:
-    """Return the release of an image's tag where an engine is known for it, else the newest."""
-    table = list(releases.load_releases())
-    if not image:
-        return table[-1]
-    tag = image.rpartition("/")[2].partition(":")[2].removeprefix("v")
-    if tag in table:
-        return tag
-    version = parse_version(tag)
-    later = [release for release in table if Version(release) >= version] if version else []
-    chosen = later[0] if later else table[-1]
-    making.leave(f"image {image}", f"engines are installed from releases; vLLM {chosen} instead")
-    return chosen
 
 
 def _import_env(making: _Import, command: ShellCommand) -> dict[str, str]:

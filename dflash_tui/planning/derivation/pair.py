@@ -5,6 +5,7 @@ The rules are those of vLLM 0.20.0 to 0.33.0 (config/speculative.py, the registr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
 _LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
 _FOLDERS = ("/", ".", "~")
+_HEAD_NAME = re.compile(r"(?i)eagle|dflash|dspark|draft|mtp|medusa|domino|jetspec")
 BATCH_FLAGS = ("max-num-batched-tokens", "max-num-seqs")
 """The flags of a batch that a derived pair may have."""
 _BATCHED_TOKENS, _SEQUENCES = 8192, 256
@@ -89,7 +91,7 @@ def derive_pair(
     _refuse_wrong_pair(target, drafter, chosen)
     if drafter and chosen is not Method.DRAFT_MODEL:
         _compare_precisions(target, drafter, facts, warnings)
-    tokens = _find_tokens(target, drafter, chosen, tokens, facts)
+    asked_tokens, tokens = tokens, _find_tokens(target, drafter, chosen, tokens, facts)
     oldest = _find_release(target, drafter, chosen, facts)
     newest = _find_last_release(target, oldest, facts)
     vllm = str(newest or [*load_releases()][-1])
@@ -97,6 +99,8 @@ def derive_pair(
     speculation = _find_speculation(drafter, facts)
     class_rules = find_class_rules(target, drafter, chosen)
     facts += map(_describe_rule, class_rules)
+    if asked_tokens and (block := _describe_block(drafter, target, chosen)) and asked_tokens != tokens:
+        warnings.append(f"{asked_tokens} drafts per step are off {block}: it was trained for {tokens}")
     if drafter and _names_other_target(target, drafter):
         warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
     if target.architecture not in load_architectures().targets:
@@ -139,10 +143,10 @@ def _find_method(
             )
         facts.append(DerivedFact("method", "mtp", f"the target has {target.head_layers} layer(s) that draft"))
         return Method.MTP
-    if drafter_kind := look_up_drafter(drafter):
-        what = drafter.speculators or drafter.architecture or drafter.model_type
-        facts.append(DerivedFact("method", drafter_kind.method.value, f"the drafter is a {what}"))
-        return drafter_kind.method
+    if kind := _classify_drafter(drafter):
+        method, what = kind
+        facts.append(DerivedFact("method", method.value, f"the drafter is {what}"))
+        return method
     for part, method in _NAME_PARTS.items():
         if part in drafter.name.lower():
             facts.append(DerivedFact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it"))
@@ -181,6 +185,20 @@ def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
     )
 
 
+def _classify_drafter(drafter: Checkpoint) -> tuple[Method, str] | None:
+    """Return the method that a drafter was trained for, and what says so; None for a model of its own.
+
+    An EAGLE-3 head in the layout of a Llama has one layer and a vocabulary for drafts; vLLM renames its architecture.
+    """
+    if known := look_up_drafter(drafter):
+        name = drafter.speculators or drafter.architecture or drafter.model_type
+        return known.method, f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+    layers = drafter.shape.num_hidden_layers if drafter.shape else None
+    if drafter.draft_vocab is not None and layers == 1 and not _is_unknown_head(drafter):
+        return Method.EAGLE3, f"an EAGLE-3 head: one layer, {drafter.draft_vocab} tokens to draft (draft_vocab_size)"
+    return None
+
+
 def _refuse_wrong_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> None:
     """Raise for two models that vLLM cannot serve together, before anything is downloaded."""
     for reason in _find_misfits(target, drafter, method):
@@ -198,13 +216,23 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         yield f"{method} takes no drafter"
     if method is Method.MTP and drafter is None and not target.head_layers:
         yield "the target has no head that drafts (MTP)"
+    if method is Method.MTP and drafter is None and target.head_layers and target.has_mtp_weights is False:
+        yield "this checkpoint ships no MTP head: its config.json names one, and its weight index has no tensors of it"
     if method is Method.DSPARK and drafter is None and not target.dspark_block:
         yield "the target has no DSpark drafter in it, and none is named"
     if method in _FROM_STATES and architecture and not architecture.hands_states:
         yield f"vLLM up to 0.33.0 hands no hidden states of {target.architecture} to a drafter, which {method} needs"
-    if drafter is None:
-        return
-    if drafter.architecture and drafter.architecture == target.architecture and method is not Method.DRAFT_MODEL:
+    if drafter is not None:
+        yield from _find_drafter_misfits(target, drafter, method)
+
+
+def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:
+    kind = _classify_drafter(drafter)
+    if kind and kind[0] is not method:
+        yield f"the drafter is {kind[1]}, for {kind[0]}: by {method} it does not start, or accepts no draft"
+    elif kind is None and _is_unknown_head(drafter):
+        yield f"vLLM up to {[*load_releases()][-1]} does not know the drafter's architecture, {drafter.architecture}"
+    elif kind is None and drafter.architecture == target.architecture != "" and method is not Method.DRAFT_MODEL:
         yield f"both are a {target.architecture}, and {method} takes a drafter"
     if _is_of_other_family(target, drafter):
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
@@ -212,6 +240,11 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
         yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
     yield from _find_missing_keys(drafter, method)
     yield from _find_misshapes(target, drafter, method)
+
+
+def _is_unknown_head(drafter: Checkpoint) -> bool:
+    """Whether a drafter's architecture is named as a head's, and is none that vLLM knows."""
+    return bool(_HEAD_NAME.search(drafter.architecture)) and drafter.architecture not in load_architectures().targets
 
 
 def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
@@ -250,6 +283,14 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
         yield f"the drafter knows {its} tokens, and the target {mine}, {across}"
     elif mine and its and its < mine and drafter.draft_vocab is None:
         yield f"the drafter knows {its} tokens, and the target {mine}"
+
+
+def _describe_block(drafter: Checkpoint | None, target: Checkpoint, method: Method) -> str:
+    """Return the block that a drafter was trained with; empty for methods without one."""
+    if method not in {Method.DFLASH, Method.DSPARK}:
+        return ""
+    block = drafter.block_size if drafter else target.dspark_block
+    return f"the drafter's block of {block}" if block else ""
 
 
 def _find_tokens(

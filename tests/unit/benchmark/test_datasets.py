@@ -11,23 +11,23 @@ from dflash_tui.common.errors import DflashError, UsageError
 
 FORMS = {
     "question.jsonl": ({"question_id": 81, "category": "writing", "prompt": ["First.", "Then."], "reference": []},
-                       ("writing 81", "First.", 2048, "")),
+                       ("writing 81", "First.", 2048)),
     "speed.jsonl": ({"question_id": "a-uuid", "category": "coding", "turns": ["Do it."]},
-                    ("coding 1", "Do it.", 2048, "")),
+                    ("coding 1", "Do it.", 2048)),
     "test.jsonl": ({"question": "2 + 2?", "answer": "2 + 2 = <<2+2=4>>4\n#### 1,234"},
-                   ("gsm8k 1", "2 + 2?", 512, "1234")),
+                   ("gsm8k 1", "2 + 2?", 512)),
     "HumanEval.jsonl.gz": ({"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "x", "test": "y"},
-                           ("HumanEval/0", "```python\ndef f():\n", 1024, "")),
+                           ("HumanEval/0", "```python\ndef f():\n", 1024)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_files_are_read_as_they_are_published(tmp_path, name):
-    line, (kind, text, length, answer) = FORMS[name]
+    line, (kind, text, length) = FORMS[name]
     data = json.dumps(line).encode() + b"\n"
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     [prompt] = suites.load_suite(str(tmp_path / name)).prompts
-    assert (prompt.kind, prompt.max_tokens, prompt.answer) == (kind, length, answer)
+    assert (prompt.kind, prompt.max_tokens) == (kind, length)
     assert text in prompt.text
 
 
@@ -78,7 +78,7 @@ def test_millions_of_empty_lines_take_no_more_than_their_bytes(tmp_path, monkeyp
         ("a.json", b'[{"prompt": "x"}, {"prompt": ', ": 2. member: "),
         ("a.json", b'[{"prompt": "\\ud800"}]', ":1: "),
         ("a.json", b"\xff\xfe\x00", ":1: expected a JSON array"),
-        ("a.jsonl", b'{"question": "q", "answer": ["\xff"]}', ":1: "),
+        ("a.jsonl", b'{"question": ["\xff"]}', ":1: "),
         ("a.jsonl", b'{"conversations": [{"from": 3}]}', ":1: "),
         ("a.jsonl", b'{"kind": "\\u001b[31m", "prompt": "x"}', ":1: "),
         ("a.jsonl.gz", b"no gzip", ": "),
@@ -130,12 +130,12 @@ def test_a_known_set_is_read_where_it_was_fetched_or_put():
     assert datasets.name_missing_dataset("gsm8k") is None
     suite = suites.load_suite("gsm8k")
     assert [p.kind for p in suite.prompts[:3]] == ["gsm8k 1", "gsm8k 6", "gsm8k 11"]
-    assert (len(suite.prompts), suite.checked, suite.prompts[1].answer) == (80, True, "6")
+    assert len(suite.prompts) == 80
     assert len(suites.load_suite("gsm8k:400").prompts) == 400
     assert [p.kind for p in suites.load_suite("gsm8k:2").prompts] == ["gsm8k 1", "gsm8k 201"]
     datasets.own_dataset_file("gsm8k").parent.mkdir(parents=True)
     datasets.own_dataset_file("gsm8k").write_text(lines[7])
-    assert [p.answer for p in suites.load_suite("gsm8k").prompts] == ["8"]
+    assert [p.text.partition("\n")[0] for p in suites.load_suite("gsm8k").prompts] == ["7 + 1?"]
 
 
 def test_what_is_stored_is_read_as_it_was(tmp_path):
@@ -143,7 +143,6 @@ def test_what_is_stored_is_read_as_it_was(tmp_path):
     first = suites.load_suite(str(tmp_path / "test.jsonl"))
     (tmp_path / "copy.jsonl").write_bytes(question_files.format_questions(first.prompts))
     assert suites.load_suite(str(tmp_path / "copy.jsonl")).digest == first.digest
-    assert first.prompts[0].answer == "7.5"
 
 
 def test_digests_of_before_hold():

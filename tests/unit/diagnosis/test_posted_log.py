@@ -460,3 +460,37 @@ def test_the_rest_of_a_line_without_an_end_begins_no_other(encoding, tmp_path, m
     file.write_bytes(f"{long_line * 1000}".encode(encoding))
     lines = b"".join(LogSource(str(file)).read_pieces()).splitlines()
     assert set(lines) == {b"y" * 99}
+
+
+SPECULATION = (
+    "(APIServer pid=1) INFO 05-01 14:24:50 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: {}, Accepted "
+    "throughput: 8.90 tokens/s, Drafted throughput: 97.50 tokens/s, Accepted: {} tokens, Drafted: {} tokens, "
+    "Per-position acceptance rate: {}, Avg Draft acceptance rate: {}%\n"
+)
+PADDING = (
+    "WARNING 06-23 10:27:23 [kv_cache_utils.py:1152] Add 6 padding layers, may waste at most {}% KV cache memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fix"),
+    [
+        (SPECULATION.format(1.0, 0, 400, "0.000, 0.000", "0.0"), "acceptance", "MTP head"),
+        ("SpecDecoding metrics: Mean acceptance length: 1.00\nAvg Draft acceptance rate: 0.0%\n", "acceptance", "MTP"),
+        (
+            SPECULATION.format(2.4, 89, 975, "0.6, 0.4, 0.2" + ", 0.0" * 12, "9.1"),
+            "positions",
+            "tokens=3",
+        ),
+        (SPECULATION.format(2.4, 8, 97, "0.6, 0.4, 0.2" + ", 0.0" * 12, "9.1"), NO_FAILURE, ""),
+        (SPECULATION.format(2.4, 89, 975, "0.6, 0.4, 0.2, 0.1, 0.02, 0.0", "20"), NO_FAILURE, ""),
+        (PADDING.format("60.00") + UP, "kv padding", "gpu-memory-utilization"),
+        (PADDING.format("6.67") + UP, NO_FAILURE, ""),
+    ],
+)
+def test_slow_servers_are_named(explain, text, kind, fix):
+    """Few steps, and positions that are accepted now and then, accuse no server."""
+    explanation = explain(text)
+    assert explanation.kind == kind
+    assert fix in " ".join(explanation.fix)
+    assert format_explanation(explanation, 100)[0] == ("✓" if kind == NO_FAILURE else "!")

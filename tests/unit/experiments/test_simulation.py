@@ -282,15 +282,3 @@ def test_the_interval_of_a_break_even_holds_where_starts_vary(cv, boots):
     rate = verdict_machines.measure_break_even(cv, boots, 150)
     print(f"\nstarts vary by {cv:.0%}, {boots} boots: {rate}", end="")
     assert rate.held >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / 150)
-
-
-@pytest.mark.parametrize("place", [None, 7, 14])
-def test_what_earlier_boots_tell_makes_no_more_false_verdicts_than_two_boots_may_have(place):
-    """Of a machine that is what it was, whose boots spread twice as far since, or of which one arm's do."""
-    same = verdict_machines.with_two_boots("CV 3 %", 0.03)
-    machine, before = (same, same) if place is None else verdict_machines.CHANGED[place]
-    alone, informed = verdict_machines.measure_informed_rates(machine, before, 300)
-    print(f"\n{before.name} -> {machine.name}: alone {alone}, informed {informed}", end="")
-    assert informed.wrong <= 0.07 + 2 * math.sqrt(0.07 * 0.93 / 300)
-    if place is None:
-        assert informed.found[1] > alone.found[1] + 0.04

@@ -17,9 +17,8 @@ from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation import command_file
 from dflash_tui.planning.derivation.imported_recipe import import_recipe
-from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand, read_shell_command
+from dflash_tui.planning.derivation.shell_command import LeftOut, read_shell_command
 from dflash_tui.planning.powers.plan_powers import list_all_powers
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -43,25 +42,14 @@ def add_recipe(args: argparse.Namespace) -> int:
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Make a recipe of a command that starts vLLM, or of a file that has one; print what of it was not taken over."""
-    imported = import_recipe(_read_command(args.words))
+    """Make a recipe of a `vllm serve` command; print what of it was not taken over."""
+    imported = import_recipe(read_shell_command(args.words))
     name = args.name or imported.name
     recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
     recipe_files.refuse_name(name, replace=args.replace)
     recipe = _check(name, imported.text, "the command")
     _report_and_add(recipe, imported.text, imported.left_out, args)
     return 0
-
-
-def _read_command(words: list[str]) -> ShellCommand:
-    """Return the command of `words`, or of the file or address that they name."""
-    if len(words) != 1 or len(words[0].split()) != 1:
-        return read_shell_command(words)
-    _, data = named_file.read_named_file(words[0], command_file.LARGEST)
-    try:
-        return command_file.read_command_file(words[0], data.decode())
-    except UnicodeDecodeError:
-        raise UsageError(f"{words[0]}: not UTF-8") from None
 
 
 def update_catalogue(args: argparse.Namespace) -> int:

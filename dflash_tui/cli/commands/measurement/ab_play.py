@@ -1,4 +1,4 @@
-"""`ab play`: two arms write the same answer as fast as they did, in the panel or as a file to show somebody."""
+"""`ab play`: two arms write the same answer as fast as they did, in the panel or as a picture."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 
 
 def play(args: argparse.Namespace) -> int:
-    """`ab play [ID]`: open the panel on it, or write the files that are asked for."""
+    """`ab play [ID]`: open the panel on it, or write the picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
     comparison = _find_comparison(report, args.arm)
-    if not (args.cast or args.svg):
+    if not args.svg:
         return _open_panel(report, comparison, args.prompt or "")
     from dflash_tui.tui import playback_export
 
-    drawn = playback_export.export_playback(report, comparison, args.prompt or "", with_cast=bool(args.cast))
-    for name, text in ((args.svg, drawn.svg), (args.cast, drawn.cast)):
-        if name:
-            path = paths.expand_home(name)
-            write_whole_file(path, hide_own_secrets(text))
-            print_written_file(path, as_json=args.json)
+    path = paths.expand_home(args.svg)
+    write_whole_file(path, hide_own_secrets(playback_export.export_playback(report, comparison, args.prompt or "")))
+    print_written_file(path, as_json=args.json)
     return 0
 
 
 def _open_panel(report: ExperimentReport, comparison: Comparison | None, prompt: str) -> int:
     if not has_terminal():
-        raise UsageError("ab play needs a terminal", hint="without one: --cast FILE or --svg FILE")
+        raise UsageError("ab play needs a terminal", hint="without one: --svg FILE")
     from dflash_tui.tui.screens.playback import build_playback
 
     return panel(playback=build_playback(report, comparison, prompt))

@@ -17,7 +17,7 @@ from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_pos
 from dflash_tui.events import Event
 from dflash_tui.monitoring import kernel_log, run_reader
 from dflash_tui.presentation.explanation_text import format_explanation
-from dflash_tui.run_state.alarms import find_start_alarms
+from dflash_tui.run_state.alarms import find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
@@ -40,7 +40,7 @@ def why(args: argparse.Namespace) -> int:
     failure = build_postmortem(run, state)
     if failure is None:
         print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
-        for alarm in find_start_alarms(state):
+        for alarm in find_log_alarms(state):
             print_status(f"! {alarm}")
         return 0
     if args.report:
