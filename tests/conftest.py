@@ -85,6 +85,11 @@ def _may_be_long(path: Path) -> bool:
     return re.search(r"\bmark\.long\b|\bleave_to_long\(", path.read_text(encoding="utf-8")) is not None
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case by the beginning of a long value: some are megabytes, and each worker sends all names."""
+    return f"{val[:40]!r}..." if isinstance(val, str | bytes) and len(val) > 300 else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let tests with the real engine take turns: they share port, files and cores, and may wait long."""
     if group := _group(item):

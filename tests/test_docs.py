@@ -230,7 +230,7 @@ def test_every_link_leads_somewhere(page):
 
 def test_every_module_that_the_docs_name_is_there():
     """A path of ours in backquotes, such as `planning/request.py` or `launch/planner`, is a file or a folder."""
-    pages = [page for page in PAGES if page.name not in {"reliability.md", "SECURITY.md"}]  # test_guards.py reads these
+    pages = [page for page in PAGES if page.name != "SECURITY.md"]  # test_guards.py reads it
     tops = {path.name for path in (ROOT / "dflash_tui").iterdir() if path.is_dir()} | {"tests", "dflash_tui"}
     missing = []
     for page in pages:
@@ -243,7 +243,7 @@ def test_every_module_that_the_docs_name_is_there():
 
 def test_the_readme_is_short():
     """It is read by everybody; the rest is on pages of its own."""
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 800
 
 
 def test_every_name_of_code_that_the_docs_use_is_in_the_code():

@@ -43,12 +43,6 @@ def test_no_module_imports_itself_by_way_of_others():
     assert len(order) == len(parse_modules())
 
 
-def test_unit_tests_need_no_benchmark():
-    """They are quick, and a script that measures something may change without them."""
-    folder = Path(__file__).parent / "unit"
-    assert [path for path in folder.rglob("*.py") if "tests.benchmarks" in path.read_text("utf-8")] == []
-
-
 def test_each_public_class_name_exists_once():
     """So that a name that is read somewhere leads to one class."""
     places = defaultdict(list)

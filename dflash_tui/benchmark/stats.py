@@ -11,7 +11,7 @@ An interval is estimate ± t x standard error (Student 1908), with the degrees o
 together (after Satterthwaite 1946, see `_combine`). With two to four boots neither the normal quantile
 nor a percentile bootstrap holds its rate: resampling two boots yields three means. What a bootstrap over prompts knows
 beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993, chapter 5), which is used instead.
-`tests/benchmarks/verdicts.py` has the rates of all this, `tests/unit/experiments/test_simulation.py` a part of them.
+`tools/benchmarks/verdicts.py` has the rates of all this, `tests/unit/experiments/test_simulation.py` a part of them.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui.cli.console import print_data, print_status, print_table
+from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.common.ssh_host import name_program
+from dflash_tui.common.ssh_host import name_commands, name_program
 from dflash_tui.event_json import encode
 from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
@@ -20,12 +20,14 @@ from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design
 from dflash_tui.experiments.tuning import outcome
 from dflash_tui.presentation import experiment_text, tune_text
+from dflash_tui.presentation.experiment_report import build_report
+from dflash_tui.presentation.report import Note, Section, to_terminal
 
 _INTERVAL = 0.2
 _LARGEST_LOG = 64 << 20
 
 
-def follow_experiment(design: Design, *, as_json: bool) -> int:
+def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
     """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
 
     Raises:
@@ -41,7 +43,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
                 print_data(encode(event).decode())
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
-    return _report_end(folder, design, as_json=as_json)
+    return _report_end(folder, design, as_json=as_json, details=details)
 
 
 @contextlib.contextmanager
@@ -73,10 +75,10 @@ def _watch_events(folder: Path) -> Iterator[Happened]:
         time.sleep(_INTERVAL)
 
 
-def _report_end(folder: Path, design: Design, *, as_json: bool) -> int:
+def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -> int:
     progress, report = store.read_progress(folder), store.read_report(folder)
     if progress.finished and report:
-        _print_report(progress, report, as_json=as_json)
+        _print_report(progress, report, as_json=as_json, details=details)
         if progress.design.tuning and not any(not boot.error for boot in progress.boots):
             raise _build_start_error(progress, design.arms[0].name)
         if progress.without and not progress.design.tuning:
@@ -123,17 +125,15 @@ def _describe_best(folder: Path) -> str:
     return "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
 
 
-def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool) -> None:
+def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
     if as_json:
         print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return
+    sections = build_report(report, details=details)
     if report.tune:
-        print_data("\n".join(tune_text.list_outcome_lines(report.design, report.boots, report.tune)))
-        print_data("")
-        print_table(tune_text.HEADER, tune_text.tabulate_candidates(progress), right=(2, 3, 4))
-        return
-    form = experiment_text.format_output_check if report.design.checks_output else experiment_text.format_report
-    print_data(form(report))
+        notes = map(Note, tune_text.list_outcome_lines(report.design, report.boots, report.tune))
+        sections = [Section("", tuple(notes)), Section("", (tune_text.build_settings_table(progress),))]
+    print_data(name_commands(to_terminal(sections, terminal_width())))
 
 
 def _last_log_line(folder: Path) -> str:

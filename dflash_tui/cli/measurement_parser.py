@@ -27,6 +27,7 @@ from dflash_tui.cli.options import (
     parse_top_p,
 )
 
+_DETAILS = "print the statistics, boots and latencies behind the verdict, too"
 _NUCLEUS = "draw from the likeliest tokens that have this share of the probability (default: the model's)"
 
 
@@ -62,6 +63,8 @@ def add_ab(parser: Any) -> None:
         action = actions.add_parser(name, help=help_)
         if name != "list":
             add_experiment_argument(action, optional=name != "remove")
+        if name in {"attach", "resume", "extend"}:
+            add_option(action, "--details", action="store_true", help=_DETAILS)
         if name == "extend":
             more = "boots that are added to each arm (default: 2)"
             add_option(action, "--boots", type=parse_boots, default=2, metavar="N", help=more)
@@ -114,6 +117,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_option(run, "--cold", action="store_true", help=cold)
     answers = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
     add_option(run, "--no-answers", action="store_true", help=answers)
+    add_option(run, "--details", action="store_true", help=_DETAILS)
     add_begin_options(run)
 
 

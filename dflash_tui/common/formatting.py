@@ -14,6 +14,7 @@ from dflash_tui.common.ssh_host import name_program
 UNKNOWN = "—"
 GIB = 1 << 30
 _GAP = "  "
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 # Columns of a folded cell beside its row, and how far below its row it is indented.
 _LEAST_FOLDED, _BELOW = 20, 4
 
@@ -104,6 +105,12 @@ def truncate_middle(text: str, width: int) -> str:
         return text
     letters = max(0, width - 1)
     return f"{text[: letters - letters // 2]}…{text[len(text) - letters // 2 :]}" if width > 0 else ""
+
+
+def draw_bar(share: float, width: int) -> str:
+    """Return a bar of `share` of the width, exact to an eighth of a cell."""
+    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:

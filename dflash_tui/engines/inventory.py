@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
 _INSTALLED_TIMEOUT = 30.0
+_MOST_ACCEPTED = 50
 
 
 class EnvironmentContents(msgspec.Struct, frozen=True):
@@ -51,10 +52,16 @@ register_type(EnvironmentContents)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """The flags of `vllm serve` with their choices (None: any value), and the keys of `--speculative-config`."""
+    """What an engine's `vllm serve` takes, by its own parser."""
 
     flags: dict[str, tuple[str, ...] | None]
+    """Its flags with their choices; None: any value."""
     speculation: tuple[str, ...]
+    """The keys of `--speculative-config`."""
+    refusal: str = ""
+    """What it says against the command line that it was asked about."""
+    accepted: tuple[str, ...] = ()
+    """Digests of the command lines that it takes."""
 
 
 register_type(ServeOptions)
@@ -175,17 +182,28 @@ def describe_environment(python: Path) -> EnvironmentContents:
     )
 
 
-def read_serve_options(engine: Engine) -> ServeOptions:
-    """Return the options of the engine's `vllm serve`; read once per engine, which takes some 20 seconds.
+def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOptions:
+    """Return the options of the engine's `vllm serve`, and what its parser says against a command line.
+
+    They are read once per engine and command line, which takes some 20 seconds.
+
+    Args:
+        engine: The engine.
+        words: What follows `vllm serve`.
 
     Raises:
         EngineError: its vLLM cannot be imported.
     """
-    if cached := read_cached_serve_options(engine):
+    cached, digest = read_cached_serve_options(engine), hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    if cached and (not words or digest in cached.accepted):
         return cached
-    answer = run_script(engine.python, "describe.py", "options", timeout=IMPORT_TIMEOUT)
+    answer = run_script(engine.python, "describe.py", "options", *words, timeout=IMPORT_TIMEOUT)
     options = msgspec.json.decode(answer, type=ServeOptions)
-    private_files.replace_private_file(_options_file(engine), answer)
+    accepted = cached.accepted if cached else ()
+    if words and not options.refusal:
+        accepted = (*accepted[1 - _MOST_ACCEPTED :], digest)
+    record = msgspec.structs.replace(options, refusal="", accepted=accepted)
+    private_files.replace_private_file(_options_file(engine), msgspec.json.encode(record))
     return options
 
 

@@ -22,7 +22,6 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.planning.plan import Plan
 
-_LARGEST_CONFIG = 16 << 20
 _CACHE_ROOT = "VLLM_CACHE_ROOT"
 # What vLLM makes of the architecture in a drafter's config.json, by how the drafter was saved.
 _DRAFTERS = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
@@ -101,14 +100,7 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
 def _read_config(model: str, revision: str) -> dict[str, Any]:
     """Return a model's config.json; nothing where it is not on this machine, or is none."""
     there = model_lookup.find_local_model(model, revision)
-    if there is None or there.folder is None:
-        return {}
-    try:
-        text = private_files.read_file(Path(there.folder) / "config.json", _LARGEST_CONFIG, follow=True)
-        config = msgspec.json.decode(text)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}
+    return (model_lookup.read_local_config(Path(there.folder)) if there and there.folder else None) or {}
 
 
 def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:

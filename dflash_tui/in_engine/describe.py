@@ -1,11 +1,13 @@
 """Run by an engine's own Python: says as JSON what vLLM is there, and with `options` what `vllm serve` takes.
 
-Usage: describe.py FILE installed|options
+Usage: describe.py FILE installed|options [WORD …]
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
+import io
 import json
 import pathlib
 import platform
@@ -30,8 +32,11 @@ def installed() -> dict[str, Any]:
     }
 
 
-def options() -> dict[str, Any]:
-    """Return the flags of `vllm serve`, each with its choices (null: any value), and the keys of speculative-config."""
+def options(words: list[str]) -> dict[str, Any]:
+    """Return the flags of `vllm serve`, each with its choices (null: any value), and the keys of speculative-config.
+
+    With the words of a command line, also what the parser says against them.
+    """
     from vllm.config import SpeculativeConfig
     from vllm.entrypoints.cli import serve
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -41,10 +46,22 @@ def options() -> dict[str, Any]:
     for action in parser._actions:  # argparse has no public way to list them
         choices = [str(choice) for choice in action.choices] if action.choices else None
         flags |= {name: choices for name in action.option_strings if name.startswith("--")}
-    return {"flags": flags, "speculation": [field.name for field in dataclasses.fields(SpeculativeConfig)]}
+    keys = [field.name for field in dataclasses.fields(SpeculativeConfig)]
+    return {"flags": flags, "speculation": keys, "refusal": find_refusal(parser, words) if words else ""}
+
+
+def find_refusal(parser: Any, words: list[str]) -> str:
+    """Return what the parser says against the words of a command line; nothing when it takes them."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parser.parse_args(words)
+    except (Exception, SystemExit) as error:
+        return said.getvalue().rpartition("error: ")[2].strip() or str(error)
+    return ""
 
 
 if __name__ == "__main__":
     # Into a file: vLLM prints what it likes while it is imported.
-    answer = options() if sys.argv[2] == "options" else installed()
+    answer = options(sys.argv[3:]) if sys.argv[2] == "options" else installed()
     pathlib.Path(sys.argv[1]).write_text(json.dumps(answer), encoding="utf-8")

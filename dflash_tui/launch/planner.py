@@ -18,7 +18,7 @@ from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import cuda_graphs, memory, methods, patch_file
-from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
 from dflash_tui.planning.cluster.ranks import check_cluster
 from dflash_tui.planning.compile_caches import ArmCache
@@ -152,7 +152,7 @@ def plan_launch(
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     if engine is None:  # else its own parser is asked, which may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
-        release_values.check_settings(resolved.engine.vllm, words)
+        release_flags.check_settings(resolved.engine.vllm, words)
     resolved = _find_files_in_target(resolved)
     plan = build_plan(
         resolved,

@@ -121,7 +121,7 @@ async def prepare_engine_and_models(
     engine = await _install_engine(resolved.engine, plan, report)
     await _check_flags(resolved, plan, engine, report, forced=forced)
     await model_build.build_models(plan, resolved.recipe.build, engine, report)
-    await _download_models(plan, engine, report)
+    await _download_models(plan, report)
     return engine
 
 
@@ -141,7 +141,12 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    options = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
+    # Once its flags are known, a value that it does not take is told by the server itself, as quickly.
+    options = inventory.read_cached_serve_options(engine)
+    if options is None:
+        options = await engine_python.run_in_cancellable_thread(
+            lambda: inventory.read_serve_options(engine, plan.argv[2:])
+        )
     mistakes = cli_flags.find_flag_mistakes(plan, options)
     if mistakes and not forced:
         raise UsageError(
@@ -153,12 +158,12 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
     report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True))
 
 
-async def _download_models(plan: Plan, engine: Engine, report: Report) -> None:
+async def _download_models(plan: Plan, report: Report) -> None:
     """Download the models of the plan that are not in the cache."""
     for model in plan.models:
         availability = await model_lookup.look_up_model(model.name, model.revision)
         if not availability.complete:
-            await download.download_model(availability, engine.python, report)
+            await download.download_model(availability, report)
 
 
 async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:

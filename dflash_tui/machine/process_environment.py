@@ -28,8 +28,6 @@ PACKAGE_INDEXES = (
 )
 # A program that asks for a passphrase, which has the name of a secret.
 OPENSSH = "SSH_ASKPASS"
-# Say where the hub's token is, or that it is not to be sent, and hold none.
-HUB_TOKEN_PLACES = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
 
 
 def build_server_environment() -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.arm_summary import ArmSummary, summarize_arm
@@ -16,8 +15,7 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import ranking
 from dflash_tui.experiments.tuning.outcome import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation import experiment_text
-
-_CHOICE = "boots after the choice"
+from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 
 class CandidateRow(NamedTuple):
@@ -26,7 +24,7 @@ class CandidateRow(NamedTuple):
     arm: int
     name: str
     standing: str
-    """`best`, `in the field`, `out`, `failed`, `to come`, or `no figures` where answers were too short."""
+    """`ahead`, `in the field`, `out`, `failed`, `to come`, or `no figures` where answers were too short."""
     boots: int
     tok_s: float | None
     ready: float | None
@@ -102,49 +100,40 @@ def _stand(arm: int, best: int, field: Sequence[int], summary: ArmSummary) -> st
     if summary.tok_s is None:
         return "no figures"
     if arm == best:
-        return "best"
+        return "ahead"
     return "in the field" if arm in field else "out"
 
 
 def format_best(design: Design, outcome: TuneOutcome) -> str:
-    """Return in a sentence which setting is the best, by how much it is faster, and how sure that is."""
+    """Return in a sentence which setting is the best and by how much, or that none is shown to be faster."""
     name = clean_line(design.arms[outcome.best].name)
     if outcome.tried <= 1:
         return "only the published setting has been measured" if outcome.tried else "nothing has been measured yet"
     if not outcome.best:
-        return f"the published setting is the fastest of {pluralize(outcome.tried, 'setting')}"
+        return f"no setting measured faster than the published one, of {pluralize(outcome.tried, 'setting')}"
     ratio = outcome.comparison.tok_s if outcome.comparison else None
-    if ratio is None:
-        return f"best so far: {name}"
+    shown = ratio is not None and ratio.excludes_one and not is_noisy(ratio)
     answers = f"answers alike: {outcome.answers}"
-    if is_faster(outcome):
-        return f"{format_gain(ratio)}: {name}; {answers}"
+    if is_faster(outcome) and ratio:
+        return f"{name} is faster than the published setting: {format_ratio(ratio)} times the tok/s; {answers}"
     if not outcome.confirmed:
-        return f"best so far: {name}, at {format_gain(ratio)} by the boots that it was chosen by; {answers}"
+        much = f"{format_ratio(ratio)} times the tok/s of the published setting" if shown else "not shown to be faster"
+        return f"ahead so far: {name}, {much}, by the boots that it was chosen by; {answers}"
     refused = (
-        next((confound.what for confound in outcome.comparison.confounds if confound.refuses), "")
-        if outcome.comparison
-        else ""
+        [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )
-    why = f", since {clean_line(refused)}" if refused else ""
-    return f"no setting is shown to be faster than the published one{why}: {name} is at {format_gain(ratio)}; {answers}"
-
-
-def format_gain(ratio: Ratio) -> str:
-    """Return a ratio with its interval, as a multiple of the published setting."""
-    return f"{ratio.ratio:.2f} × the published setting ({ratio.low:.2f} to {ratio.high:.2f})"
+    why = f", since {clean_line(refused[0])}" if refused else ""
+    noisy = ": too noisy to tell" if is_noisy(ratio) else ""
+    return f"no setting is shown to be faster than the published one{why}{noisy}; the nearest is {name}; {answers}"
 
 
 def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[str]:
     """Return what a tune has found as lines: the best first, then what is behind it."""
     lines = [format_best(design, outcome)]
+    confounds = outcome.comparison.confounds if outcome.comparison and outcome.confirmed else ()
     if outcome.comparison and outcome.confirmed:
         a, b = outcome.comparison.boots
-        lines.append(f"by {a} and {b} {_CHOICE}, in tok/s with the suite {clean_line(design.suite)}")
-        lines += [
-            f"{'refused' if confound.refuses else 'note'}: {clean_line(confound.what)}: {clean_line(confound.evidence)}"
-            for confound in outcome.comparison.confounds
-        ]
+        lines.append(f"by {a} and {b} boots after the choice, in tok/s with the suite {clean_line(design.suite)}")
     if outcome.recipe:
         lines.append(f"the recipe: {clean_line(outcome.recipe)}")
     elif outcome.best:
@@ -157,6 +146,10 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
         f"{pluralize(outcome.tried, 'setting')} tried in {pluralize(len(boots), 'boot')}, "
         f"{format_duration(outcome.spent)} of {format_duration(budget)}"
     )
+    lines += [
+        f"{'refused' if confound.refuses else 'note'}: {clean_line(confound.what)}: {clean_line(confound.evidence)}"
+        for confound in confounds
+    ]
     lines += [
         f"dropped: {clean_line(name)}: {clean_line(why.splitlines()[0])}" for name, why in outcome.dropped.items()
     ]
@@ -171,9 +164,9 @@ def _describe_need(boots: Sequence[Boot], spent: float) -> str:
     return f"a boot takes {format_duration(seconds)}: --budget {minutes:.0f}m has room for a first verdict"
 
 
-def tabulate_candidates(progress: Progress) -> list[tuple[str, ...]]:
-    """Return a row of cells for each setting: its name, how it stands, its boots, tok/s and seconds to ready."""
-    return [
+def build_settings_table(progress: Progress) -> Table:
+    """Return a row for each setting: its name, how it stands, its boots, tok/s and seconds to ready."""
+    rows = [
         (
             candidate.name,
             candidate.standing,
@@ -183,6 +176,4 @@ def tabulate_candidates(progress: Progress) -> list[tuple[str, ...]]:
         )
         for candidate in list_candidates(progress)
     ]
-
-
-HEADER = ("SETTING", "", "BOOTS", "TOK/S", "READY")
+    return Table(("setting", "", "boots", "tok/s", "ready"), tuple(rows), (2, 3, 4))

@@ -1,12 +1,9 @@
-"""The sentences of a verdict, the same on the command line, in reports and in the panel."""
+"""The sentences of a verdict: the answer, its two figures, what to do next, what qualifies it, and its statistics."""
 
 from __future__ import annotations
 
 import math
-from statistics import fmean
-from typing import NamedTuple
-
-import msgspec
+from statistics import fmean, geometric_mean
 
 from dflash_tui.benchmark.boot_spread import CLOSEST, CLOSEST_OF_TWO, LINE_FROM
 from dflash_tui.benchmark.stats import LEVEL, UNSEEN, Ratio
@@ -16,33 +13,32 @@ from dflash_tui.experiments.analysis.measures import START, select_measured_boot
 from dflash_tui.experiments.analysis.report import (
     Comparison,
     ExperimentReport,
-    FurtherVerdict,
+    OutputComparison,
     OutputVerdict,
     PromptRatio,
-    Sweep,
     Verdict,
 )
+from dflash_tui.experiments.analysis.starts import BreakEven
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation import output_text, start_text
+from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 
 # Values that say by themselves what they are.
 _SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup"}
 _FACTOR_FROM = 1.5
+_FAR_SPREAD = 0.1
 _MOST_T = 1000
 # How far one prompt has to move the ratio of all, as a logarithm, to be named: less is chance.
 _LEAST_TURN = math.log(1.1)
 _NAME = 24
-_SUGGESTIVE = "suggestive only: an arm has one boot, which does not show how far boots differ (up to 10 %)"
-
-
-class Detail(NamedTuple):
-    """A sentence behind a verdict; `mark` is `✗` where it refuses the verdict, `!` where it qualifies it, or empty."""
-
-    text: str
-    mark: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.mark} {self.text}" if self.mark else self.text
+_ADDED_BOOTS = 2
+_OUTPUT_HEADLINES = {
+    OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
+    OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
+    OutputVerdict.UNKNOWN: "answers not compared",
+}
+_SIGNS = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.NO_DIFFERENCE: "=", Verdict.REFUSED: "✗"}
+_EXCERPT = 16
+_LINE_END = "\n"
 
 
 def label_arm(design: Design, arm: int) -> str:
@@ -57,105 +53,144 @@ def name_prompt(prompt: PromptRatio) -> str:
     return truncate_middle(clean_line(prompt.kind), _NAME) + streams
 
 
+def _label_both(report: ExperimentReport, comparison: Comparison) -> tuple[str, str]:
+    return label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
+
+
 def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
-    """Return the verdict on arm b against arm a in one sentence."""
-    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
-    boots = _count_boots(comparison)
-    ratio = comparison.ratio
+    """Return the verdict on arm b against arm a in one sentence, without a figure where that says nothing."""
+    a, b = _label_both(report, comparison)
+    starts, ratio = comparison.measure == START, comparison.ratio
+    kind = "cold starts" if report.design.cold else "starts with filled caches"
+    where = f"the {START} of {kind}" if starts else comparison.measure
     if comparison.word is Verdict.REFUSED:
         reasons = dict.fromkeys(confound.what for confound in comparison.confounds if confound.refuses)  # each once
-        why = "; ".join(reasons) or "no prompt was measured in both"
-        return f"refused: {why}"
-    if comparison.measure == START:
-        return _format_start_headline(report, comparison, boots)
+        return f"refused: {'; '.join(reasons) or 'no prompt was measured in both'}"
     if comparison.word is Verdict.NO_DIFFERENCE or ratio is None:
-        least = (
-            f"; smallest detectable here about {_format_share(comparison.detectable)}" if comparison.detectable else ""
-        )
+        if is_noisy(ratio):
+            return f"too noisy to tell {a} and {b} apart in {where}"
+        least = comparison.detectable
         if comparison.suggestive:
-            least = f"; with one boot nothing below {_format_share(math.expm1(UNSEEN))} counts"
-        return f"no difference shown between {a} and {b} in {comparison.measure}{least}, {boots}"
-    much, unit = _format_difference(ratio)
-    return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
+            least = math.expm1(UNSEEN)
+        small = f"; less than about {_format_share(least)} cannot be seen here" if least else ""
+        return f"no difference shown between {a} and {b} in {where}{small}"
+    faster = comparison.word is Verdict.FASTER
+    word = f"ready {'sooner' if faster else 'later'}" if starts else comparison.word.value
+    suggestive = ", suggestive only" if comparison.suggestive else ""
+    if is_noisy(ratio):
+        much = "depends on the prompt" if _list_far_prompts(comparison) else "is too noisy to tell"
+        return f"{b} is {word} than {a}; by how much {much}{suggestive}"
+    much = f"{format_ratio(ratio.inverse)} times the seconds of {kind}" if starts else _format_difference(ratio, where)
+    return f"{b} is {word} than {a}: {much}{suggestive}"
 
 
-def _format_start_headline(report: ExperimentReport, comparison: Comparison, boots: str) -> str:
-    """Return which arm is ready sooner: by how many seconds, and the ratio of the seconds with its interval."""
-    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
-    kind = "cold starts" if report.design.cold else "starts with filled caches"
-    ours, theirs = (
-        [figure.value for figure in comparison.figures if figure.arm == arm] for arm in (comparison.a, comparison.b)
+def format_figures(report: ExperimentReport, comparison: Comparison) -> str:
+    """Return the judged figure of both arms with half the range of their boots; why it is noisy where it is."""
+    if comparison.word is Verdict.REFUSED:
+        return ""
+    if is_noisy(comparison.ratio):
+        causes = [f"{each.what} ({each.evidence})" for each in comparison.confounds if _disturbs(each.what)]
+        causes += _list_spreads(report, comparison) + _list_far_prompts(comparison)
+        return "; ".join(causes) or "nothing recorded explains it"
+    starts, figures = comparison.measure == START, []
+    for arm in (comparison.a, comparison.b):
+        values = [figure.value for figure in comparison.figures if figure.arm == arm and figure.value > 0]
+        if not values:
+            return ""
+        middle = (fmean if starts else geometric_mean)(values)
+        text = format_duration(middle) if starts else f"{middle:.{1 if middle >= 10 else 2}f}"
+        spread = f" {format_spread(min(values), max(values), middle)}" if len(values) > 1 else ""
+        figures.append(f"{label_arm(report.design, arm)} {text}{spread}")
+    a, b = comparison.boots
+    boots = f"{pluralize(a, 'boot')} each" if a == b else f"{a} and {pluralize(b, 'boot')}"
+    how = "± half the range of " if max(a, b) > 1 else ""
+    return f"{comparison.measure}: {', '.join(figures)} ({how}{boots})"
+
+
+def _disturbs(what: str) -> bool:
+    """Whether a confound is one of the machine's: load of others, clocks, temperature, power."""
+    return any(
+        word in what for word in ("other processes", "load differed", "clock", "temperature", "power", "preempt")
     )
-    if comparison.word is Verdict.NO_DIFFERENCE or comparison.ratio is None or not (ours and theirs):
-        least = f"; smallest detectable about {_format_share(comparison.detectable)}" if comparison.detectable else ""
-        return f"no difference shown between {a} and {b} in the {START} of {kind}{least}, {boots}"
-    word = "sooner" if comparison.word is Verdict.FASTER else "later"
-    seconds = f"{format_duration(fmean(ours))} → {format_duration(fmean(theirs))}"
-    interval = _format_interval(comparison.ratio.inverse)
-    return f"{b} is ready {word} than {a}: {seconds}, {interval} times the seconds of {kind}, {boots}"
 
 
-def list_details(
-    report: ExperimentReport, comparison: Comparison, *, labelled: bool = False, short: bool = False
-) -> list[Detail]:
-    """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first.
+def _list_spreads(report: ExperimentReport, comparison: Comparison) -> list[str]:
+    """Return how far the boots of an arm spread, where that is far."""
+    cvs = zip((comparison.a, comparison.b), comparison.cvs, strict=True)
+    far = [(arm, cv) for arm, cv in cvs if cv and cv > _FAR_SPREAD and max(comparison.boots) > 1]
+    return [f"boots of {label_arm(report.design, arm)} spread by {format_percent(cv)}" for arm, cv in far]
 
-    Args:
-        report: the experiment.
-        comparison: two of its arms.
-        labelled: whether the reader has the label of a synthetic model beside it, whose sentence is then left out.
-        short: whether to leave out the further verdicts, which the report has.
-    """
-    comparison = msgspec.structs.replace(comparison, further=()) if short else comparison
+
+def _list_far_prompts(comparison: Comparison) -> list[str]:
+    """Return the prompts with the least and the greatest ratio, where these are far from each other."""
+    prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
+    if not prompts or prompts[-1].ratio.ratio < _FACTOR_FROM * prompts[0].ratio.ratio:
+        return []
+    least, most = (f"{format_factor(each.ratio.ratio)} with {name_prompt(each)}" for each in (prompts[0], prompts[-1]))
+    return [f"the ratio in {comparison.measure} is {least}, and {most}"]
+
+
+def format_next_step(report: ExperimentReport, comparison: Comparison) -> str:
+    """Return what to do next, with the command; empty where nothing can be done."""
     design = report.design
-    synthetic = [Detail(f"{design.synthetic}: not a statement about real answers", "!")] if design.synthetic else []
+    if comparison.word is Verdict.REFUSED:
+        return f"remove the cause and repeat it: {design.command}" if design.command else ""
+    if not design.suite or not design.id:
+        return ""
+    add = f"dflash-tui {design.command_word} extend {design.id} --boots {_ADDED_BOOTS}"
+    if comparison.suggestive:
+        return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
+    if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
+        return f"close what else uses the machine, or add boots: {add}"
+    if comparison.word is Verdict.NO_DIFFERENCE:
+        return f"more boots show smaller differences: {add}"
+    return f"share it: dflash-tui report {design.id}"
+
+
+def list_answer(report: ExperimentReport, comparison: Comparison) -> list[Note]:
+    """Return the answer in words, two figures, and what to do next: at most three lines."""
+    figures, step = format_figures(report, comparison), format_next_step(report, comparison)
+    lines = [Note(format_headline(report, comparison), _SIGNS[comparison.word], "bold")]
+    return [*lines, *([Note(figures)] if figures else []), *([Note(step, "→")] if step else [])]
+
+
+def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
+    """Return what refuses or qualifies the verdict, whether answers are alike, and when a later start pays back."""
+    a, b = _label_both(report, comparison)
     confounds = [
-        Detail(
+        Note(
             f"{confound.what}{f': {confound.evidence}' if confound.evidence else ''}", "✗" if confound.refuses else "!"
         )
         for confound in comparison.confounds
-        if confound.evidence != design.synthetic or confound.refuses
+        if confound.evidence != report.design.synthetic or confound.refuses
     ]
-    outputs = _list_output_details(report, comparison)
-    return [*([] if labelled else synthetic), *confounds, *outputs, *map(Detail, _explain(report, comparison))]
+    notes = [*confounds, *(Note(line, "!") for line in _describe_deciding_prompt(comparison, b, a))]
+    if (outputs := comparison.outputs) and outputs.verdict is not OutputVerdict.UNKNOWN:
+        notes.append(Note(format_output_headline(outputs), "!" if outputs.verdict is OutputVerdict.DIFFERENT else ""))
+    return notes + [Note(_describe_break_even(comparison, even, a, b)) for even in _choose_break_even(comparison)]
 
 
-def _list_output_details(report: ExperimentReport, comparison: Comparison) -> list[Detail]:
-    """Return whether the arms answer alike, and by what figures; nothing where nobody compared their answers."""
-    if (outputs := comparison.outputs) is None:
-        return []
-    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
-    mark = "!" if outputs.verdict is OutputVerdict.DIFFERENT else ""
-    head = Detail(output_text.format_output_headline(outputs), mark)
-    return [head, *map(Detail, output_text.list_output_details(outputs, a, b))]
-
-
-def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    """Return the figures behind the verdict, a sentence each."""
-    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
-    lines = [_SUGGESTIVE] if comparison.suggestive else []
+def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]:
+    """Return the statistics behind a verdict, a sentence each."""
+    a, b = _label_both(report, comparison)
+    lines: list[str] = []
+    if outputs := comparison.outputs:
+        lines += [] if outputs.verdict is not OutputVerdict.UNKNOWN else [format_output_headline(outputs)]
+        lines += list_output_details(outputs, a, b)
     if comparison.cv is None and comparison.ratio:
         lines.append("no request was repeated: the interval is what such requests differed by on a GB10 (17 %)")
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
-    ratios = [f"{name} {_format_interval(ratio)}" for name, ratio in figures.items() if ratio]
-    if ratios:
-        level = _format_level(comparison)
-        what = f"{level} intervals within these boots only" if comparison.suggestive else f"{level} intervals"
+    if ratios := [f"{name} {format_ratio(ratio)}" for name, ratio in figures.items() if ratio]:
+        what = f"{_format_level(comparison)} intervals{' within these boots only' if comparison.suggestive else ''}"
         by = {"both": "both steps/s and acceptance length (AL)", "AL": "the acceptance length (AL)"}
         cause = f"; the difference is in {by.get(comparison.cause, comparison.cause)}" if comparison.cause else ""
         lines.append(f"ratio of {b} to {a}, {what}: {', '.join(ratios)}{cause}")
-    lines += _describe_deciding_prompt(comparison, b, a)
     lines += _describe_further(comparison, b, a)
     lines += _describe_test(report.design, comparison)
     lines += _describe_variation(report, comparison, a, b)
-    if comparison.agreement is not None:
-        lines.append(
-            f"greedy answers with the same first 40 characters in both arms: {format_percent(comparison.agreement)}"
-        )
-    lines += start_text.describe_starts(comparison, a, b)
-    return lines + [
-        start_text.describe_break_even(comparison, break_even, a, b) for break_even in comparison.break_even
-    ]
+    others = [even for even in comparison.break_even if even not in _choose_break_even(comparison)]
+    lines += [_describe_break_even(comparison, even, a, b) for even in others]
+    return list(map(Note, lines))
 
 
 def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[str]:
@@ -178,21 +213,16 @@ def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[st
 
 def _describe_further(comparison: Comparison, b: str, a: str) -> list[str]:
     """Return what is said of TTFT, end-to-end time and output, a line for each number of streams."""
-    streams_measured = dict.fromkeys(verdict.streams for verdict in comparison.further)
-    levels = {
-        streams: [verdict for verdict in comparison.further if verdict.streams == streams]
-        for streams in streams_measured
-    }
-    return [
-        f"ratio of {b} to {a}{f', {streams} at a time' if len(levels) > 1 else ''}, {100 * verdicts[0].level:.3g} % "
-        f"intervals, so that all of these hold together at 95 %: {', '.join(map(_format_further, verdicts))}"
-        for streams, verdicts in levels.items()
-    ]
-
-
-def _format_further(verdict: FurtherVerdict) -> str:
     words = {Verdict.FASTER: " (better)", Verdict.SLOWER: " (worse)"}
-    return f"{verdict.measure} {_format_interval(verdict.ratio)}{words.get(verdict.word, '')}"
+    lines, levels = [], dict.fromkeys(verdict.streams for verdict in comparison.further)
+    for streams in levels:
+        verdicts = [verdict for verdict in comparison.further if verdict.streams == streams]
+        figures = [f"{each.measure} {format_ratio(each.ratio)}{words.get(each.word, '')}" for each in verdicts]
+        lines.append(
+            f"ratio of {b} to {a}{f', {streams} at a time' if len(levels) > 1 else ''}, {100 * verdicts[0].level:.3g} "
+            f"% intervals, so that all of these hold together at 95 %: {', '.join(figures)}"
+        )
+    return lines
 
 
 def _format_level(comparison: Comparison) -> str:
@@ -226,17 +256,41 @@ def _describe_variation(report: ExperimentReport, comparison: Comparison, a: str
     """Return the coefficients of variation, arm by arm where they are known so."""
     if comparison.cv is None:
         return []
-    shares = [f"{name} {_format_share(cv)}" for name, cv in zip((a, b), comparison.cvs, strict=True) if cv is not None]
     arms = range(len(report.design.arms))
     between = any(len(select_measured_boots(report.boots, arm)) > 1 for arm in arms)
-    if shares:
-        where = "between boots" if between else "within a boot"
-    else:
-        where = "between boots of the other arms" if between else "of single requests"
+    shares = [f"{name} {_format_share(cv)}" for name, cv in zip((a, b), comparison.cvs, strict=True) if cv is not None]
     least = CLOSEST_OF_TWO if min(comparison.boots) < LINE_FROM else CLOSEST
     low = between and any(cv is not None and cv < least for cv in comparison.cvs)
     believed = f" (counted as at least {_format_share(least)})" if low else ""
+    where = "between boots" if between else "of single requests"
     return [f"CV {where}: {', '.join(shares) or _format_share(comparison.cv)}{believed}"]
+
+
+def _choose_break_even(comparison: Comparison) -> list[BreakEven]:
+    """Return the break-even that is worth a line: a known one, of cached starts rather than cold ones; or none."""
+    return [even for even in comparison.break_even if even.tokens is not None and even.requests is not None][-1:]
+
+
+def _describe_break_even(comparison: Comparison, even: BreakEven, a: str, b: str) -> str:
+    """Return when the arm that starts later has caught up."""
+    late = a if even.by == comparison.a else b
+    cached = any(comparison.start.uncached) or comparison.start.cold != (None, None)  # else there may be no cache
+    start = " from a cold start" if even.cold else " from a cached start" if cached else ""
+    event = "is ready" if comparison.start.first_request == (None, None) else "answers its first request"
+    head = f"{late} {event} {format_duration(even.seconds)} later{start}"
+    if even.tokens is not None and even.requests is not None:
+        bounds = f"{_format_tokens(even.low)} to {_format_tokens(even.high)}"
+        requests = pluralize(round(even.requests), "request")
+        return f"{head} and has caught up after {_format_tokens(even.tokens)} output tokens ({bounds}), {requests}"
+    if even.low is None:
+        return f"{head} and does not catch up: it is not the faster one"
+    if even.low < 1:  # within the interval it may pay at once, or never
+        return f"{head}; when it has caught up is too noisy to tell"
+    return f"{head} and catches up never, or not before {_format_tokens(even.low)} output tokens"
+
+
+def _format_tokens(count: float | None) -> str:
+    return "no limit" if count is None else f"{float(f'{count:.2g}'):,.0f}"
 
 
 def describe_sweep(report: ExperimentReport) -> list[str]:
@@ -247,55 +301,93 @@ def describe_sweep(report: ExperimentReport) -> list[str]:
     names = {point.arm: label_arm(report.design, point.arm) for point in sweep.points}
     speeds = {point.arm: point.tok_s for point in sweep.points}
     fastest = f"fastest measured: {names[sweep.best]} with {speeds[sweep.best]:.1f} tok/s"
-    plateau_names = [names[arm] for arm in sweep.plateau if arm != sweep.best]
-    if plateau_names:
+    if plateau_names := [names[arm] for arm in sweep.plateau if arm != sweep.best]:
         fastest += f"; not shown to be slower: {', '.join(plateau_names)}"
-    lines = [_recommend(sweep, names), fastest]
+    recommended = "no recommendation: a comparison was refused"
+    if sweep.recommended is not None:
+        recommended = f"recommended: {names[sweep.recommended]}"
+    if sweep.to_best and sweep.recommended is not None:
+        much = f"; {names[sweep.best]} is {format_ratio(sweep.to_best)} times as fast" * sweep.to_best.excludes_one
+        recommended += f", the smallest that is not shown to be slower{much}"
+    lines = [recommended, fastest]
     if sweep.open:
         lines.append(f"estimated slower, but not shown to be: {', '.join(names[arm] for arm in sweep.open)}")
-    worse = [names[point.arm] for point in sweep.points if not point.like_best]
-    if worse:
+    if worse := [names[point.arm] for point in sweep.points if not point.like_best]:
         lines.append(f"slower: {', '.join(worse)}")
     if not report.design.honest:
-        lines.append(_SUGGESTIVE)
+        lines.append("suggestive only: one boot does not show how far boots differ (up to 10 %)")
     return lines
 
 
-def _recommend(sweep: Sweep, names: dict[int, str]) -> str:
-    if sweep.recommended is None:
-        return "no recommendation: a comparison was refused"
-    line = f"recommended: {names[sweep.recommended]}"
-    if sweep.to_best is None or sweep.best is None:
-        return line
-    ratio = _format_interval(sweep.to_best)
-    return f"{line}, the smallest that is not shown to be slower; {names[sweep.best]} is {ratio} times as fast"
+def format_output_headline(outputs: OutputComparison) -> str:
+    """Return the verdict on the answers in one sentence; answers that were compared may still not decide anything."""
+    undecided = outputs.verdict is OutputVerdict.UNKNOWN and outputs.prompts
+    headline = "answers compared, without a verdict" if undecided else _OUTPUT_HEADLINES[outputs.verdict]
+    if outputs.tokens and not undecided:
+        fault = (
+            "fault: speculation changes answers" if outputs.tokens.faults else "no fault: speculation changes no answer"
+        )
+        headline = f"{fault} by more than rounding"
+    return f"{headline}{f': {outputs.why}' if outputs.why else ''}"
 
 
-def _count_boots(comparison: Comparison) -> str:
-    a, b = comparison.boots
-    count = f"{pluralize(a, 'boot')} each" if a == b else f"{a} and {pluralize(b, 'boot')}"
-    return f"{count} (suggestive)" if comparison.suggestive else count
+def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
+    """Return the figures behind the verdict on the answers, a sentence each; `a` and `b` are the names of the arms."""
+    lines: list[str] = []
+    if not outputs.prompts:
+        return lines
+    if tokens := outputs.tokens:
+        lines.append(
+            f"answers: {tokens.alike} alike in every token, {tokens.rounded} part within rounding, {tokens.faults} "
+            f"beyond it{f', {tokens.unscored} not scored' if tokens.unscored else ''}"
+        )
+        if worst := tokens.worst:
+            place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
+            early = "; one of the two answers ends early" if worst.ends_early else ""
+            lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
+        lines.append(
+            f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
+            "decoded one at a time against read at once"
+        )
+    else:
+        within = [f"of {name}: {format_percent(share)}" for name, share in zip((a, b), outputs.within, strict=False)]
+        alike = f"; two boots {', '.join(within)}" if within else ""
+        lines.append(
+            f"{b} against {a}: {format_percent(outputs.different)} of pairs of greedy answers to "
+            f"{pluralize(outputs.prompts, 'prompt')} differ{alike}"
+        )
+        if outputs.excess is not None and outputs.low is not None and outputs.high is not None:
+            lines.append(
+                f"more than between boots of one arm: {100 * outputs.excess:+.0f} percentage points "
+                f"({100 * outputs.low:+.0f} to {100 * outputs.high:+.0f}; 95 %, bootstrap over prompts)"
+            )
+    return lines
 
 
-def _format_difference(ratio: Ratio) -> tuple[str, str]:
-    """Return how much more or less it is and the unit: times when that is far, else percent."""
+def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
+    """Return the two answers that differ soonest, or that have the largest gap; none where arms are alike."""
+    if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
+        return []
+    width = max(len("both"), *(min(_EXCERPT, len(name)) for name in (a, b)))
+    rows = (("both", first.common), (a, first.a), (b, first.b))
+    excerpts = [
+        f"{clean_line(name)[:_EXCERPT]:<{width}}  {clean_line('⏎'.join(text.split(_LINE_END))) or '(ends)'}"
+        for name, text in rows
+        if text or name != "both"
+    ]
+    streams = f" ×{first.streams}" if first.streams != 1 else ""
+    boots = " and ".join(str(number + 1) for number in first.boots)
+    where = f"{clean_line(first.kind)}{streams}, round {first.round + 1}, boots {boots}"
+    which = "where it parts" if outputs.tokens else "soonest"
+    return [f"{which}: {where}, from {clean_line(outputs.unit)} {first.position} on", *excerpts]
+
+
+def _format_difference(ratio: Ratio, where: str) -> str:
+    """Return how much more or less it is: times when that is far, else percent."""
     if ratio.ratio > _FACTOR_FROM:
-        return f"{format_factor(ratio.ratio)}x ({format_factor(ratio.low)}–{format_factor(ratio.high)})", ""
+        return f"{format_factor(ratio.ratio)}x ({format_factor(ratio.low)}–{format_factor(ratio.high)}) in {where}"
     values = [(value - 1) * 100 for value in (ratio.ratio, ratio.low, ratio.high)]
-    return "{:+.1f} % ({:+.1f} to {:+.1f})".format(*values), ""
-
-
-def _format_interval(ratio: Ratio) -> str:
-    return f"{format_factor(ratio.ratio)} ({format_factor(ratio.low)}–{format_factor(ratio.high)})"
-
-
-def format_factor(value: float) -> str:
-    """Return a ratio with as many digits as tell something; beyond a thousand either way none do."""
-    if not 0.001 <= value < 1000:
-        return ">1000" if value > 1 else "<0.001"
-    if value < 0.01:
-        return f"{value:.3f}"
-    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+    return "{:+.1f} % ({:+.1f} to {:+.1f})".format(*values) + f" in {where}"
 
 
 def _format_share(share: float | None) -> str:

@@ -1,7 +1,6 @@
 """`--target` and `--drafter` in place of a recipe, from folders and from a hub."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
-from tests.support import hub_server
-from tests.support.hub_server import Hub
 
 TARGET = {"architectures": ["Qwen3_5ForConditionalGeneration"], "mtp_num_hidden_layers": 1, "model_type": "qwen3_5",
           "text_config": {"hidden_size": 5120, "num_hidden_layers": 64, "vocab_size": 248320}}  # fmt: skip
@@ -24,17 +21,6 @@ def model(folder: Path, config: object) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(bytes(2_000_000))
     return str(folder)
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
-    """A hub of this test, and no other."""
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    with hub_server.running() as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.url)
-        yield served
 
 
 def only_recipe() -> Path:
@@ -150,7 +136,7 @@ def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
     ("files", "refusal", "word"),
     [
         ({"model.gguf": b"GGUF"}, "", "GGUF"),
-        ({"config.json": b"[1]", "model.safetensors": b"x"}, "", "JSON object"),
+        ({"config.json": b"[1]", "model.safetensors": b"x"}, "", "object"),
         ({"config.json": b"{}", "model.safetensors": b"x"}, "anonymous", "token"),
         ({}, "missing", "spelling"),
     ],

@@ -14,16 +14,16 @@ from dflash_tui.cli.commands.measurement import report
 from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
-from dflash_tui.experiments.design import BootEnded
+from dflash_tui.experiments.design import BootEnded, ExperimentFinished
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode
-from tests.support.experiment_factories import BASE, a_design, a_plan, boots
+from tests.support.experiment_factories import BASE, a_design, a_plan, boots, told
 from tests.support.recordings import RUNS
-from tests.unit.presentation.test_experiment_markdown import a_report
+from tests.unit.presentation.test_experiment_report import a_report
 
 
 @pytest.fixture
@@ -40,6 +40,18 @@ def test_an_experiment_is_told_by_its_name_or_as_the_newest(finished, capsys):
     assert "**compile is faster than eager: 1.8" in said
     assert main.main(["report", finished.design.id[:12]]) == 0
     assert capsys.readouterr().out == said
+
+
+def test_statistics_are_behind_details(finished, capsys):
+    """`ab attach` ends with the answer; `--details` adds what it rests on."""
+    for event in (*told(finished.design, finished.boots), ExperimentFinished(BASE + 2000)):
+        store.append_event(store.experiment_folder(finished.design.id), event)
+    assert main.main(["ab", "attach", finished.design.id]) == 0
+    short = capsys.readouterr().out
+    assert main.main(["ab", "attach", finished.design.id, "--details"]) == 0
+    long = capsys.readouterr().out
+    assert short.rstrip() in long
+    assert [word in text for text in (short, long) for word in ("Welch", "P99")] == [False, False, True, True]
 
 
 def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
@@ -169,7 +181,7 @@ def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
     assert main.main(["report"]) == 0
     said = capsys.readouterr().out
     assert "**Not complete**: 1 of 4 boots are over." in said
-    assert "## Verdict" not in said
+    assert "in steps/s" not in said
 
 
 def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
@@ -258,7 +270,7 @@ def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
     said = capsys.readouterr().out
     assert f"**refused: {why}" in said
     assert said.count("# A/B of") == 2  # eager with eager, compile with compile
-    assert "| 12.0 (" in said
+    assert "| 12.0 ±" in said
 
 
 def test_other_prompts_refuse(capsys, tmp_path):

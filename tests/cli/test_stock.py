@@ -11,7 +11,7 @@ from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.start_measures import MEASURES
-from dflash_tui.presentation import experiment_markdown, experiment_text, stock_text
+from dflash_tui.presentation import experiment_report
 from tests.support.boot_factories import boot, boots, request
 from tests.support.command_line import experiment
 
@@ -111,7 +111,7 @@ def test_another_method_is_ours():
     design = designed(*words)
     assert [arm.plan.method.value for arm in design.arms] == ["dflash", "eagle3"]
     assert [arm.plan.drafter for arm in design.arms] == ["z-lab/gemma-4-26B-A4B-it-DFlash", "/e"]
-    assert "method eagle3, 3 drafted tokens" in stock_text.list_stock_rows(design)[1]
+    assert "method eagle3, 3 drafted tokens" in experiment_report.list_stock_rows(design)[1]
 
 
 def test_its_command_leads_to_the_same_design():
@@ -133,12 +133,12 @@ def test_nothing_that_is_ours_is_said_before_anything_begins():
 def test_the_report_says_what_stock_is(snapshot):
     """Its command, what ours has beyond it, and both arms after each context."""
     design = replace(designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "max-model-len=65536"), id="", made_at=0.0)
-    assert stock_text.list_stock_rows(design) == snapshot
+    assert experiment_report.list_stock_rows(design) == snapshot
     report = verdict.build_report(design, boots(design, [10.0, 13.0, 13.1, 10.1]))
-    markdown, text = experiment_markdown.render_experiment(report), experiment_text.format_report(report)
+    markdown, text = experiment_report.render_markdown(report), experiment_report.format_report(report, details=True)
     for rendered in (markdown, text):
         assert "vllm serve google/gemma-4-26B-A4B-it" in rendered
         assert "FULL_DECODE_ONLY" in rendered
         assert "LongCode" in rendered
     assert report.comparisons[0].word is Verdict.FASTER
-    assert stock_text.list_stock_rows(replace(design, vary="mode")) == []
+    assert experiment_report.list_stock_rows(replace(design, vary="mode")) == []

@@ -240,10 +240,10 @@ def seeds(target: str) -> Iterator[bytes]:
 
 _SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "recording": records.recording_seeds, "archive": records.archive_seeds, "run": records.run_seeds,
-    "sse": answers.stream_seeds, "hub": answers.hub_seeds, "peer": peers.peer_seeds,
+    "sse": answers.stream_seeds, "peer": peers.peer_seeds,
 }  # fmt: skip
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "log": log, "metrics": metrics, "recipe": recipe, "powers": powers, "patch": patch, "chart": chart,
     "recording": records.recorded_folder, "archive": records.archive, "run": records.run,
-    "sse": answers.stream, "hub": answers.hub, "peer": peers.peer,
+    "sse": answers.stream, "peer": peers.peer,
 }  # fmt: skip

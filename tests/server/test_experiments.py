@@ -367,7 +367,7 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     assert store.find_driver(store.experiment_folder(design.id)) == driver
     os.kill(driver.pid, signal.SIGHUP)
     os.kill(driver.pid, signal.SIGCONT)
-    assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
+    assert "CACHED START" in run("attach", design.id).stdout
     assert progress(design).finished
 
 

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +11,10 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import download
-from dflash_tui.engines.hub.client import Access
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import import_check
 from dflash_tui.events import Preparing
 from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import ray
-from dflash_tui.machine import process_environment
 from dflash_tui.planning.recipes.recipe import ModelBuild
 from tests.support import fake_runs
 
@@ -88,11 +81,6 @@ def build_models(engine: Engine) -> None:
     asyncio.run(model_build.build_models(plan, ModelBuild("build.py", 1), engine, ignore))
 
 
-def fetch_model(engine: Engine) -> None:
-    model = ModelAvailability("a/b", "main", Access.OPEN, commit="0" * 40, total_bytes=1, missing_bytes=1)
-    asyncio.run(download.download_model(model, engine.python, ignore))
-
-
 HELPERS: dict[str, Callable[[Engine], object]] = {
     "describe": lambda engine: inventory.describe_environment(engine.python),
     "flags": inventory.read_serve_options,
@@ -114,69 +102,3 @@ def test_a_helper_gets_no_secret(secrets, recorder, helper, tmp_path, monkeypatc
     assert env.items() >= HARMLESS.items()
     assert env["PYTHONSAFEPATH"] == "1"
     assert env["CWD"] != str(tmp_path)
-
-
-def test_the_download_gets_the_hubs_token_alone(secrets, recorder, tmp_path, monkeypatch):
-    """And the proxy through which it goes."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-    with pytest.raises(DflashError):
-        fetch_model(recorder)
-    env = recorded(recorder)
-    assert env["HF_TOKEN"] == SECRETS["HF_TOKEN"]
-    assert not env.keys() & ({*SECRETS, *INDEX} - {"HF_TOKEN"})
-    assert env.items() >= PROXY.items()
-    assert env["CWD"] == "/"
-
-
-def test_a_token_that_may_not_be_sent_is_not(secrets, recorder, monkeypatch):
-    """The variable that says so has the name of a secret, and reaches the download."""
-    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    with pytest.raises(DflashError):
-        fetch_model(recorder)
-    env = recorded(recorder)
-    assert "HF_TOKEN" not in env
-    assert env["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
-
-
-def test_a_server_gets_what_is_the_users_but_no_password_of_an_index(secrets):
-    """What a server needs is the user's to say; packages are none of its business."""
-    env = process_environment.build_server_environment()
-    assert env.keys() >= SECRETS.keys() - {"VLLM_API_KEY", "UV_PUBLISH_TOKEN"}
-    assert not env.keys() & {"VLLM_API_KEY", "UV_PUBLISH_TOKEN", *INDEX}
-    assert env.items() >= {**HARMLESS, **PROXY}.items()
-
-
-def install(folder: Path, program: str, env: dict[str, str]) -> str:
-    """Run `engine install demo-cpu` in `folder`; return what it says."""
-    command = [sys.executable, "-P", "-c", program, "engine", "install", "demo-cpu"]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stderr
-    return done.stderr
-
-
-COMMAND = "import sys; from dflash_tui.cli import main; sys.exit(main.main())"
-WITH_UV = "import uv; uv.find_uv_bin = lambda: {uv!r}; " + COMMAND
-
-
-def test_uv_gets_the_credentials_of_the_index_and_no_other(secrets, recorder, tmp_path):
-    """They are there for uv on purpose; whatever uv runs has them, too, which is why it builds nothing."""
-    install(tmp_path, WITH_UV.format(uv=str(recorder.python)), dict(os.environ))
-    env = recorded(recorder)
-    assert not env.keys() & SECRETS.keys()
-    assert env.items() >= {**INDEX, **PROXY, "SSL_CERT_FILE": HARMLESS["SSL_CERT_FILE"]}.items()
-    assert env["CWD"] == "/"
-
-
-@pytest.mark.parametrize("place", ["folder", "PYTHONPATH"])
-def test_a_module_called_pip_in_the_current_folder_is_not_run(secrets, folders, tmp_path, place):
-    """An install asks pip for its wheel folder, wherever the user stands."""
-    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\nprint('/tmp')\n")
-    env = os.environ | {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
-    env |= {"UV_CACHE_DIR": str(folders / "cache"), "NO_PROXY": "127.0.0.1"}
-    env = {name: value for name, value in env.items() if name not in {"PIP_FIND_LINKS", "UV_FIND_LINKS"}}
-    if place == "PYTHONPATH":
-        env["PYTHONPATH"] = os.pathsep.join((env.get("PYTHONPATH", ""), str(tmp_path)))
-    said = install(tmp_path, COMMAND, env)
-    assert "could not be installed" in said
-    assert not (tmp_path / "run").exists()

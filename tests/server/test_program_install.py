@@ -54,7 +54,7 @@ def refusal(kind: type[DflashError] = DflashError) -> DflashError:
 
 @pytest.mark.long
 def test_it_is_installed_and_found_and_replaced(far):
-    """By a link to a folder of its own: one that a process runs from stays until it has ended."""
+    """By a link to a folder of its own: one that a process runs from stays, one that was cut off goes."""
     with pytest.raises(NeedsProgram):
         asyncio.run(connect())
     (far.data / "program-cut").mkdir(parents=True)
@@ -76,10 +76,6 @@ def test_it_is_installed_and_found_and_replaced(far):
         assert far.list_programs() == ["program", *sorted([first.name, second.name])]
     finally:
         running.communicate()
-    install()
-    third = (far.data / "program").resolve()
-    assert far.list_programs() == ["program", third.name]
-    assert len({first, second, third}) == 3
 
 
 async def connect() -> None:
@@ -91,11 +87,9 @@ async def connect() -> None:
 def test_packages_that_are_missing_leave_nothing(far):
     """And what was there before goes on to be there."""
     next(far.wheels.glob("textual-*")).unlink()
-    assert "textual" in refusal().evidence
-    assert far.list_programs() == []
-    (far.data / "program-old").mkdir()
+    (far.data / "program-old").mkdir(parents=True)
     (far.data / "program").symlink_to("program-old")
-    refusal()
+    assert "textual" in refusal().evidence
     assert far.list_programs() == ["program", "program-old"]
 
 

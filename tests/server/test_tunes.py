@@ -51,8 +51,11 @@ def progress(design: Design) -> Progress:
 
 @pytest.mark.long
 def test_a_planted_best_is_found_confirmed_and_kept(port):
-    """Four tokens among seven and two: the recipe launches it, the report says by how much, and what was not tried."""
-    fake_engine.make(port, WORDS)
+    """Four tokens among seven and two: the recipe launches it, the report says by how much, and what was not tried.
+
+    A candidate that does not start is dropped with its cause.
+    """
+    folder = fake_engine.make(port, WORDS | {2: ["broken"]})
     done = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", "--json")
     check_lines("tune", done.stdout.splitlines())
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -68,6 +71,9 @@ def test_a_planted_best_is_found_confirmed_and_kept(port):
     assert tune["comparison"]["tok_s"]["low"] > 1.5
     assert "CUDA graphs" in tune["left_out"]["mode=graphs"]
     assert tune["answers"] == "unknown"
+    assert [*tune["dropped"]] == ["n=2"]
+    assert "nothing works today" in tune["dropped"]["n=2"]
+    assert fake_engine.launches(folder) == len(now.boots)
     recipe = recipe_loader.find_recipe("fake-tuned")
     assert str(paths.user_recipes_folder() / "fake-tuned.yaml") == tune["recipe"]
     assert recipe.num_speculative_tokens == 4
@@ -127,16 +133,6 @@ def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
     assert f"dflash-tui tune attach {design.id}" in told
     assert store.find_driver(store.experiment_folder(design.id))
     run("stop", design.id)
-
-
-@pytest.mark.long
-def test_a_candidate_that_does_not_start_is_dropped_with_its_cause(port):
-    folder = fake_engine.make(port, {**WORDS, 2: ["broken"]})
-    done = run(fake_engine.RECIPE, *QUICK, "--vary", "n=7,4,2", "--budget", "10m", "--json")
-    tune = json.loads(done.stdout.splitlines()[-1])["report"]["tune"]
-    assert [*tune["dropped"]] == ["n=2"]
-    assert "nothing works today" in tune["dropped"]["n=2"]
-    assert fake_engine.launches(folder) == len(progress(store.find_experiment()).boots)
 
 
 def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):

@@ -47,7 +47,7 @@ def test_a_detached_launch_tells_whether_the_server_is_gone_already(port, ends, 
     assert ("nothing works today" in capsys.readouterr().err) is ends
 
 
-@pytest.mark.parametrize("words", [("--wait",), ("--wait", "--bench"), ("--detach", "--bench")], ids=" ".join)
+@pytest.mark.parametrize("words", [("--wait",), ("--detach", "--bench")], ids=" ".join)
 def test_who_waits_returns_when_it_is_ready(port, words):
     """The server has answered a request by then, with --bench been measured, and goes on."""
     fake_engine.make(port)
@@ -59,8 +59,10 @@ def test_who_waits_returns_when_it_is_ready(port, words):
     assert ("decode tok/s" in done.stdout) is ("--bench" in words)
 
 
-@pytest.mark.parametrize("words", [("--wait",), ("--wait", "--detach", "--json"), ("--bench", "--detach")])
-@pytest.mark.parametrize("behaviour", ["broken", "refuse"])
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [("broken", ("--wait",)), ("refuse", ("--wait", "--detach", "--json")), ("broken", ("--bench", "--detach"))],
+)
 def test_who_waits_is_told_that_it_failed(port, behaviour, words):
     """Whether it never comes up, or comes up and cannot generate."""
     fake_engine.make(port, launches={0: [behaviour]})

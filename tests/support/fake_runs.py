@@ -25,14 +25,10 @@ from tests.support.waiting import wait_until
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 
 
-# How far above the ports of another pytest, which runs at the same time, those of this one are.
-_ABOVE = int(os.environ.get("DFLASH_TUI_TEST_PORTS", "0"))
-
-
 def free_port(wanted: int) -> int:
     """Return a free port from `wanted` on that no other pytest worker takes: two that look at once find the same."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return lifecycle.find_free_port(wanted + 2000 * worker + _ABOVE)
+    return lifecycle.find_free_port(wanted + 2000 * worker)
 
 
 def made(port: int, *words: str) -> Plan:

@@ -56,19 +56,25 @@ def tree() -> Iterator[Callable[..., tuple[int, ...]]]:
 
 
 @pytest.fixture
-def gemma_hub(tmp_path, monkeypatch) -> Iterator[Hub]:
-    """Serve the models of gemma-4-26b-a4b, a few bytes each, to a user without a token and with an empty cache."""
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """Serve an empty hub to a user without a token and with an empty cache."""
     for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    files = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
-    names = ("gemma-4-26B-A4B-it", "gemma-4-26B-A4B-it-DFlash", "gemma-4-26B-A4B-it-AWQ-4bit")
     with hub_server.running() as served:
-        for owner, name in zip(("google", "z-lab", "cyankiwi"), names, strict=True):
-            served.repos[f"{owner}/{name}"] = files
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         yield served
+
+
+@pytest.fixture
+def gemma_hub(hub: Hub) -> Hub:
+    """Serve the models of gemma-4-26b-a4b, a few bytes each."""
+    files = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
+    names = ("gemma-4-26B-A4B-it", "gemma-4-26B-A4B-it-DFlash", "gemma-4-26B-A4B-it-AWQ-4bit")
+    hub.repos = {f"{owner}/{name}": files for owner, name in zip(("google", "z-lab", "cyankiwi"), names, strict=True)}
+    return hub
 
 
 @pytest.fixture

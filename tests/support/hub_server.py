@@ -8,7 +8,6 @@ import hashlib
 import json
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,9 +58,6 @@ class Hub:
         self.rate = 0  # bytes per second, 0 for as fast as it goes
         self.delay = 0.0  # seconds before any answer
         self.together: threading.Barrier | None = None  # so many are answered at once, and no fewer
-        self.echo = False  # errors quote what came in
-        self.lies: dict[str, str] = {}  # headers of files, instead of the true ones
-        self.endless: dict[str, dict[str, str]] = {}  # file -> headers of an answer that goes on
         self.asked: list[Asked] = []
 
     def sent(self, name: str) -> list[Asked]:
@@ -133,8 +129,6 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "RepoNotFound", "Repository not found")
         elif len(path) == 4:
             self.answer(json.dumps(self.described(repo)).encode())
-        elif path[4] == "tree":
-            self.answer(json.dumps([self.tree_entry(name, data) for name, data in files.items()]).encode())
         elif self.hub.body is not None:
             self.answer(self.hub.body)
         else:
@@ -145,11 +139,6 @@ class Handler(BaseHTTPRequestHandler):
     def sibling(self, name: str, data: bytes) -> dict[str, object]:
         entry = {"rfilename": name, "size": len(data), "blobId": blob_id(data)}
         stored = {"sha256": etag(name, data), "size": len(data), "pointerSize": 134}
-        return entry | ({"lfs": stored} if large(name) else {})
-
-    def tree_entry(self, name: str, data: bytes) -> dict[str, object]:
-        entry = {"type": "file", "path": name, "size": len(data), "oid": blob_id(data)}
-        stored = {"oid": etag(name, data), "size": len(data), "pointerSize": 134}
         return entry | ({"lfs": stored} if large(name) else {})
 
     def file(self, path: str) -> None:
@@ -166,12 +155,8 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{tag}"', "Accept-Ranges": "bytes"}
         if large(name):
             headers |= {"X-Linked-Etag": f'"{tag}"', "X-Linked-Size": str(len(data))}
-        headers |= self.hub.lies
         if large(name) and self.hub.storage:
             self.answer(b"", 302, headers | {"Location": f"{self.hub.storage}{self.path}?X-Signature=secret"})
-            return
-        if name in self.hub.endless and self.command == "GET":
-            self.pour(headers | self.hub.endless[name])
             return
         if name not in self.hub.cut and name in self.hub.after_cut:
             data = self.hub.after_cut[name]
@@ -194,20 +179,7 @@ class Handler(BaseHTTPRequestHandler):
             self.note(path, begins=begin, sent=sent - begin)
             self.close_connection = self.close_connection or end < len(data)
 
-    def pour(self, headers: dict[str, str]) -> None:
-        """Send many megabytes of zeros, packed when the headers say so."""
-        self.send_response(200)
-        for header in headers.items():
-            self.send_header(*header)
-        self.end_headers()
-        self.close_connection = True
-        pack = zlib.compressobj(wbits=31) if "Content-Encoding" in headers else None
-        for _ in range(100):
-            self.wfile.write(pack.compress(bytes(1 << 20)) + pack.flush(zlib.Z_FULL_FLUSH) if pack else bytes(1 << 20))
-
     def refuse(self, status: int, code: str, message: str) -> None:
-        if self.hub.echo:
-            message += f" You said \x1b[31m{self.headers.get('Authorization')}"
         self.answer(b"no", status, {"X-Error-Code": code, "X-Error-Message": message})
 
     def answer(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:

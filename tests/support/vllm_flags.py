@@ -1,20 +1,18 @@
 """The flags of `vllm serve` of a published release, read from its sources without running them.
 
-`python -m tests.support.vllm_flags VERSION` prints those that nobody has judged: they count as powers.
-`python -m tests.support.vllm_flags write` writes the names of all releases of the table into `vllm_flags.yaml`.
+`python -m tests.support.vllm_flags` writes the names of the last releases and of those of seeds to `vllm_flags.yaml`.
 """
 
 import ast
 import re
-import sys
 import textwrap
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from dflash_tui.planning import releases
 from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.powers import harmless_options
-from dflash_tui.planning.powers.power_words import FLAG_WORDS
-from dflash_tui.planning.recipes import recipe_rules
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import iterate_layers
 from tests.support import wheels
 from tests.support.source_trees import parse_source
 
@@ -52,40 +50,40 @@ def _list_flags(tree: ast.Module, *, fields: bool) -> set[str]:
     return flags
 
 
-def read_all_flags() -> dict[str, set[str]]:
-    """Return the flags of each release of the table, from its wheel."""
+def list_listed() -> list[str]:
+    """Return the releases whose flags are shipped: the last eight, and older ones that a profile of a recipe names."""
+    recipes, _ = recipe_loader.load_all_recipes()
+    named = {layer.engine.vllm for recipe in recipes.values() for _, layer in iterate_layers(recipe) if layer.engine}
     table = list(releases.load_releases())
+    return [version for version in table if version in {*table[-8:], *named}]
+
+
+def read_all_flags() -> dict[str, set[str]]:
+    """Return the flags of each of these releases, from its wheel."""
+    listed = list_listed()
     with ThreadPoolExecutor(8) as pool:
-        return dict(zip(table, pool.map(read_flags, table), strict=True))
+        return dict(zip(listed, pool.map(read_flags, listed), strict=True))
 
 
-def render_table(flags: dict[str, set[str]]) -> str:
+def render_table(flags: Mapping[str, Collection[str]]) -> str:
     """Return the text of `vllm_flags.yaml`."""
     lines = [
         "# The flags of `vllm serve` by name: what each release adds to and removes from those of the one before it.",
-        "# Read from the sources in the published wheels by `python -m tests.support.vllm_flags write`.",
+        "# Read from the sources in the published wheels by `python -m tests.support.vllm_flags`.",
         "releases:",
     ]
-    for version, changes in release_flags.list_changes(flags).items():
+    before: set[str] = set()
+    for version, names in flags.items():
         lines.append(f"  {version}:")
-        for name, names in (("added", changes.added), ("removed", changes.removed)):
-            if names:
-                lines += [
-                    f"    {name}: >-",
-                    textwrap.indent(textwrap.fill(names, 112, break_on_hyphens=False), " " * 6),
-                ]
+        for name, changed in (("added", {*names} - before), ("removed", before - {*names})):
+            if changed:
+                text = textwrap.fill(" ".join(sorted(changed)), 112, break_on_hyphens=False)
+                lines += [f"    {name}: >-", textwrap.indent(text, " " * 6)]
         if lines[-1] == f"  {version}:":
             lines[-1] += " {}"
+        before = {*names}
     return "\n".join(lines) + "\n"
 
 
-def _list_unjudged(version: str) -> list[str]:
-    judged = harmless_options.list_harmless_flags(version) | FLAG_WORDS.keys() | recipe_rules.RESERVED_FLAGS
-    return sorted(read_flags(version) - judged)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "write":
-        release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")
-    else:
-        print(*_list_unjudged(sys.argv[1]), sep="\n")
+    release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")

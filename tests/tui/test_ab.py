@@ -17,7 +17,7 @@ from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, b
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, shows, text, wait_for
 from tests.tui.test_runs import written as a_written_run
-from tests.unit.presentation.test_experiment_markdown import a_report
+from tests.unit.presentation.test_experiment_report import a_report
 
 NOW = BASE + 1000
 
@@ -58,7 +58,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "1  ● A eager    ✓    1:40  ready in 41 s, 10 requests",
             "2  ◆ B compile  ◐    1:40  starting",
             "compile        <1 s",
-            "● A eager       1        12.0        36.2        3.03",
+            "● A eager        1     12.0   36.2  3.03",
             "left (estimate from 1 boot); q leaves it running",
         ):
             await wait_for(pilot, partial(has, panel, words))
@@ -133,8 +133,12 @@ async def test_the_verdict_comes_first_then_arms_prompts_and_starts(size):
         await opened(pilot, report.design.id, "is faster than eager: 1.8")
         await shows(pilot, "real model's figures", "● A eager")
         assert text(panel).index("▲ compile is faster") < text(panel).index("● A eager")
-        parts = {"break-even", "◆ B compile", "LongCode", "all ", "│", "━", "first request ● A"}
-        parts |= {"cached   1:01", "p99", "B compile        1  all       E2E"}
+        parts = {"caught up after", "◆ B compile", "LongCode", "all ", "│", "━", "first request  ● A"}
+        assert "Welch" not in text(panel)
+        await pilot.press("d")
+        parts |= {"Welch", "cached   1:01", "p50", "B compile        1  all     E2E"}
+        panel.screen.query_one("#compared").scroll_home(animate=False)
+        await pilot.pause()
         compared, seen = panel.screen.query_one("#compared"), text(panel)
         while compared.scroll_offset.y < compared.max_scroll_y:
             compared.scroll_relative(y=10, animate=False)
@@ -151,7 +155,7 @@ async def test_what_is_refused_says_why_and_keeps_its_figures():
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "✗ refused: versions differ")
-        await shows(pilot, "● A eager       2")
+        await shows(pilot, "● A eager        2")
         await wait_for(pilot, lambda: panel.screen.query_one("#verdict").has_class("-refused"))
 
 

@@ -1,7 +1,6 @@
 """The catalogue on the launch screen: its rows below the recipes, what is known of a pair, and enter on one."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.render.catalogue import render_catalogue_pair
 from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
-from tests.support import hub_server
-from tests.support.hub_server import Hub
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import NO_GPU, press_at_once, shows, text, wait_for
 
@@ -30,15 +27,6 @@ CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
 )
 PAIRS = catalogue.load_catalogue().pairs
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
-    """A hub of this test, and no other."""
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    with hub_server.running() as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.url)
-        yield served
 
 
 def panel_with_catalogue(probe: GpuProbe = NO_GPU) -> DflashApp:

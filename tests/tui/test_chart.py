@@ -8,7 +8,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from dflash_tui.tui.widgets.basic import draw_bar, fold_phases
+from dflash_tui.common.formatting import draw_bar
+from dflash_tui.tui.widgets.basic import fold_phases
 from dflash_tui.tui.widgets.chart import Chart, ChartLine, choose_ticks, fit_columns, round_axis_limit, split_line
 
 _FUZZ = """

@@ -49,7 +49,7 @@ async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
         await pilot.press("o")
         await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
         await pilot.press("end", "enter", *"max-modl-len=1", "enter")
-        await shows(pilot, "did you mean max-model-len")
+        await shows(pilot, "did you mean --max-model-len")
         await pilot.press("escape", "home", *["down"] * 4, "enter", *"99999", "enter")
         await shows(pilot, "99999 is not a port")
         assert (choice.request(RECIPE).settings, choice.request(RECIPE).port) == ({}, None)

@@ -79,12 +79,12 @@ async def test_one_key_and_enter_lead_to_the_best_and_k_keeps_it():
         folder = store.experiment_folder(store.list_experiments()[0].id)
         farewell = format_farewell([], [store.read_progress(folder)])
         assert "dflash-tui tune attach" in farewell
-        await wait_for(pilot, lambda: "★ n=4" in text(panel))
+        await wait_for(pilot, lambda: "▲ n=4" in text(panel))
         await pilot.press("k")
         await wait_for(pilot, (paths.user_recipes_folder() / "fake-tuned.yaml").exists)
         await wait_for(pilot, lambda: "TUNE FINISHED" in text(panel))
         # Beside others' work the verdict may be refused, in a longer sentence that is wrapped.
-        await wait_for(pilot, lambda: bool(re.search(r"published\W+(?:setting|one)|best\W+so\W+far", text(panel))))
+        await wait_for(pilot, lambda: bool(re.search(r"published\W+(?:setting|one)|ahead\W+so\W+far", text(panel))))
         assert panel.current_mode == "ab"
         await pilot.press("v")
         assert panel.current_mode == "ab"
@@ -114,4 +114,4 @@ def test_how_a_setting_stands_is_never_cut(width):
     """Its boots fall away before."""
     rows = render_field(a_view(11, driven=True).progress, width, 20).plain.splitlines()
     assert all(len(row) <= width for row in rows)
-    assert {row.split()[-1] for row in rows} >= {"best", "field", "measuring"}
+    assert {row.split()[-1] for row in rows} >= {"ahead", "field", "measuring"}

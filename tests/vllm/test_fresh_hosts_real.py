@@ -18,7 +18,7 @@ from tests.support.wheelhouse import fill_uv_cache, fill_wheelhouse
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.long,
+    pytest.mark.by_hand,  # eight minutes; test_program_install.py and test_two_hosts_real.py have its parts
     pytest.mark.chain("installs"),
     pytest.mark.index,
     pytest.mark.timeout(1800),

@@ -26,7 +26,7 @@ from dflash_tui.runs.run import Run
 from tests.support import command_line
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("arms"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.chain("arms"), pytest.mark.timeout(1200)]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PROMPT, TOKENS, PORT = "Count from one to nine, then do it again.", 96, "8741"
 RANDOM = ("--set", "load-format=dummy")
@@ -131,6 +131,7 @@ async def serve_each(cases: dict[Method, tuple[str, ...]]) -> list[str]:
     return answers
 
 
+@pytest.mark.long
 async def test_each_method_drafts_and_answers_alike(models):
     """Greedy, one target by all methods that it can be drafted for."""
     target = ("--target", str(models / "target"))
@@ -144,6 +145,7 @@ async def test_each_method_drafts_and_answers_alike(models):
     assert len({*answers}) == 1
 
 
+@pytest.mark.long
 async def test_methods_with_random_weights_are_counted(models):
     """The method, a head or a drafter, is found in the config.json; nothing that they draft need be accepted."""
     await serve_each({
@@ -152,6 +154,7 @@ async def test_methods_with_random_weights_are_counted(models):
     })  # fmt: skip
 
 
+@pytest.mark.by_hand
 @pytest.mark.usefixtures("nothing_left")
 def test_methods_are_compared_to_a_verdict(models):
     """Without a recipe: `ab --vary method=`, each pair of arms with a word or with what refuses it."""

@@ -11,7 +11,7 @@ import pytest
 from tests import ROOT
 from tests.support import toy_pair
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.index, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vllm, pytest.mark.by_hand, pytest.mark.index, pytest.mark.timeout(1800)]
 # speculators, and what it imports beyond an engine's own packages.
 PACKAGES = (
     "speculators==0.9.0", "hs-connectors==0.9.0", "datasets==5.1.0", "dill", "multiprocess", "pandas", "pyarrow",

@@ -15,8 +15,7 @@ from dflash_tui.experiments.analysis.report import OutputVerdict, TokenCompariso
 from tests.support import command_line
 
 pytestmark = [
-    pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("arms"), pytest.mark.timeout(1800),
-    pytest.mark.usefixtures("nothing_left"),
+    pytest.mark.vllm, pytest.mark.chain("arms"), pytest.mark.timeout(1800), pytest.mark.usefixtures("nothing_left"),
 ]  # fmt: skip
 PROMPTS, PORT = "5", "8781"
 # In every hundredth step the first draft that the target would reject is accepted, and what follows is verified
@@ -75,7 +74,9 @@ def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, Toke
     return outputs.verdict, outputs.tokens
 
 
-@pytest.mark.parametrize("words", [(), ("--exact",)])
+@pytest.mark.parametrize(
+    "words", [pytest.param((), marks=pytest.mark.long), pytest.param(("--exact",), marks=pytest.mark.by_hand)]
+)
 def test_an_honest_server_has_no_fault(drafter, words):
     """With rounding as it was measured: nearly none in float32."""
     verdict, tokens = verified(drafter, *words, code=0)
@@ -83,6 +84,7 @@ def test_an_honest_server_has_no_fault(drafter, words):
     assert tokens.rounding < (0.001 if words else 2.0)
 
 
+@pytest.mark.long
 def test_a_rare_token_too_many_is_a_fault(drafter):
     """By its exit code, with a gap far above rounding."""
     paths.user_patches_folder().mkdir(parents=True)

@@ -1,13 +1,13 @@
-"""Read the Hugging Face cache on disk, where huggingface_hub keeps it and as it lays it out.
+"""The Hugging Face cache on disk, and which files of a model vLLM loads.
 
-`models--owner--name/` holds `refs/<revision>` (a commit), `snapshots/<commit>/<file>` (links) and `blobs/<etag>`;
-a blob that is being fetched ends in `.incomplete`.
+`models--owner--name/` holds `refs/<revision>` (a commit), `snapshots/<commit>/<file>` (links) and `blobs/<etag>`; a
+blob that is being fetched ends in `.incomplete`. It is read without huggingface_hub, whose import takes longer than a
+plan.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -15,17 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import private_files
 from dflash_tui.common.secrets import hub_token
 
-_PUBLIC = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 DATASETS = "datasets/"
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py")
 _TEMPLATES = "additional_chat_templates/"
 _INDEX = "model.safetensors.index.json"
-_LARGEST_SMALL = 64 << 20
 
 
 class HubFile(msgspec.Struct, frozen=True):
@@ -36,14 +33,14 @@ class HubFile(msgspec.Struct, frozen=True):
     size: int | None
     """Its bytes; None when the hub does not say."""
     etag: str = ""
-    """The name of its blob in the cache; empty when the hub does not say."""
+    """The name of its blob in the cache."""
     large: bool = False
-    """Whether it is stored as a large file (LFS), which is downloaded by our own script."""
+    """Whether it is stored as a large file (LFS), whose ETag is its SHA-256."""
 
 
 def hub_endpoint() -> str:
     """Return the hub's address without a slash at its end (HF_ENDPOINT)."""
-    return (os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def hub_cache_folder() -> Path:
@@ -52,24 +49,9 @@ def hub_cache_folder() -> Path:
     return hub_token.expand_path(variable) if variable else hub_token.hub_home_folder() / "hub"
 
 
-def read_hub_token() -> str | None:
-    """Return the user's access token (HF_TOKEN, HUGGING_FACE_HUB_TOKEN, the file that `hf auth login` wrote), or None.
-
-    None as well when HF_HUB_DISABLE_IMPLICIT_TOKEN forbids to send it.
-    """
-    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
-        return None
-    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or hub_token.read_token_file()
-    return token.replace("\r", "").replace("\n", "").strip() or None
-
-
 def is_hub_offline() -> bool:
     """Whether the user forbids requests to the hub (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE)."""
-    return _is_true("HF_HUB_OFFLINE") if os.environ.get("HF_HUB_OFFLINE") else _is_true("TRANSFORMERS_OFFLINE")
-
-
-def _is_true(name: str) -> bool:
-    return os.environ.get(name, "").upper() in _TRUE
+    return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
 
 
 def is_safe_name(name: str) -> bool:
@@ -84,10 +66,9 @@ def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
     * beside them *.json, *.jinja, *.txt, *.model, *.tiktoken and *.py: configuration, tokenizer, code
     * the templates in additional_chat_templates/
 
-    Other folders (original/, metal/, onnx/) and formats hold the same weights again. Names that leave the folder
-    of the model are dropped.
+    Other folders (original/, metal/, onnx/) and formats hold the same weights again.
     """
-    root = [file for file in files if is_safe_name(file.name) and "/" not in file.name.removeprefix(_TEMPLATES)]
+    root = [file for file in files if "/" not in file.name.removeprefix(_TEMPLATES)]
     weights = select_weight_files(file.name for file in root)
     chosen = [f for f in root if f.name in weights or any(fnmatch.fnmatchcase(f.name, p) for p in _BESIDE)]
     return tuple(sorted(chosen, key=lambda file: (not file.large, file.name)))
@@ -118,14 +99,9 @@ def read_cached_commit(repo: str, revision: str) -> str | None:
     if _COMMIT.fullmatch(revision):
         return revision
     try:
-        commit = _read_small(repository_folder(repo) / "refs" / revision).decode().strip()
-    except (OSError, UnicodeDecodeError):
+        return (repository_folder(repo) / "refs" / revision).read_text().strip() or None
+    except (OSError, ValueError):
         return None
-    return commit if _COMMIT.fullmatch(commit) else None
-
-
-def _read_small(path: Path) -> bytes:
-    return private_files.read_file(path, _LARGEST_SMALL, follow=True)  # the cache is made of links
 
 
 def snapshot_folder(repo: str, commit: str) -> Path:
@@ -143,9 +119,9 @@ def is_whole_snapshot(at: Path) -> bool:
     """Whether the snapshot holds all weights by its own index, or its only file of weights, and a config.json."""
     try:
         names = {path.name for path in at.iterdir() if path.is_file()}
-        index = msgspec.json.decode(_read_small(at / _INDEX)) if _INDEX in names else None
+        index = msgspec.json.decode((at / _INDEX).read_bytes()) if _INDEX in names else None
         needed = set(index["weight_map"].values()) if index else set()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError):
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
         return False
     weights = select_weight_files(names)
     # Without their index, numbered shards do not tell whether they are all there.
@@ -153,35 +129,13 @@ def is_whole_snapshot(at: Path) -> bool:
     return complete and bool(weights) and "config.json" in names
 
 
-def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile], since: float = math.inf) -> int:
-    """Return how many bytes of `files` are in the cache, including those of a download that can be resumed.
-
-    huggingface_hub 2 itself writes to `<etag>.<random>.incomplete` and never resumes one; such a file counts only when
-    it was written after `since`.
-
-    Args:
-        repo: The repository.
-        commit: The commit of its snapshot.
-        files: The files to count.
-        since: Seconds since the epoch.
-    """
+def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> int:
+    """Return how many bytes of `files` are in the cache, including those of a download of ours that can be resumed."""
     at, blobs = snapshot_folder(repo, commit), repository_folder(repo) / "blobs"
-    parts: dict[str, int] = {}
-    for path in blobs.glob("*.incomplete"):
-        etag, _, random = path.name.removesuffix(".incomplete").partition(".")
-        try:
-            stat = path.stat()
-        except OSError:
-            continue
-        if not random or stat.st_mtime >= since:
-            # xet makes a file in its full length first; its blocks tell what was written.
-            parts[etag] = max(parts.get(etag, 0), min(stat.st_size, stat.st_blocks * 512))
     total = 0
     for file in files:
-        size = _size(blobs / file.etag) if file.etag else None
-        size = _size(at / file.name) if size is None else size
-        size = parts.get(file.etag, 0) if size is None else size
-        total += size if file.size is None else min(size, file.size)
+        places = (at / file.name, *((blobs / file.etag, blobs / f"{file.etag}.incomplete") if file.etag else ()))
+        total += next((size for place in places if (size := _size(place)) is not None), 0)
     return total
 
 
@@ -192,14 +146,6 @@ def find_local_folder(text: str) -> Path | None:
         return path if text and path.is_dir() else None
     except (OSError, RuntimeError, ValueError):
         return None
-
-
-def has_weights(at: Path) -> bool:
-    """Whether there are weights in the root of a folder; also where it cannot be read, which does not tell."""
-    try:
-        return bool(select_weight_files(path.name for path in at.iterdir()))
-    except OSError:
-        return True
 
 
 def measure_local_size(at: Path) -> int:

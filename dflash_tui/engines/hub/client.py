@@ -1,26 +1,27 @@
-"""Ask the hub for a repository's access and files over HTTP; whatever it answers is untrusted text."""
+"""Ask the hub by huggingface_hub, which is imported with the first question (0.4 s), and say why there is no answer."""
 
 from __future__ import annotations
 
 import asyncio
-import re
+from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from urllib.parse import quote
+from typing import TYPE_CHECKING, TypeVar
 
-import httpx
-import msgspec
-
+from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.common.sanitizer import join_clean_lines
-from dflash_tui.common.secrets.own_secrets import read_own_secrets
-from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
-from dflash_tui.planning.field_types import HIGHEST_PORT
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
+
+T = TypeVar("T")
 
 TIMEOUT = 10.0
 """Seconds that an answer of the hub may take."""
-_BODY_LIMIT = 8_000_000
 _TEXT_LIMIT = 300
-_REDIRECTS = 5
 
 
 class Access(StrEnum):
@@ -42,33 +43,6 @@ class Access(StrEnum):
         return self in {Access.OPEN, Access.GRANTED}
 
 
-class LargeFile(msgspec.Struct):
-    """The storage of a large file."""
-
-    sha256: str = ""
-
-
-class RepositoryFile(msgspec.Struct):
-    """A file as the hub lists it; nothing of it is checked yet."""
-
-    rfilename: str
-    size: int | None = None
-    blob: str | None = msgspec.field(name="blobId", default=None)
-    lfs: LargeFile | None = None
-
-
-class RepositoryInfo(msgspec.Struct):
-    """The hub's description of a repository: commit, files, whether it is gated or private."""
-
-    sha: str
-    siblings: list[RepositoryFile] = []
-    gated: bool | str | None = None
-    private: bool = False
-
-
-register_type(RepositoryInfo)
-
-
 class HubAccessError(Exception):
     """The hub does not give access: why, the evidence, and whether the model is known to be gated."""
 
@@ -77,131 +51,118 @@ class HubAccessError(Exception):
         self.access, self.detail, self.gated = access, detail, gated
 
 
-async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
-    """Return the hub's description of a repository; asks for a file first, since a gated model's list is public.
+def split_repository(repo: str) -> tuple[str, str]:
+    """Return the type of a repository and its name: that of a data set begins with `datasets/`, as its address does."""
+    name = repo.removeprefix(cache.DATASETS)
+    return ("model" if name == repo else "dataset"), name
+
+
+def open_hub() -> HfApi:
+    """Return the hub's client, which neither writes into the terminal nor tells the hub about this machine."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    logging.set_verbosity_error()
+    disable_progress_bars()
+    return HfApi(endpoint=cache.hub_endpoint())
+
+
+async def ask_hub(question: Callable[[HfApi], T]) -> T:
+    """Return what `question` gets from the hub's client; it is called in a thread of its own.
 
     Raises:
         HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
     """
-    quoted, kind = quote(revision, safe=""), "" if repo.startswith(cache.DATASETS) else "models/"
-    body = await _ask(
-        ("HEAD", f"{repo}/resolve/{quoted}/config.json"), ("GET", f"api/{kind}{repo}/revision/{quoted}?blobs=true")
-    )
+    if cache.is_hub_offline():
+        raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     try:
-        info = msgspec.json.decode(body, type=RepositoryInfo)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"not an answer of the hub: {error}")) from None
-    if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
-        raise HubAccessError(Access.UNREACHABLE, "not an answer of the hub: `sha` is not a commit")
-    return info
+        async with asyncio.timeout(TIMEOUT):
+            return await asyncio.wrap_future(start_daemon(lambda: question(open_hub())))
+    except TimeoutError:
+        raise HubAccessError(Access.UNREACHABLE, f"no answer within {TIMEOUT:.0f} s") from None
+    except Exception as error:  # noqa: BLE001 - of its HTTP library, of JSON, of what it makes of that
+        raise explain_error(error) from None
+
+
+async def fetch_repository(repo: str, revision: str) -> ModelInfo | DatasetInfo:
+    """Return the hub's description of a repository with its files, once one of them may be read.
+
+    The description of a gated model is public, its files are not.
+
+    Raises:
+        HubAccessError: as `ask_hub`.
+    """
+    kind, name = split_repository(repo)
+
+    def ask(hub: HfApi) -> ModelInfo | DatasetInfo:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError
+
+        address = hf_hub_url(name, "config.json", repo_type=kind, revision=revision, endpoint=hub.endpoint)
+        with suppress(EntryNotFoundError):
+            hub.get_hf_file_metadata(url=address, timeout=TIMEOUT)
+        about = hub.model_info if kind == "model" else hub.dataset_info
+        return about(name, revision=revision, files_metadata=True, timeout=TIMEOUT)
+
+    return await ask_hub(ask)
 
 
 async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
-    """Return a file of a repository, such as its config.json, as the hub has it.
+    """Return a file of a model's repository, such as its config.json; it is not kept.
 
     Raises:
-        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
+        HubAccessError: as `ask_hub`.
     """
-    return await _ask(("GET", f"{repo}/resolve/{quote(revision, safe='')}/{name}"))
+
+    def ask(hub: HfApi) -> bytes:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        address = hf_hub_url(repo, name, revision=revision, endpoint=hub.endpoint)
+        answer = get_session().get(address, headers=build_hf_headers(), timeout=TIMEOUT)
+        hf_raise_for_status(answer)
+        return answer.content
+
+    return await ask_hub(ask)
 
 
-async def fetch_description(repo: str, field: str) -> bytes:
-    """Return the name of a repository and one more field of its description, as the hub has them.
+def explain_error(error: BaseException) -> HubAccessError:
+    """Return what an error of huggingface_hub says about the access of this user, with the hub's own words."""
+    from huggingface_hub import errors
 
-    Raises:
-        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
-    """
-    return await _ask(("GET", f"api/models/{repo}?expand[]={field}"))
-
-
-async def list_models(query: str) -> bytes:
-    """Return the hub's list of the models that fit a query.
-
-    Raises:
-        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
-    """
-    return await _ask(("GET", f"api/models?{query}"))
-
-
-async def _ask(*requests: tuple[str, str]) -> bytes:
-    """Send requests, each a method and a path, one after the other, and return the body of the last answer."""
-    if cache.is_hub_offline():
-        raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
-    token = cache.read_hub_token()
-    read_own_secrets()  # the hub may quote it
-    if token and not (token.isascii() and token.isprintable()):
-        raise HubAccessError(Access.TOKEN_REFUSED, "the token contains characters that no token may have")
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    try:
-        async with asyncio.timeout(TIMEOUT), httpx.AsyncClient(timeout=TIMEOUT, headers=headers) as client:
-            bodies = [await _send(client, method, f"{cache.hub_endpoint()}/{path}") for method, path in requests]
-    except TimeoutError:
-        raise HubAccessError(Access.UNREACHABLE, f"no answer within {TIMEOUT:.0f} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"{type(error).__name__}: {error}")) from None
-    except HubAccessError as error:
-        raise HubAccessError(error.access, quote_hub_text(error.detail), error.gated) from None
-    return bodies[-1]
+    if isinstance(error, HubAccessError):
+        return error
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:  # a file that could not be fetched
+        error = error.__cause__
+    if isinstance(error, errors.HFValidationError):
+        return HubAccessError(Access.NOT_FOUND, "neither a folder nor owner/name")
+    if not isinstance(error, errors.HfHubHTTPError):
+        return HubAccessError(Access.UNREACHABLE, quote_hub_text(f"{type(error).__name__}: {error}"))
+    answer = error.response
+    code, message = (answer.headers.get(f"X-Error-{what}", "") for what in ("Code", "Message"))
+    access = _read_access(error, answer.status_code, with_token="Authorization" in answer.request.headers)
+    words = f"HTTP {answer.status_code}{f' {code}' if code else ''}{f': {message}' if message else ''}"
+    gated = True if access in {Access.NEEDS_TOKEN, Access.TERMS_NOT_ACCEPTED} else None
+    return HubAccessError(access, quote_hub_text(words), gated)
 
 
-async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
-    """Send a request and return the body of its answer.
+def _read_access(error: HfHubHTTPError, status: int, *, with_token: bool) -> Access:
+    from huggingface_hub import errors
 
-    Redirects are followed by hand. httpx leaves the token out of a request to another origin, and a HEAD that is
-    sent to another origin (the storage) has its answer: the file may be read.
-    """
-    request = client.build_request(method, url)
-    for _ in range(_REDIRECTS):
-        if (request.url.port or 0) > HIGHEST_PORT:  # httpx itself ends with a group of errors
-            raise HubAccessError(Access.UNREACHABLE, f"{request.url} has no port of that number")
-        response = await client.send(request, stream=True)
-        try:
-            following = response.next_request
-            if following is None:
-                _check(response, with_token="Authorization" in request.headers)
-                return await _body(response)
-        finally:
-            await response.aclose()
-        elsewhere = (following.url.scheme, following.url.netloc) != (request.url.scheme, request.url.netloc)
-        if method == "HEAD" and elsewhere:
-            return b""
-        request = following
-    raise HubAccessError(Access.UNREACHABLE, f"more than {_REDIRECTS} redirects")
-
-
-async def _body(response: httpx.Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > _BODY_LIMIT:
-            raise HubAccessError(Access.UNREACHABLE, f"the answer is larger than {_BODY_LIMIT // 1_000_000} MB")
-    return bytes(body)
-
-
-def _check(response: httpx.Response, *, with_token: bool) -> None:
-    """Raise HubAccessError as huggingface_hub's `hf_raise_for_status` does; a missing config.json is no refusal."""
-    status, code = response.status_code, response.headers.get("X-Error-Code", "")
-    if response.is_success or code == "EntryNotFound":
-        return
-    message = response.headers.get("X-Error-Message", "")
-    detail = f"HTTP {status}{f' {code}' if code else ''}{f': {message}' if message else ''}"
-    gated: bool | None = None
-    if "Invalid credentials" in message or (status == 401 and code == "GatedRepo" and with_token):
-        access = Access.TOKEN_REFUSED
-    elif code == "GatedRepo":
-        access, gated = (Access.TERMS_NOT_ACCEPTED if with_token else Access.NEEDS_TOKEN), True
-    elif code == "RevisionNotFound":
-        access = Access.REVISION_NOT_FOUND
-    elif code == "RepoNotFound" or status in {401, 404} or "is disabled" in message:
+    if isinstance(error, errors.GatedRepoError):
+        refused = Access.TOKEN_REFUSED if status == 401 else Access.TERMS_NOT_ACCEPTED
+        return refused if with_token else Access.NEEDS_TOKEN
+    if isinstance(error, errors.RevisionNotFoundError):
+        return Access.REVISION_NOT_FOUND
+    if isinstance(error, errors.RepositoryNotFoundError | errors.DisabledRepoError):
         # The hub does not tell a stranger whether a model is private or does not exist.
-        access = Access.NOT_FOUND
-    elif status == 403 and with_token and message:
-        access = Access.TOKEN_REFUSED
-    else:
-        access = Access.UNREACHABLE
-    raise HubAccessError(access, detail, gated)
+        return Access.NOT_FOUND
+    if status in {401, 403} and with_token:
+        return Access.TOKEN_REFUSED
+    return Access.NOT_FOUND if status in {401, 404} else Access.UNREACHABLE
 
 
 def quote_hub_text(text: str) -> str:
-    """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
+    """Return the start of a text of the hub as one line."""
     return join_clean_lines(text)[:_TEXT_LIMIT]

@@ -1,61 +1,62 @@
-"""Download a model with the engine's own huggingface_hub, in a process that ends with ours, and report its progress."""
+"""Download a model into the Hugging Face cache, several files at once, and report its progress.
+
+huggingface_hub 2 throws a partial file away when its process ends: a cancelled download of 16 GB would begin from
+nothing. So large files are fetched here, by its own HTTP, each into `blobs/<etag>.incomplete`, and go on where they
+ended. Everything else (small files, those over 50 GB, which only xet carries, and the links) is `hf_hub_download`'s.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
+import errno
+import hashlib
 import shutil
-import subprocess
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dflash_tui.common import paths
+from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
-from dflash_tui.common.sanitizer import join_last_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
-from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.byte_progress import ByteProgress
 from dflash_tui.engines.hub import cache, client, model_lookup
+from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine import process_group
-from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 
+if TYPE_CHECKING:
+    from huggingface_hub.utils import tqdm
+
+_AT_ONCE = 4
+_HTTP_LIMIT = 50_000_000_000
+_CHUNK = 1 << 20
 _RESERVE = 1_000_000_000
 _INTERVAL = 0.5
-_GRACE = 5.0
-_KEPT = 64_000
 _RETRY = "run the same command again: the download resumes where it stopped"
-_HINTS = {
-    "damaged": "run the same command again: the damaged file was removed and is downloaded again",
-    "disk": "free some space, or put the cache elsewhere with HF_HOME, and run the same command again",
-    "hostile": "check HF_ENDPOINT and the proxy: the answer is not that of a hub",
-    "folder": "make the cache writable, or put it elsewhere with HF_HOME",
-    "library": "the engine has no usable huggingface_hub: remove the engine's folder and start again",
-}
-_ACCESS = {"gated": Access.TERMS_NOT_ACCEPTED, "not found": Access.NOT_FOUND}
+_DAMAGED = "run the same command again: the damaged file was removed and is downloaded again"
+_NO_ROOM = "free some space, or put the cache elsewhere with HF_HOME"
+_NOT_WRITABLE = "make the cache writable, or put it elsewhere with HF_HOME"
 
 
-class _Failure(msgspec.Struct):
-    """The error that fetch_model.py prints."""
-
-    kind: str
-    error: str
+class _Damaged(Exception):
+    """A fetched file does not have the hash that is its name."""
 
 
-register_type(_Failure)
+class _Cancelled(Exception):
+    """The caller does not wait for the download any more."""
 
 
-async def download_model(model: ModelAvailability, python: Path, report: Callable[[Preparing], None]) -> Path:
-    """Download the missing files of `model` with the engine's `python` and return the folder of the snapshot.
+async def download_model(model: ModelAvailability, report: Callable[[Preparing], None]) -> Path:
+    """Download the missing files of `model` and return the folder of the snapshot.
 
-    Cancelling ends the process. What was downloaded stays, and a later call resumes from there.
+    When it is cancelled, what was downloaded stays, and a later call resumes from there.
 
     Raises:
         DflashError: the model may not be downloaded, the disk is too small, or the download failed.
@@ -69,114 +70,130 @@ async def download_model(model: ModelAvailability, python: Path, report: Callabl
             f"{model.repo} cannot be downloaded", evidence=evidence, hint=model_lookup.advise_access(model)
         )
     _check_space(model.repo, model.missing_bytes)
-    progress = _DownloadProgress(model, model.commit, report)
-    await _fetch(model, python, progress)
+    measure = partial(cache.measure_cached_bytes, model.repo, model.commit, model.files)
+    progress = ByteProgress(model.repo, model.total_bytes or 0, measure(), report)
+    cancelled = threading.Event()
+    fetching = asyncio.ensure_future(_fetch_files(model, cancelled))
+    try:
+        while not fetching.done():
+            progress.report(await asyncio.to_thread(measure))
+            await asyncio.wait({fetching}, timeout=_INTERVAL)
+        await fetching
+    except Exception as error:  # noqa: BLE001 - of huggingface_hub, of its HTTP library, of the disk
+        raise _explain_failure(model, error) from None
+    finally:
+        cancelled.set()
+        fetching.cancel()
     if not cache.has_all_files(model.repo, model.commit, model.files):
-        evidence = f"{progress.measure_cached()} of {model.total_bytes} bytes in the cache"
+        evidence = f"{measure()} of {model.total_bytes} bytes in the cache"
         raise DflashError(f"{model.repo} is incomplete after its download", evidence=evidence, hint=_RETRY)
-    progress.finish()
+    progress.finish("downloaded")
     return cache.snapshot_folder(model.repo, model.commit)
 
 
 def _check_space(repo: str, missing: int) -> None:
     folder = cache.hub_cache_folder()
-    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
+    free, needed = shutil.disk_usage(paths.find_existing(folder)).free, missing + _RESERVE
     if free < needed:
         raise DflashError(
             f"not enough disk space for {repo}: {format_gigabytes(missing)} to download, "
             f"and {format_gigabytes(_RESERVE)} to stay free",
             evidence=f"{format_gigabytes(free)} free on the disk of {folder}",
-            hint="free some space, or put the cache elsewhere with HF_HOME",
+            hint=_NO_ROOM,
         )
 
 
-class _DownloadProgress:
-    """Measures how much of a model is in the cache, and reports it."""
+async def _fetch_files(model: ModelAvailability, cancelled: threading.Event) -> None:
+    limit = asyncio.Semaphore(_AT_ONCE)
 
-    def __init__(self, model: ModelAvailability, commit: str, report: Callable[[Preparing], None]) -> None:
-        self._model, self._commit, self._since = model, commit, time.time()
-        self._progress = ByteProgress(model.repo, model.total_bytes or 0, self.measure_cached(), report)
+    async def fetch(file: HubFile) -> None:
+        async with limit:
+            await asyncio.wrap_future(start_daemon(lambda: _fetch_file(model, file, cancelled)))
 
-    def measure_cached(self) -> int:
-        """Return the bytes that are in the cache."""
-        return cache.measure_cached_bytes(self._model.repo, self._commit, self._model.files, self._since)
-
-    def report(self, cached_bytes: int) -> None:
-        """Report that `cached_bytes` bytes are in the cache."""
-        self._progress.report(cached_bytes)
-
-    def finish(self) -> None:
-        """Report the end."""
-        self._progress.finish("downloaded")
+    await asyncio.gather(*map(fetch, model.files))
 
 
-async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProgress) -> None:
-    request = {
-        "repo": model.repo,
-        "revision": model.revision,
-        "commit": model.commit,
-        "cache": str(cache.hub_cache_folder()),
-        "files": model.files,
-    }
-    process = await asyncio.create_subprocess_exec(
-        python,
-        paths.engine_script("fetch_model.py"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=_environment(),
-        cwd="/",
-        start_new_session=True,
+def _fetch_file(model: ModelAvailability, file: HubFile, cancelled: threading.Event) -> None:
+    """Bring one file into the cache; in a thread."""
+    from huggingface_hub.utils import tqdm
+
+    hub = client.open_hub()
+
+    class Bar(tqdm):
+        """A progress bar that ends the download when it is cancelled; none is drawn."""
+
+        def update(self, n: float | None = 1) -> None:
+            """Count what has come in."""
+            if cancelled.is_set():
+                raise _Cancelled
+            super().update(n)
+
+    if cancelled.is_set():
+        return
+    if file.large and file.size and file.size <= _HTTP_LIMIT:
+        _fetch_blob(model, file, Bar)
+    kind, name = client.split_repository(model.repo)
+    hub.hf_hub_download(
+        name, file.name, repo_type=kind, revision=model.revision, cache_dir=cache.hub_cache_folder(), tqdm_class=Bar
     )
-    assert process.stdin is not None  # noqa: S101 - both are PIPE
-    assert process.stdout is not None  # noqa: S101
-    output = asyncio.create_task(_tail(process.stdout))
-    try:
-        # It ends when its stdin does: kept open, it says that we live.
-        process.stdin.write(msgspec.json.encode(request) + b"\n")
-        while not output.done():
-            progress.report(await asyncio.to_thread(progress.measure_cached))
-            await asyncio.wait({output}, timeout=_INTERVAL)
-        if await process.wait() != 0:
-            raise _failure(model, process.returncode, output.result())
-    finally:
-        output.cancel()
-        process.stdin.close()
-        await process_group.end_group(process, _GRACE)
 
 
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of what a process prints."""
-    tail = b""
-    while chunk := await stream.read(_KEPT):
-        tail = (tail + chunk)[-_KEPT:]
-    text = tail.decode(errors="replace")
-    return own_secrets().hide_cut(text, start=True) if len(tail) == _KEPT else text
+def _fetch_blob(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> None:
+    """Bring a large file into `blobs`, going on where an earlier call ended.
+
+    Its hash is that of what lies on the disk: a power cut may have left zeros in what was kept.
+    """
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK  # is written and counted at once; 10 MB would take a slow line ten seconds
+    folder = cache.repository_folder(model.repo)
+    blob = folder / "blobs" / file.etag
+    lock = folder.parent / ".locks" / folder.name / f"{file.etag}.lock"
+    for needed in (blob.parent, lock.parent):
+        needed.mkdir(parents=True, exist_ok=True)
+    kind, name = client.split_repository(model.repo)
+    url = hf_hub_url(name, file.name, repo_type=kind, revision=model.commit, endpoint=cache.hub_endpoint())
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    with WeakFileLock(lock):
+        if blob.exists():
+            return
+        part = blob.with_name(f"{file.etag}.incomplete")
+        _complete(part, url, headers, file.size or 0, bar)
+        with part.open("rb") as written:
+            digest = hashlib.file_digest(written, "sha256").hexdigest()
+        if digest != file.etag:
+            part.unlink()
+            raise _Damaged(f"{file.name} does not have the SHA-256 that the hub states")
+        part.rename(blob)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of the script: of all secrets the hub's token alone."""
-    env = build_helper_environment(*PROXIES, *HUB_TOKEN_PLACES)
-    # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
-    env.pop("HF_HUB_ENABLE_HF_TRANSFER", None)
-    env |= {"HF_ENDPOINT": cache.hub_endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    token = cache.read_hub_token()
-    return env | ({"HF_TOKEN": token} if token else {})
+def _complete(part: Path, url: str, headers: dict[str, str], size: int, bar: type[tqdm]) -> None:
+    """Append what is missing to `part`, trying again for as long as every try brings something."""
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import http_get
+
+    with part.open("ab", buffering=0) as out:
+        while (before := part.stat().st_size) < size:
+            try:
+                http_get(url, out, resume_size=before, headers=headers, expected_size=size, tqdm_class=bar)
+            except (HfHubHTTPError, _Cancelled):
+                raise
+            except Exception:  # the class depends on the HTTP library of huggingface_hub
+                if part.stat().st_size <= before:
+                    raise
 
 
-def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashError:
-    """Return the error for the last lines of the script."""
-    failure = _Failure("", f"exit code {code}: {join_last_lines(output, 3)}")
-    for line in output.split("\n"):
-        with contextlib.suppress(msgspec.MsgspecError):
-            failure = msgspec.json.decode(line, type=_Failure)
-    access = _ACCESS.get(failure.kind)
-    hint = (
-        model_lookup.advise_access(msgspec.structs.replace(model, access=access))
-        if access
-        else _HINTS.get(failure.kind, _RETRY)
-    )
-    # The address of a file on the storage carries a signature that opens it.
-    evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
-    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), hint=hint)
+def _explain_failure(model: ModelAvailability, error: Exception) -> DflashError:
+    refusal = client.explain_error(error)
+    if isinstance(error, _Damaged):
+        hint = _DAMAGED
+    elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        hint = f"{_NO_ROOM}, and run the same command again"
+    elif isinstance(error, PermissionError):
+        hint = _NOT_WRITABLE
+    elif refusal.access is Access.UNREACHABLE:
+        hint = _RETRY
+    else:
+        hint = model_lookup.advise_access(msgspec.structs.replace(model, access=refusal.access))
+    return DflashError(f"{model.repo} could not be downloaded", evidence=refusal.detail, hint=hint)

@@ -16,9 +16,8 @@ from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoin
 
 _GIGABYTE = 1e9
 _TEMPLATE, _TOKENIZER_CONFIG, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json", "tokenizer.json"
+_CONFIG = msgspec.json.Decoder(dict[str, Any])
 _UNREADABLE = (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-# Its texts become lines of a recipe file.
-_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -72,7 +71,7 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
 def read_local_tokens(folder: Path) -> frozenset[str] | None:
     """Return the vocabulary of a model's folder, special tokens included; None where no tokenizer.json can be read."""
     try:
-        tokenizer = msgspec.json.decode(model_lookup.read_small_file(folder, _TOKENIZER), type=_Tokenizer)
+        tokenizer = msgspec.json.decode((folder / _TOKENIZER).read_bytes(), type=_Tokenizer)
     except _UNREADABLE:
         return None
     vocabulary = tokenizer.model.vocab
@@ -88,18 +87,16 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
             hint=model_lookup.advise_access(model),
         )
     try:
-        text = await _read_file(model, "config.json")
-        config = untrusted_json.decode_untrusted(text, _DECODER, one_line=True)
+        # Its texts become lines of a recipe file.
+        return untrusted_json.decode_untrusted(await _read_file(model, "config.json"), _CONFIG, one_line=True)
     except _UNREADABLE as error:
-        raise _no_config(model.repo, str(error)) from None
-    if not isinstance(config, dict):
-        raise _no_config(model.repo, "it is not a JSON object")
-    return config
+        do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
+        raise DflashError(f"{model.repo} has no config.json that can be read", evidence=str(error), hint=do) from None
 
 
 async def _read_file(model: ModelAvailability, name: str) -> bytes:
     if model.folder:
-        return model_lookup.read_small_file(Path(model.folder), name)
+        return (Path(model.folder) / name).read_bytes()
     return await client.fetch_small_file(model.repo, model.commit or model.revision, name)
 
 
@@ -122,8 +119,3 @@ async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig)
             pass
     templates = about.chat_template
     return "\n".join(named.template for named in templates) if isinstance(templates, list) else templates
-
-
-def _no_config(name: str, evidence: str) -> DflashError:
-    do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
-    return DflashError(f"{name} has no config.json that can be read", evidence=evidence, hint=do)

@@ -22,13 +22,11 @@ def describe_models(plan: Plan) -> dict[str, str]:
 def describe_model(plan: Plan, name: str) -> str:
     """Return the commit of a repository, or a digest of a folder's files; empty when it is not here yet."""
     revision = next((model.revision for model in plan.models if model.name == name), "main")
-    folder = Path(name) if Path(name).is_dir() else None
-    if folder is None:
-        model = model_lookup.find_local_model(name, revision)
-        folder = Path(model.folder) if model and model.folder else None
-        if folder is not None and folder.parent.name == "snapshots":
-            return f"commit {folder.name}"
-    return _digest_folder(folder) if folder else ""
+    model = model_lookup.find_local_model(name, revision)
+    if model is None or model.folder is None:
+        return ""
+    folder = Path(model.folder)
+    return f"commit {folder.name}" if folder.parent.name == "snapshots" else _digest_folder(folder)
 
 
 def _digest_folder(folder: Path) -> str:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dflash_tui.common import private_files
 from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
-from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
+from dflash_tui.engines.hub.client import Access, HubAccessError
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.recipes.artifacts import ModelConfig
-from dflash_tui.readings import MOST
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
-_LARGEST = 64 << 20
-_ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105
 _ADVICE = {
     Access.NEEDS_TOKEN: "accept the terms at {page}, create a token in that account's settings, and set it: {token}",
@@ -71,12 +71,17 @@ async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
         return local
     if not is_repository(repo):
         return ModelAvailability(repo, revision, Access.NOT_FOUND, "neither a folder nor owner/name")
-    if not cache.is_safe_name(revision):
-        return ModelAvailability(repo, revision, Access.REVISION_NOT_FOUND, "not a branch, tag or commit")
     try:
-        return _from_hub(repo, revision, await client.ask_hub(repo, revision))
+        info = await client.fetch_repository(repo, revision)
     except HubAccessError as error:
-        return _from_cache(repo, revision, error)
+        return _look_into_cache(repo, revision, error)
+    files = cache.select_loaded_files(list_files(info))
+    model = describe_files(repo, revision, info, files)
+    if not cache.select_weight_files(file.name for file in files):
+        return msgspec.structs.replace(
+            model, detail="no *.safetensors and no *.bin in it", total_bytes=None, missing_bytes=None, complete=False
+        )
+    return model
 
 
 def is_repository(name: str) -> bool:
@@ -84,88 +89,61 @@ def is_repository(name: str) -> bool:
     return bool(_REPO.fullmatch(name)) and ".." not in name and "--" not in name
 
 
-def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
-    """Return the model when it is a folder or complete in the cache; None otherwise. The hub is not asked."""
-    if folder := _find_folder(repo, revision):
-        return folder
-    if not _REPO.fullmatch(repo) or not cache.is_safe_name(revision):
-        return None
-    cached = _from_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
-    return cached if cached.complete else None
+def list_files(info: ModelInfo | DatasetInfo) -> Iterable[HubFile]:
+    """Return the files of a repository."""
+    for file in info.siblings or ():
+        lfs = file.lfs
+        yield HubFile(file.rfilename, file.size, lfs.sha256 if lfs else file.blob_id or "", large=lfs is not None)
 
 
-def read_local_model(model: ModelAvailability) -> LocalModel:
-    """Return the shape of a model by its config.json, where it is on this machine, and the size of its files."""
-    return LocalModel(_read_shape(model), model.total_bytes)
-
-
-def read_small_file(folder: Path, name: str) -> bytes:
-    """Return a file of a model's folder, such as its config.json; it may be a link into the hub's cache.
-
-    Raises:
-        OSError: it cannot be read, is no file, or is larger than any.
-    """
-    return private_files.read_file(folder / name, _LARGEST, follow=True)
-
-
-def read_local_config(folder: Path) -> dict[str, Any] | None:
-    """Return the config.json of a model's folder; None where there is none that can be read."""
-    try:
-        config = msgspec.json.decode(read_small_file(folder, "config.json"))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return config if isinstance(config, dict) else None
-
-
-def _read_shape(model: ModelAvailability) -> ModelConfig | None:
-    config = read_local_config(Path(model.folder)) if model.folder else None
-    return kv_cache.read_model_shape(config) if config is not None else None
-
-
-def _find_folder(repo: str, revision: str) -> ModelAvailability | None:
-    if local := cache.find_local_folder(repo):
-        model = _complete(
-            ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, cache.measure_local_size(local)
-        )
-        # Random weights need no files of their own, and are as large as those of the model that is not here.
-        return model if cache.has_weights(local) else msgspec.structs.replace(model, total_bytes=None)
-    return None
-
-
-def advise_access(model: ModelAvailability) -> str:
-    """Return what the user can do about the model's `access`, empty when there is nothing to do."""
-    page = f"{cache.hub_endpoint()}/{model.repo}"
-    return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
-
-
-def _from_hub(repo: str, revision: str, info: RepositoryInfo) -> ModelAvailability:
-    files = cache.select_loaded_files(build_hub_file(sibling) for sibling in info.siblings)
-    gated = info.gated not in {None, False}
-    access = Access.GRANTED if gated or info.private else Access.OPEN
+def describe_files(
+    repo: str, revision: str, info: ModelInfo | DatasetInfo, files: tuple[HubFile, ...]
+) -> ModelAvailability:
+    """Return what of these files of a repository is in the cache."""
+    commit, gated = info.sha or "", bool(info.gated)
     sizes = [file.size for file in files if file.size is not None]
-    detail = "" if len(sizes) == len(files) else "the hub does not say how large its files are"
-    if not cache.select_weight_files(file.name for file in files):
-        detail = "no *.safetensors and no *.bin in it"
-    total = None if detail else sum(sizes)
-    complete = not detail and cache.has_all_files(repo, info.sha, files)
-    cached = cache.measure_cached_bytes(repo, info.sha, files)
+    known = len(sizes) == len(files)
+    cached = cache.measure_cached_bytes(repo, commit, files)
+    complete = known and cache.has_all_files(repo, commit, files)
     return ModelAvailability(
         repo,
         revision,
-        access,
-        detail,
-        commit=info.sha,
+        Access.GRANTED if gated or info.private else Access.OPEN,
+        "" if known else "the hub does not say how large its files are",
+        commit=commit,
         gated=gated,
-        total_bytes=total,
+        total_bytes=sum(sizes) if known else None,
         cached_bytes=cached,
-        missing_bytes=None if total is None else total - cached,
+        missing_bytes=sum(sizes) - cached if known else None,
         complete=complete,
-        folder=str(cache.snapshot_folder(repo, info.sha)) if complete else None,
+        folder=str(cache.snapshot_folder(repo, commit)) if complete else None,
         files=files,
     )
 
 
-def _from_cache(repo: str, revision: str, error: HubAccessError) -> ModelAvailability:
+def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
+    """Return the model when it is a folder or complete in the cache; None otherwise. The hub is not asked."""
+    if folder := _find_folder(repo, revision):
+        return folder
+    if not is_repository(repo):
+        return None
+    cached = _look_into_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
+    return cached if cached.complete else None
+
+
+def _find_folder(repo: str, revision: str) -> ModelAvailability | None:
+    local = cache.find_local_folder(repo)
+    if local is None:
+        return None
+    model = _complete(
+        ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, cache.measure_local_size(local)
+    )
+    # Random weights need no files of their own, and are as large as those of the model that is not here.
+    weights = cache.select_weight_files(cache.list_loaded_files(local))
+    return model if weights else msgspec.structs.replace(model, total_bytes=None)
+
+
+def _look_into_cache(repo: str, revision: str, error: HubAccessError) -> ModelAvailability:
     commit = cache.read_cached_commit(repo, revision)
     model = ModelAvailability(repo, revision, error.access, error.detail, commit=commit, gated=error.gated)
     if commit is None or not (at := cache.snapshot_folder(repo, commit)).is_dir():
@@ -182,9 +160,23 @@ def _complete(model: ModelAvailability, at: Path, size: int) -> ModelAvailabilit
     )
 
 
-def build_hub_file(sibling: RepositoryFile) -> HubFile:
-    """Return a file as the hub lists it, without what cannot be."""
-    stated = sibling.lfs.sha256 if sibling.lfs else sibling.blob or ""
-    etag = stated if _ETAG.fullmatch(stated) else ""
-    size = sibling.size if sibling.size is None or 0 <= sibling.size <= MOST else None
-    return HubFile(sibling.rfilename, size, etag, large=sibling.lfs is not None and len(etag) == 64)
+def advise_access(model: ModelAvailability) -> str:
+    """Return what the user can do about the model's `access`, empty when there is nothing to do."""
+    page = f"{cache.hub_endpoint()}/{model.repo}"
+    return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
+
+
+def read_local_model(model: ModelAvailability) -> LocalModel:
+    """Return the shape of a model by its config.json, where it is on this machine, and the size of its files."""
+    config = read_local_config(Path(model.folder)) if model.folder else None
+    shape: ModelConfig | None = kv_cache.read_model_shape(config) if config is not None else None
+    return LocalModel(shape, model.total_bytes)
+
+
+def read_local_config(folder: Path) -> dict[str, Any] | None:
+    """Return the config.json of a model's folder; None where there is none that can be read."""
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None

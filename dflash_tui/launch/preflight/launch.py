@@ -22,7 +22,7 @@ from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import pair, ray, requirements
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -36,7 +36,7 @@ _MIN_OPEN_FILES = 4096
 
 
 def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
-    """Return the checks of a plan; `thorough` ones may ask the engine for its flags, which takes 20 s once."""
+    """Return the checks of a plan; `thorough` ones may ask the engine about its flags, which takes 20 s."""
     checks = [
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
@@ -129,13 +129,16 @@ def _check_open_paths(name: str, folder: Path) -> Iterator[Check]:
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
-    """Check the flags; unless `thorough`, an engine whose flags are unknown is asked by the launch itself."""
+    """Check the flags, if `thorough` their values, too; an engine whose flags are unknown is asked by the launch."""
+    words = situation.plan.argv[2:]
     if (engine := situation.engine) is None:
-        if problems := release_values.find_mistakes(situation.plan.vllm, situation.plan.argv[3:]):
+        if problems := release_flags.find_mistakes(situation.plan.vllm, words[1:]):
             yield fail_check("flags", "; ".join(problems), cli_flags.FIX)
         return
     try:
-        options = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
+        options = (
+            inventory.read_serve_options(engine, words) if thorough else inventory.read_cached_serve_options(engine)
+        )
     except EngineError as error:
         yield fail_check("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
         return
@@ -144,7 +147,7 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     if wrong := cli_flags.find_flag_mistakes(situation.plan, options):
         yield fail_check("flags", "; ".join(wrong), cli_flags.FIX)
     else:
-        yield pass_check("flags", f"vLLM {engine.vllm} knows all flags of the plan")
+        yield pass_check("flags", f"vLLM {engine.vllm} {'takes' if thorough else 'knows'} all flags of the plan")
 
 
 def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:

@@ -15,11 +15,15 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
-from dflash_tui.planning.advice import release_values
+from dflash_tui.planning.derivation.parsers import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
+
+_PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
+# With one of them vLLM may take another tokenizer than the target's.
+_OTHER_TOKENIZER = ("tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-tokenizer-init")
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
@@ -109,12 +113,15 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
 
 def _check_parsers(plan: Plan) -> Iterator[Check]:
     """Check that the target's tokenizer, where it is on this machine, has the tokens that the parsers insist on."""
-    parsers = release_values.find_parsers(plan.vllm, plan.argv[3:])
+    if any(plan.find_flag(name) is not None for name in _OTHER_TOKENIZER):
+        return
+    named = {flag: plan.find_flag(flag) for flag, plugin in _PLUGINS.items() if plan.find_flag(plugin) is None}
+    parsers = {flag: parser for flag, parser in named.items() if parser}
     revision = next((model.revision for model in plan.models if model.name == plan.target), "main")
     model = model_lookup.find_local_model(plan.target, revision) if parsers else None
     tokens = model_config.read_local_tokens(Path(model.folder)) if model and model.folder else None
     for flag, parser in parsers.items() if tokens else ():
-        if missing := release_values.find_missing_tokens(plan.vllm, flag, parser, tokens or ()):
+        if missing := find_missing_tokens(flag, parser, tokens or ()):
             finding = f"{flag} {parser} needs {' and '.join(missing)}, which the target's tokenizer does not have"
             others = {"enable-auto-tool-choice": "null"} if flag == "tool-call-parser" else {}
             without, another = {flag: "null"} | others, hint_setting(flag, "NAME", is_example=True)

@@ -1,4 +1,4 @@
-"""Flags of a recipe that the releases of its plans do not have, and values that they refuse. Pure."""
+"""Flags of a recipe that the releases of its plans do not have, or refuse together. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.planning.advice import release_flags, release_values
+from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.server_command import build_flag
@@ -45,6 +45,6 @@ def find_recipe_mistakes(recipe: Recipe) -> list[str]:
             continue
         words = [word for name, value in resolved.flags.items() for word in build_flag(name, value)]
         left -= len(words) + len(resolved.env)
-        mistakes |= dict.fromkeys(release_values.find_mistakes(resolved.engine.vllm, words))
+        mistakes |= dict.fromkeys(release_flags.find_mistakes(resolved.engine.vllm, words))
     some = release_flags.explain_some([*mistakes], str, "mistakes in its profiles and variants", _MOST)
     return [*some, *excess]

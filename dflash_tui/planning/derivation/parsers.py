@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
+import msgspec
+from packaging.version import Version
+
 from dflash_tui.common import paths
-from dflash_tui.planning.advice import release_values
 from dflash_tui.planning.derivation.checkpoint import Checkpoint
 from dflash_tui.planning.text_cache import load_table
 
 _FILE = paths.PACKAGE_ROOT / "parser_forms.yaml"
-_Forms = dict[str, list[tuple[str, list[str]]]]
 # The flag of each kind of parser: what it reads, and a word without which a template has none of that.
 _SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
+
+
+class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A form in which models write, and the parser that reads it."""
+
+    parser: str
+    marks: tuple[str, ...]
+    tokens: tuple[str, ...] = ()
+    since: str = "0"
 
 
 class ChosenParser(NamedTuple):
@@ -37,14 +48,21 @@ def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
     if target.chat_template is None:
         return "", "its chat template is not known"
     template = target.chat_template.replace('\\"', '"').replace("\\n", "\n")
-    parser = next(
-        (name for name, marks in load_table(_FILE, _Forms)[flag] if all(mark in template for mark in marks)), ""
-    )
-    if not parser and word not in template.lower():
+    form = next((form for form in _load_forms()[flag] if all(mark in template for mark in form.marks)), None)
+    if form is None and word not in template.lower():
         return "", f"its chat template has no {subject}"
-    takes = release_values.list_values(vllm).get(flag)
-    if not parser or (takes and parser not in takes.choices):
+    if form is None or Version(vllm) < Version(form.since):
         return "", f"its chat template has {subject} in a form that no known parser of vLLM {vllm} reads"
-    if target.tokens is not None and (missing := release_values.find_missing_tokens(vllm, flag, parser, target.tokens)):
-        return "", f"{parser} needs {' and '.join(missing)}, which its tokenizer does not have"
-    return parser, f"its chat template has {subject} in that form"
+    if target.tokens is not None and (missing := find_missing_tokens(flag, form.parser, target.tokens)):
+        return "", f"{form.parser} needs {' and '.join(missing)}, which its tokenizer does not have"
+    return form.parser, f"its chat template has {subject} in that form"
+
+
+def find_missing_tokens(flag: str, parser: str, tokens: Collection[str]) -> list[str]:
+    """Return the tokens that a known parser insists on and a tokenizer lacks."""
+    form = next((form for form in _load_forms()[flag] if form.parser == parser), None)
+    return [token for token in form.tokens if token not in tokens] if form else []
+
+
+def _load_forms() -> dict[str, list[_Form]]:
+    return load_table(_FILE, dict[str, list[_Form]])

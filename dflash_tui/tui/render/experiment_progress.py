@@ -9,26 +9,24 @@ from typing import NamedTuple
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate, truncate_middle
+from dflash_tui.common.formatting import draw_bar, format_duration, format_number, pluralize, truncate
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.estimate import BootEstimate
 from dflash_tui.experiments.progress import Progress, estimate_left
 from dflash_tui.presentation.experiment_tables import arm_letter, arm_mark, median_speed, name_arm
+from dflash_tui.presentation.experiment_text import STAGES
+from dflash_tui.presentation.report import Bar, Bars, Note, Span
 from dflash_tui.run_state.eta import RecordedStart
-from dflash_tui.tui.render.experiment import arm_color
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.render.report import arm_color, to_content
 from dflash_tui.tui.widgets.chart import ChartLine
 
-_KIND = 12
-_FIGURES = 22  # cells behind a bar
 _ROOMY = 100
 _LEAST_SPAN = 60.0
 # Of seconds that are left while a boot goes on: fewer say that what was known of it is used up.
 _LEAST_LEFT = 1.0
 # Under these names a boot shows requests that do not count.
 UNCOUNTED = frozenset({"cold", "warm-up"})
-_STAGES = {"starting": "starting", "cold": "warming up, not counted", "warm-up": "warming up, not counted"}
 
 
 class Outlook(NamedTuple):
@@ -62,7 +60,7 @@ def describe_stage(progress: Progress) -> str:
     if current is None:
         return ""
     if current.stage != "round":
-        return _STAGES.get(current.stage, current.stage)
+        return STAGES.get(current.stage, current.stage)
     if not progress.due:
         return f"measuring, {pluralize(current.requests, 'request')} answered"
     if current.requests >= progress.due:
@@ -159,45 +157,33 @@ def render_prompts(
     for arm, done in speeds:
         kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
         by_kind.setdefault(kind, {}).setdefault(arm, []).append(done.decode_tok_s or 0.0)
-    named = {kind: arms for kind, arms in by_kind.items() if arms or not speeds or kind in _list_due(by_kind, kinds)}
+    # A kind that was asked at several numbers of streams is named by these, and by itself no longer.
+    measured = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
+    named = {kind: arms for kind, arms in by_kind.items() if arms or kind not in measured}
     arms = range(len(progress.design.arms))
-    most = max(
-        (statistics.median(values) for speeds_by_arm in named.values() for values in speeds_by_arm.values()),
-        default=0.0,
-    )
-    lines = [
-        _render_speed(kind if not place else "", arm, speeds_by_arm.get(arm, ()), most, width)
-        for kind, speeds_by_arm in named.items()
-        for place, arm in enumerate(arms)
+    medians = {(kind, arm): statistics.median(values) for kind, by in named.items() for arm, values in by.items()}
+    most = max(medians.values(), default=0.0) or 1.0
+    bars = [
+        Bar(
+            kind,
+            Span(f"{arm_mark(arm)} {arm_letter(arm)}", f"arm {arm}"),
+            medians[kind, arm] / most if (kind, arm) in medians else None,
+            f"{format_number(medians.get((kind, arm)))} {_count(len(named[kind].get(arm, ()))):<12}",
+        )
+        for kind in named
+        for arm in arms
     ]
-    if len(lines) > rows:
-        kind_count = max(1, (rows - 1) // max(1, len(arms)))
-        hidden_count = len(named) - kind_count
-        lines = [
-            *lines[: kind_count * len(arms)],
-            Content.assemble((f"… and {pluralize(hidden_count, 'kind')} of prompts", MUTED)),
-        ]
-    return Content("\n").join(lines[:rows])
-
-
-def _list_due(by_kind: dict[str, dict[int, list[float]]], kinds: Sequence[str]) -> list[str]:
-    """Return the kinds that are still to be measured; those that were asked at other numbers of streams are not."""
-    measured_kinds = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
-    return [kind for kind in kinds if kind not in measured_kinds]
-
-
-def _render_speed(kind: str, arm: int, values: Sequence[float], most: float, width: int) -> Content:
-    room = max(0, width - _KIND - 5 - _FIGURES)
-    median = statistics.median(values) if values else None
-    bar = draw_bar(median / most, room) if median and most else ""
-    figure, count = format_number(median, 1), pluralize(len(values), "request") if values else ""
-    return Content.assemble(
-        (f"{truncate_middle(clean_line(kind), _KIND - 1):<{_KIND}}", "bold"),
-        (f"{arm_mark(arm)} {arm_letter(arm)} ", arm_color(arm)),
-        (f"{bar:<{room}}", arm_color(arm)),
-        (f"{figure:>8}", "$foreground" if values else MUTED),
-        (f" {count:<12}", MUTED),
+    if len(bars) <= rows:
+        return to_content([Bars(tuple(bars))], width)
+    kind_count = max(1, (rows - 1) // max(1, len(arms)))
+    hidden = Note(f"… and {pluralize(len(named) - kind_count, 'kind')} of prompts", style="dim")
+    return Content("\n").join(
+        to_content([Bars(tuple(bars[: kind_count * len(arms)])), hidden], width).split("\n")[:rows]
     )
+
+
+def _count(requests: int) -> str:
+    return pluralize(requests, "request") if requests else ""
 
 
 def build_speed_lines(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import UNKNOWN, format_number, pluralize, truncate
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize, truncate
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.playback import PlayedAnswer, PlayedPair
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Design
 from dflash_tui.monitoring.player import PlaybackClock
 from dflash_tui.presentation.experiment_tables import name_arm
-from dflash_tui.presentation.verdict_text import format_factor
-from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_headline
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
+from dflash_tui.presentation.report import format_factor
+from dflash_tui.tui.render.experiment import render_arm_name, render_headline
+from dflash_tui.tui.render.report import arm_color
+from dflash_tui.tui.widgets.basic import MUTED, join_fitting
 
 _CURSOR = "▌"
 NOT_KEPT = "The text of this answer was not kept; its tokens and seconds were measured."

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 from textual.content import Content
 
-from dflash_tui.common.formatting import format_duration, format_percent, truncate
+from dflash_tui.common.formatting import draw_bar, format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
 from dflash_tui.presentation.startup_text import (
     RowMark,
@@ -23,7 +23,7 @@ from dflash_tui.presentation.startup_text import (
 )
 from dflash_tui.run_state.eta import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar
+from dflash_tui.tui.widgets.basic import MUTED
 
 _NAME = 12
 _BAR = 24

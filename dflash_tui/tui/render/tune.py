@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
 from textual.content import Content
 
 from dflash_tui.common.formatting import (
+    draw_bar,
     format_duration,
     format_number,
     pluralize,
@@ -20,14 +20,15 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.experiments.tuning.outcome import is_faster
 from dflash_tui.presentation import tune_text
+from dflash_tui.presentation.report import Note
 from dflash_tui.presentation.tune_text import CandidateRow
-from dflash_tui.tui.render.experiment import STATUS, shorten_recipe
 from dflash_tui.tui.render.experiment_progress import render_budget
-from dflash_tui.tui.widgets.basic import MUTED, draw_bar, join_fitting
+from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
-    "best": ("★", "$success"),
+    "ahead": ("▲", "$success"),
     "in the field": ("●", "$primary"),
     "to come": ("·", MUTED),
     "no figures": ("?", "$accent"),
@@ -37,21 +38,6 @@ _MARKS = {
 _PLACES = list(_MARKS)
 # Cells of the figures behind a bar, and of the word behind those.
 _FIGURES, _WORD = 25, 13
-
-
-def render_tune_progress(progress: Progress, now: float, width: int) -> Content:
-    """Return the line over a tune: how it stands, its recipe, what it has spent as far as there is room."""
-    design, word = progress.design, progress.status
-    sign, color = STATUS[word]
-    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    under_way = now - progress.current.began if progress.current and progress.driven else 0.0
-    spent = format_duration(progress.spent + max(0.0, under_way))
-    budget = format_duration(design.tuning.budget if design.tuning else None)
-    boots = f"  {pluralize(len(progress.boots), 'boot')}  "
-    head = Content.assemble((f"{sign} ", color), (f"TUNE {word.upper()}", "bold"), *synthetic, boots)
-    head += shorten_recipe(design, width - 2 - head.cell_length)
-    parts = (f"  {spent} of {budget}", f" · {pluralize(len(design.arms), 'setting')}")
-    return join_fitting([head, *(Content.assemble((part, MUTED)) for part in parts)], width - 2)  # the bar's padding
 
 
 def render_rounds(progress: Progress, width: int, rows: int) -> Content:
@@ -151,13 +137,7 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
     return render_budget(progress, parts, now, width)
 
 
-def render_outcome(design: Design, boots: Sequence[Boot], outcome: TuneOutcome, width: int) -> Content:
-    """Return what a tune has found, wrapped: the best first, then what is behind it."""
+def list_outcome_notes(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[Note]:
+    """Return what a tune has found: the best first, with a star if it is shown to be faster."""
     first, *details = tune_text.list_outcome_lines(design, boots, outcome)
-    lines = [Content.assemble(("★ ", "bold $accent"), (_wrap(first, width), "bold"))]
-    lines += [Content.assemble("  ", (_wrap(line, width), MUTED)) for line in details]
-    return Content("\n").join(lines)
-
-
-def _wrap(text: str, width: int) -> str:
-    return "\n  ".join(textwrap.wrap(text, max(20, width - 2)) or [""])
+    return [Note(first, "★" if is_faster(outcome) else "=", "bold"), *(Note(line, " ", "dim") for line in details)]

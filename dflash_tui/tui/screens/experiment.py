@@ -32,6 +32,7 @@ from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.experiment_view import ExperimentView, read_experiment, read_outlook
 from dflash_tui.tui.render import experiment, experiment_progress, tune
 from dflash_tui.tui.render.experiment_progress import Outlook
+from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.screens.playback import open_playback, show_playback
 from dflash_tui.tui.theme import SCREENS_SHEET
@@ -199,9 +200,10 @@ class ExperimentScreen(Screen[None]):
         """Show the rounds of a tune, the settings, and in place of a boot what it has found once it is over."""
         progress = view.progress
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
-        self.query_one("#status", Display).show(tune.render_tune_progress(progress, now, self.size.width))
+        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
         over = progress.finished or not progress.driven
-        findings = tune.render_outcome(progress.design, progress.boots, outcome, width) if over else None
+        notes = tune.list_outcome_notes(progress.design, progress.boots, outcome)
+        findings = to_content(notes, width) if over else None
         rounds = self._fit_rounds(findings.plain.count("\n") + 1) if findings else self._room(_ROUNDS)
         self.query_one("#order", Display).show(tune.render_rounds(progress, width, rounds))
         self.query_one("#arms", Display).show(tune.render_field(progress, width, self._room(_SETTINGS)))

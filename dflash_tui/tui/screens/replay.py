@@ -14,13 +14,13 @@ from textual.content import Content
 from textual.widgets import Input
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import format_duration, truncate_middle
+from dflash_tui.common.formatting import draw_bar, format_duration, truncate_middle
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar, join_fitting
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, join_fitting
 
 # Seconds that reading may take before keys are handled, so that a key press is painted within 50 ms.
 SLICE = 0.01

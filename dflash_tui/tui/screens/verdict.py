@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +11,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, ItemGrid, VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
@@ -23,22 +24,51 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
-from dflash_tui.presentation import experiment_markdown, verdict_text
-from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
+from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation.experiment_report import (
+    build_answer,
+    build_details,
+    list_start_parts,
+    list_sweep_notes,
+    list_titled_parts,
+    render_markdown,
+)
+from dflash_tui.presentation.experiment_tables import build_arms_table, build_intervals, name_arm, synthetic_label
+from dflash_tui.presentation.report import Note, Part
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
-from dflash_tui.tui.render.tune import render_outcome
+from dflash_tui.tui.render.report import to_content
+from dflash_tui.tui.render.tune import list_outcome_notes
 from dflash_tui.tui.screens.playback import build_playback, show_playback
 from dflash_tui.tui.theme import SCREENS_SHEET
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
 from dflash_tui.tui.widgets.key_line import KeyLine
 
-_PANES = ("verdict", "arms", "ranges", "starts")
-_TABLE = 90  # cells of a table that has the others beside it
+_NARROWEST = 40
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
+
+
+class ReportPane(Static):
+    """Parts of a report, drawn anew whenever the pane has another width."""
+
+    parts: tuple[Part, ...] = ()
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's
+        super().__init__(id=id, markup=False, classes="pane")
+
+    def show(self, parts: Sequence[Part]) -> None:
+        """Replace what is shown."""
+        self.parts = tuple(parts)
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        content = to_content(self.parts, max(_NARROWEST, self.content_region.width))
+        if content != self.content:  # a pane that measures itself may keep the height of before
+            self.update(content)
+            self.styles.height = content.plain.count("\n") + 1 + self.gutter.height
 
 
 class VerdictScreen(Screen[None]):
@@ -48,6 +78,7 @@ class VerdictScreen(Screen[None]):
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
+        Binding("d", "details", "Details", tooltip="The statistics, boots and latencies behind the verdict"),
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
         Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
         Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
@@ -68,7 +99,7 @@ class VerdictScreen(Screen[None]):
 
     def __init__(self, report: ExperimentReport | None = None) -> None:
         super().__init__()
-        self.report, self.place = report, 0
+        self.report, self.place, self.has_details = report, 0, False
 
     def begin(self, report: ExperimentReport) -> None:
         """Show this report, from its first comparison on."""
@@ -81,22 +112,20 @@ class VerdictScreen(Screen[None]):
         yield Display(id="status")
         yield Display(id="label")
         with VerticalScroll(id="compared"):
-            yield Static(id="verdict", markup=False, classes="pane")
-            yield Static(id="arms", markup=False, classes="pane")
+            yield ReportPane(id="verdict")
+            yield ReportPane(id="arms")
             yield Chart("tok/s", top=1, id="sweep")
             with Container(id="pictures"):
-                yield Static(id="ranges", markup=False, classes="pane")
-                yield Static(id="starts", markup=False, classes="pane")
-            with ItemGrid(min_column_width=_TABLE, regular=True):
-                yield Static(id="boots", markup=False, classes="pane")
-                yield Static(id="latency", markup=False, classes="pane")
+                yield ReportPane(id="ranges")
+                yield ReportPane(id="starts")
+            yield ReportPane(id="details")
         yield TooSmall()
         yield KeyLine()
 
     @once_composed
     def on_mount(self) -> None:
-        for name, title in (("verdict", "verdict"), ("arms", "arms, medians of boots"),
-                            ("starts", "start-up"), ("boots", "boots"), ("latency", "latency")):  # fmt: skip
+        for name, title in (("verdict", "verdict"), ("arms", "arms: medians of boots, ± half their range"),
+                            ("starts", "start-up"), ("details", "details")):  # fmt: skip
             self.query_one(f"#{name}").border_title = title
         self.query_one("#compared").focus()
         self.call_after_refresh(self.draw)
@@ -126,35 +155,26 @@ class VerdictScreen(Screen[None]):
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        width = self._width("arms")
-        self._show("arms", experiment.render_compared_arms(report, width))
-        note = ", ± half their range" if experiment.shows_spread(design, report.boots, width) else ""
-        self.query_one("#arms").border_title = f"arms: medians of boots{note}"
+        arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
+        self._show("arms", [build_arms_table(design, report.boots)])
+        self._show("starts", list_start_parts(report, arms))
+        sections = build_details(report, (comparison,) if comparison else ()) if self.has_details else []
+        self._show("details", list_titled_parts(sections))
         self._draw_verdict(report, comparison)
         self._draw_sweep(report.sweep)
-        arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
-        self._show("starts", experiment.render_start_bars(report, arms, self._width("starts")))
-        self._show("boots", experiment.render_boots(report))
-        self._show("latency", latency := experiment.render_latency(report))
-        self.query_one("#latency").display = bool(latency)
-        self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
-
-    def _settle(self, drawn: list[int]) -> None:
-        """Draw again what was drawn before its pane had its width."""
-        if drawn != [self._width(pane) for pane in _PANES]:
-            self.draw()
 
     def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
-        self.query_one("#ranges").display = comparison is not None
         if comparison is None:
-            outcome = Content("no two arms can be compared: a boot of each is needed")
-            if report.tune:
-                outcome = render_outcome(report.design, report.boots, report.tune, self._width("verdict"))
+            nothing = [Note("no two arms can be compared: a boot of each is needed")]
+            outcome = list_outcome_notes(report.design, report.boots, report.tune) if report.tune else nothing
             self._show("verdict", outcome)
+            self._show("ranges", [])
             return
-        self._show("verdict", experiment.render_verdict(report, comparison, self._width("verdict")))
+        answer = build_answer(report, comparison).parts
+        self._show("verdict", [*list_sweep_notes(report), answer[0]] if report.sweep else answer)
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
-        self._show("ranges", experiment.render_intervals(comparison, self._width("ranges")))
+        intervals = build_intervals(comparison)
+        self._show("ranges", [intervals] if intervals.intervals else [])
         a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
         self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
 
@@ -177,22 +197,23 @@ class VerdictScreen(Screen[None]):
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
-    def _show(self, name: str, content: Content) -> None:
-        """Show lines in a pane that is as high as they are: one that measures itself may keep the height of before."""
-        static = self.query_one(f"#{name}", Static)
-        if static.content != content:
-            static.update(content)
-            static.styles.height = content.plain.count("\n") + 1 + static.gutter.height
-
-    def _width(self, name: str) -> int:
-        return max(40, self.query_one(f"#{name}").content_region.width)
+    def _show(self, name: str, parts: Sequence[Part]) -> None:
+        pane = self.query_one(f"#{name}", ReportPane)
+        pane.display = bool(parts)
+        pane.show(parts)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action in {"answers", "play"}:
             return self.comparison is not None
         if action == "other":
             return self.report is not None and len(self.report.comparisons) > 1
-        return self.report is not None if action in {"write", "progress"} else True
+        return self.report is not None if action in {"write", "progress", "details"} else True
+
+    def action_details(self) -> None:
+        self.has_details = not self.has_details
+        self.draw()
+        if self.has_details:
+            self.call_after_refresh(self.query_one("#details").scroll_visible)
 
     def action_other(self, step: int) -> None:
         if self.report and (count := len(self.report.comparisons)):
@@ -232,7 +253,7 @@ class VerdictScreen(Screen[None]):
     async def write(self, report: ExperimentReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
         markdown, path = (
-            experiment_markdown.render_experiment(report),
+            render_markdown(report),
             store.experiment_folder(report.design.id) / "report.md",
         )
         self.app.copy_to_clipboard(markdown)

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate, truncate_middle
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_duration, format_number, truncate, truncate_middle
 from dflash_tui.common.ssh_host import name_commands
 
 if TYPE_CHECKING:  # values of a run, which the launch screen does without
@@ -33,7 +33,6 @@ REQUESTS_SHOWN = 60
 _TOKENS_FROM, _END_FROM = 31, 37
 # The cells of a position's number and share, and those of a border beside its title.
 _LEAST_POSITION, _TITLE_EDGES = 8, 2
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Display(Static):
@@ -90,12 +89,6 @@ def render_error(what: str, evidence: str, do: str) -> Content:
     rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), name_commands(do))] if do else []
     return Content("\n").join(rows)
-
-
-def draw_bar(share: float, width: int) -> str:
-    """Return a bar of `share` of the width, exact to an eighth of a cell."""
-    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def list_broken_options(broken: Mapping[str, str], width: int) -> list[Option]:

@@ -16,7 +16,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import cache
 from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments import store
 from dflash_tui.planning.recipes import recipe_loader
@@ -268,19 +267,6 @@ def test_folders_that_are_circles_of_links_are_no_traceback(capsys):
     for words in (["plan", "demo-cpu"], ["engine", "list"], ["ps"], ["recipes"], ["patch", "status", "demo-cpu"]):
         assert main.main(words) in {0, 2}, words
     assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_broken_cache_of_models_is_an_empty_one(harm, monkeypatch, tmp_path):
-    """What the cache says of a model is nothing, and nobody waits for it."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    folder = cache.repository_folder("someone/model") / "refs"
-    folder.mkdir(parents=True)
-    HARMS[harm](folder / "main")
-    HARMS[harm](folder / "model.safetensors.index.json")
-    (folder / "config.json").touch()
-    assert cache.read_cached_commit("someone/model", "main") is None
-    assert not cache.is_whole_snapshot(folder)
 
 
 @pytest.mark.parametrize("name", ["driver.json", "events.jsonl", "report.json", "driver.log"])

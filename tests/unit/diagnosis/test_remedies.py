@@ -28,7 +28,7 @@ def no_gpu(folders, monkeypatch):
 @pytest.fixture
 def flags_unknown(monkeypatch):
     """Let a plan take any flag, as that of a release does whose flags are not shipped."""
-    monkeypatch.setattr(release_flags, "list_flags", lambda _vllm: ())
+    monkeypatch.setattr(release_flags, "list_flags", lambda _vllm: frozenset())
 
 
 def planned(*words: str) -> Plan:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,15 +11,14 @@ import pytest
 from dflash_tui.benchmark import datasets, suites
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines.hub import cache, dataset_download
-from tests.support import hub_server
-from tests.support.hub_server import COMMIT
+from tests.support.hub_server import COMMIT, Hub
 
 LINE = {"question_id": 1, "category": "math", "prompt": ["How many?", "And now?"]}
 ROWS = "main/test-00000-of-00001.parquet"
 
 
-def fetch(name: str, python: Path | None = None) -> Path:
-    return asyncio.run(dataset_download.fetch_dataset(name, python, lambda _event: None))
+def fetch(name: str) -> Path:
+    return asyncio.run(dataset_download.fetch_dataset(name, lambda _event: None))
 
 
 def put_into_cache(repo: str, name: str, data: bytes) -> None:
@@ -30,13 +31,18 @@ def put_into_cache(repo: str, name: str, data: bytes) -> None:
 
 
 @pytest.fixture(autouse=True)
-def hub_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+def offline(hub, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.fixture
+def server(hub: Hub, monkeypatch) -> Hub:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    return hub
+
+
 def test_what_is_in_the_cache_is_taken_without_the_hub():
-    """As huggingface_hub lays out data sets; no engine is needed for that."""
+    """As huggingface_hub lays out data sets; nothing is asked."""
     put_into_cache("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", json.dumps(LINE).encode())
     assert (cache.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
     assert fetch("mt-bench") == datasets.find_dataset_file("mt-bench")
@@ -78,16 +84,20 @@ def test_rows_of_a_parquet_file_are_questions(tmp_path):
     assert [p.text[:5] for p in suites.load_suite("gsm8k").prompts] == ["2 + 2", "3 + 3"]
 
 
-def test_without_an_engine_nothing_is_fetched(monkeypatch):
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    with hub_server.running() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        server.repos["datasets/openai/gsm8k"] = {ROWS: b"x", "README.md": b"y"}
-        with pytest.raises(DflashError) as caught:
-            fetch("gsm8k")
-        assert "engine install" in caught.value.hint
-        server.repos["datasets/openai/gsm8k"] = {"README.md": b"y"}
-        with pytest.raises(DflashError) as caught:
-            fetch("gsm8k")
-        assert "--dataset FILE" in caught.value.hint
+def test_a_data_set_is_fetched_and_its_prompts_are_kept(server):
+    """One file of it alone; the copy stays when the hub's cache is gone."""
+    server.repos["datasets/HuggingFaceH4/mt_bench_prompts"] = {
+        "raw/question.jsonl": json.dumps(LINE).encode(),
+        "README.md": b"# MT",
+    }
+    assert fetch("mt-bench") == datasets.fetched_dataset_file("mt-bench")
+    assert {asked.path.partition("/resolve/")[2] for asked in server.asked if asked.sent} == {"main/raw/question.jsonl"}
+    shutil.rmtree(os.environ["HF_HOME"])
+    assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
+
+
+def test_a_data_set_without_its_file_is_said(server):
+    server.repos["datasets/openai/gsm8k"] = {"README.md": b"y"}
+    with pytest.raises(DflashError) as caught:
+        fetch("gsm8k")
+    assert "--dataset FILE" in caught.value.hint

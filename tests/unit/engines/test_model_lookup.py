@@ -1,11 +1,9 @@
-"""Models on the hub: what may be fetched, what is there, and what a hostile or silent hub can do."""
+"""Models on the hub and in its cache: what may be fetched, what is there, what a silent hub can do."""
 
 import asyncio
 import json
-import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,20 +37,9 @@ TOTAL = sum(len(data) for data in LOADED.values())
 
 
 @pytest.fixture
-def server(monkeypatch, settings) -> Iterator[Hub]:
-    with hub_server.running() as served:
-        served.repos["owner/m"] = FILES
-        monkeypatch.setenv("HF_ENDPOINT", served.url)
-        yield served
-
-
-@pytest.fixture(autouse=True)
-def settings(monkeypatch, tmp_path):
-    """Start from an empty cache and no token."""
-    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def server(hub: Hub) -> Hub:
+    hub.repos["owner/m"] = FILES
+    return hub
 
 
 def look(repo: str = "owner/m", revision: str = "main") -> ModelAvailability:
@@ -92,8 +79,8 @@ def test_a_whole_model_is_complete(server):
     assert (model.cached_bytes, model.missing_bytes) == (TOTAL, 0)
 
 
-def test_what_was_begun_counts(server):
-    """A blob under way counts with what it has; one that nobody goes on with does not."""
+def test_what_can_be_resumed_counts(server):
+    """The part of a download of ours, and not what a killed huggingface_hub left, which resumes nothing."""
     name = "model-00001-of-00002.safetensors"
     at = cache({other: data for other, data in LOADED.items() if other != name})
     blob = at / "blobs" / hub_server.etag(name, FILES[name])
@@ -101,7 +88,6 @@ def test_what_was_begun_counts(server):
     Path(f"{blob}.0a1b2c3d.incomplete").write_bytes(b"a" * 2000)
     model = look()
     assert (model.missing_bytes, model.complete) == (2000, False)
-    assert hub_cache.measure_cached_bytes("owner/m", COMMIT, model.files, since=time.time() - 60) == TOTAL - 1000
 
 
 def test_without_safetensors_the_bins_are_loaded(server):
@@ -115,6 +101,11 @@ def test_no_weights_is_said(server):
     model = look()
     assert (model.complete, model.missing_bytes) == (False, None)
     assert "no *.safetensors" in model.detail
+
+
+def test_an_answer_of_another_server_is_unreachable(server):
+    server.body = b"<html>sign in to the hotel"
+    assert look().access == Access.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -133,8 +124,8 @@ def test_no_weights_is_said(server):
     ],
 )
 def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected):
-    """The evidence is the hub's own, on one line, without the token even where the hub echoes it."""
-    server.refusal, server.echo = refusal, True
+    """The evidence is the hub's own words, on one line."""
+    server.refusal = refusal
     monkeypatch.setenv("HF_TOKEN", token)
     model = look()
     access, words = expected
@@ -165,51 +156,6 @@ def test_the_token_does_not_follow_to_another_host(server, monkeypatch):
     assert all(asked.authorization for asked in server.asked)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"<html>sign in to the hotel", "not an answer of the hub"),
-        (b"[1, 2]", "not an answer of the hub"),
-        (b"\xff\xfe", "not an answer of the hub"),
-        (b'{"sha": "../../etc", "siblings": []}', "not a commit"),
-        (b'{"sha": "' + COMMIT.encode() + b'", "siblings": [{"rfilename": 1}]}', "not an answer of the hub"),
-        pytest.param(
-            b'{"sha": "' + COMMIT.encode() + b'", "x": ' + b"[" * 100_000, "not an answer of the hub", id="deep"
-        ),
-        pytest.param(b" " * 9_000_000, "larger than 8 MB", id="large"),  # the body as its name would be in every report
-    ],
-)
-def test_an_answer_that_is_none_is_refused(server, body, words):
-    server.body = body
-    model = look()
-    assert model.access == Access.UNREACHABLE
-    assert words in model.detail
-
-
-@pytest.mark.parametrize(
-    "where", ["http://127.0.0.1:99999", "http://xn--.", "file:///etc/passwd", "http://[::1", "http://\x7f", "//"]
-)
-def test_an_address_that_is_none_is_refused(server, monkeypatch, where):
-    """Where the hub is said to be, and where it sends its callers."""
-    server.elsewhere = where
-    monkeypatch.setattr(client, "_REDIRECTS", 2)
-    redirected = look()
-    monkeypatch.setenv("HF_ENDPOINT", where)
-    assert {redirected.access, look().access} == {Access.UNREACHABLE}
-
-
-def test_hostile_names_are_dropped(server):
-    """No name of a listing leads out of the model's folder, and no blob is named by anything but a digest."""
-    names = ["/etc/x.json", "../x.json", "a\\..\\x.json", "x\x1b[31m.json", "", "additional_chat_templates/../x.jinja"]
-    server.more = [{"rfilename": name, "size": 10, "blobId": "1" * 40} for name in names]
-    server.more += [{"rfilename": "odd.json", "size": -5, "blobId": "../../x"}]
-    model = look()
-    odd = next(file for file in model.files if file.name == "odd.json")
-    assert (odd.size, odd.etag, odd.large) == (None, "", False)
-    assert {file.name for file in model.files} == {*LOADED, "odd.json"}
-    assert model.missing_bytes is None
-
-
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
     monkeypatch.setattr(client, "TIMEOUT", 0.5)
     server.delay = 60.0
@@ -219,7 +165,7 @@ def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
     assert time.monotonic() - began < 50
 
 
-def test_without_the_hub_a_whole_snapshot_is_complete(monkeypatch):
+def test_without_the_hub_a_whole_snapshot_is_complete(hub, monkeypatch):
     """By its own index: every shard that it names, and no fewer."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -259,13 +205,6 @@ def test_what_is_no_name_is_not_asked_for(server, repo):
 
 
 def test_what_is_no_revision_is_not_asked_for(server):
-    assert look(revision="../../x").access == Access.REVISION_NOT_FOUND
     assert look(revision="refs/pr/1").access == Access.OPEN
     assert look(revision="a?b#c").access == Access.OPEN
     assert server.asked[-1].path.endswith("/revision/a?b#c")
-
-
-def test_a_token_that_is_none_is_not_sent(server, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_ü")
-    assert look().access == Access.TOKEN_REFUSED
-    assert not server.asked

@@ -11,7 +11,7 @@ from dflash_tui.benchmark.answer import Answer
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Boot, Design, KeptAnswer
-from dflash_tui.presentation import output_text
+from dflash_tui.presentation import verdict_text
 from tests.support.boot_factories import boot, design, modes, plan, request
 
 PROMPTS = 20
@@ -117,7 +117,7 @@ def test_what_cannot_be_known_is_unknown(order, changes, words, snapshot):
     found = compared([turned(alike(), range(9)) if arm else alike() for arm in order], modes(order, **changes))
     assert found.verdict is OutputVerdict.UNKNOWN
     assert words in found.why
-    assert output_text.format_output_headline(found) == snapshot
+    assert verdict_text.format_output_headline(found) == snapshot
 
 
 @pytest.mark.parametrize(

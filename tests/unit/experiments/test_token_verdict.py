@@ -8,7 +8,7 @@ from dflash_tui.benchmark.conversation.token_scores import measure_gaps, measure
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import AnswerCheck, KeptAnswer
-from dflash_tui.presentation import output_text
+from dflash_tui.presentation import verdict_text
 from tests.support.boot_factories import boot, design, plan, request
 
 # Of SmolLM2-135M-Instruct on a CPU in bf16.
@@ -49,7 +49,7 @@ def test_counts_and_figures_are_reported(snapshot):
     assert found.tokens
     assert (found.tokens.alike, found.tokens.rounded, found.tokens.faults, found.tokens.unscored) == (1, 1, 1, 1)
     assert (found.tokens.worst, found.tokens.positions) == (FAULT, 526)
-    assert output_text.list_output_details(found, "off", "on") == snapshot
+    assert verdict_text.list_output_details(found, "off", "on") == snapshot
 
 
 def test_drafts_that_are_all_accepted_decide_nothing():

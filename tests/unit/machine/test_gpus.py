@@ -254,14 +254,14 @@ def test_recipes_are_listed_as_they_are_on_the_gpu_that_is_here(stand_in_nvml):
     assert listed["gb10"] != listed["none"]
 
 
-def test_a_question_that_no_thread_may_ask_is_not_waited_for(monkeypatch):
+def test_nvml_is_not_waited_for_without_a_thread(monkeypatch):
     """At the limit of threads it is said, and once there is room the next question is asked as any."""
-    connection = nvml._Connection()
+    driver = nvml._Driver()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(nvml.NvmlUnavailableError, match=r"could not be asked.*ulimit -u"):
-            connection.run_query(lambda: 1)
-    assert connection.run_query(lambda: 1) == 1
+            driver.ask(lambda: 1, 5)
+    assert driver.ask(lambda: 1, 5) == 1
 
 
 def refuse(_: threading.Thread) -> None:

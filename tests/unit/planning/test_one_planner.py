@@ -1,10 +1,8 @@
 """The command line and the launch screen, asked for the same, plan the same: server, GPUs and all."""
 
 from collections.abc import Iterator
-from itertools import product
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
@@ -20,23 +18,15 @@ from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
 
 PAIR = ("gemma-4-31b", "gb10-pair")  # a server on two hosts, with one GPU on each
+RECIPES = [(path.stem, "") for path in sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))]
 
-ON_SEVERAL = ("demo-cpu", "gemma-4-26b-a4b", "gemma-4-31b", "qwen3-coder-next", "glm-5.3-flash")
 
-
-def cases() -> Iterator[ParameterSet]:
-    """Every shipped recipe, and the pair, on so many GPUs of each class that it knows; most are in the long run."""
-    paths_of_recipes = sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
-    kinds = [
-        (path.stem, "", list(recipe_loader.load_recipe(path).hardware) or [Hardware.H200]) for path in paths_of_recipes
-    ]
-    kinds.append((*PAIR, [Hardware.GB10, Hardware.H200]))
-    for (name, variant, classes), count in product(kinds, (0, 1, 2, 4)):
-        for hardware in classes if count else classes[:1]:
-            label = "-".join([name, *([variant] if variant else []), f"{count}-{hardware}" if count else "0"])
-            quick = name in ON_SEVERAL or (count == 1 and hardware is classes[0])
-            cards = [a_gpu(hardware, index) for index in range(count)]
-            yield pytest.param(name, variant, cards, id=label, marks=[] if quick else pytest.mark.long)
+def machines(name: str) -> Iterator[list[Gpu]]:
+    """Yield machines for a recipe: none or one GPU of a class that it knows, and several of the last such class."""
+    recipe = recipe_loader.load_recipe(paths.bundled_folder("recipes") / f"{name}.yaml")
+    classes = [*recipe.hardware] or [Hardware.H200]
+    for hardware, count in ((classes[0], 0), *((each, 1) for each in classes), (classes[-1], 2), (classes[-1], 4)):
+        yield [a_gpu(hardware, index) for index in range(count)]
 
 
 @pytest.fixture
@@ -67,24 +57,29 @@ def by_panel(name: str, variant: str) -> PlannedLaunch:
     return choice.plan(recipe)
 
 
-@pytest.mark.parametrize(("name", "variant", "cards"), cases())
-def test_the_command_line_and_the_panel_plan_the_same(name, variant, cards, machine):
-    """The request that is kept, the GPUs and the memory on them are the same, too."""
-    machine(*cards)
-    assert by_panel(name, variant) == by_command(name, variant)
+@pytest.mark.parametrize(("name", "variant"), [*RECIPES, PAIR])
+def test_the_command_line_and_the_panel_plan_the_same(name, variant, machine):
+    """The request, the GPUs and the memory on them, too; and a request that is kept leads to its plan again."""
+    for cards in machines(name):
+        machine(*cards)
+        planned = by_panel(name, variant)
+        assert planned == by_command(name, variant), cards
+        assert planned.plan.request is not None
+        assert planner.plan_launch_here(planned.plan.request) == planned, cards
 
 
-@pytest.mark.parametrize(("name", "variant", "cards"), [case for case in cases() if not case.values[1]])
-def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, cards, machine):
+@pytest.mark.parametrize(("name", "variant"), RECIPES)
+def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
     """The list of recipes judges each by it, before any is planned."""
-    machine(*cards)
-    choice, recipe = select(name, variant)
-    for chosen in (None, *(card.index for card in cards)):
-        choice.gpu = chosen
-        outline, planned = choice.outline(recipe), choice.plan(recipe)
-        assert outline.resolved == planned.resolved
-        assert outline.memory == (planned.memory if planned.gpus else None)
-        assert outline.tokens == planned.plan.num_speculative_tokens
+    for cards in machines(name):
+        machine(*cards)
+        choice, recipe = select(name, variant)
+        for chosen in (None, *(card.index for card in cards)):
+            choice.gpu = chosen
+            outline, planned = choice.outline(recipe), choice.plan(recipe)
+            assert outline.resolved == planned.resolved, cards
+            assert outline.memory == (planned.memory if planned.gpus else None), cards
+            assert outline.tokens == planned.plan.num_speculative_tokens, cards
 
 
 def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
@@ -97,15 +92,6 @@ def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
     for judge in (select("gemma-4-31b", "")[0].outline, select("gemma-4-31b", "")[0].plan):
         with pytest.raises(RecipeError, match=own.name):
             judge(recipe)
-
-
-@pytest.mark.parametrize(("name", "variant", "cards"), cases())
-def test_the_request_of_a_panels_plan_leads_to_it(name, variant, cards, machine):
-    """A fix and an A/B start from it: a server that is launched again is on the same GPUs."""
-    machine(*cards)
-    planned = by_panel(name, variant)
-    assert planned.plan.request is not None
-    assert planner.plan_launch_here(planned.plan.request) == planned
 
 
 @pytest.mark.parametrize(

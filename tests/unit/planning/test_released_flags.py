@@ -6,13 +6,14 @@ from itertools import product
 
 import pytest
 import requests
+from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.planning import releases
+from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning.derivation import parsers as parser_forms
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.powers import harmless_options
-from dflash_tui.planning.powers.power_words import FLAG_WORDS
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import vllm_flags, wheels
 
@@ -48,10 +49,9 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_flag_is_one_that_the_release_was_read_to_have(name):
-    """By our own table of each release's flags; what is no harmless flag is a power that is known."""
+    """By our own table of each release's flags."""
     for version, flags in list_flags(name).items():
-        known = harmless_options.list_harmless_flags(version) | FLAG_WORDS.keys()
-        assert {flag.partition(".")[0] for flag in flags} - known == set()
+        assert {flag.partition(".")[0] for flag in flags} - release_flags.list_flags(version) == set()
 
 
 @pytest.mark.index
@@ -69,6 +69,9 @@ def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
         for flag, names in parsers.items():
             assert len(names) > 10
             assert found.get(flag, next(iter(names))) in names, name
+    for flag, forms in parser_forms._load_forms().items():
+        of_release = {form.parser for form in forms if Version(form.since) <= Version(version)}
+        assert of_release == {form.parser for form in forms} & parsers[flag]
 
 
 @pytest.mark.index

@@ -7,7 +7,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import outcome
-from dflash_tui.presentation import experiment_markdown, tune_text
+from dflash_tui.presentation import experiment_report, tune_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 AXES = ("mode=graphs,compile", "attention-backend=flash_attn,flashinfer")
@@ -37,7 +37,7 @@ def test_what_is_best_is_told_as_far_as_it_is_known(progress, snapshot):
 
 def test_every_setting_has_a_row_that_says_how_it_stands():
     rows = {each.name: each for each in tune_text.list_candidates(a_progress())}
-    assert rows["graphs"].standing == "best"
+    assert rows["graphs"].standing == "ahead"
     assert rows["published"].standing == "in the field"
     assert rows["compile"].standing == "out"
     failed = rows["graphs attention-backend=flashinfer"]
@@ -63,9 +63,9 @@ def test_the_report_has_the_verdict_on_the_best_alone():
     progress = a_progress()
     report = verdict.build_report(progress.design, progress.boots)
     report = replace(report, tune=outcome.judge_tune(progress))
-    text = experiment_markdown.render_experiment(report)
+    text = experiment_report.render_markdown(report)
     assert text.startswith("# Tune of ")
-    assert "× the published setting" in text
-    assert text.count("## ") == experiment_markdown.render_experiment(replace(report, tune=None)).count("## ") - len(
-        report.comparisons
-    ) + 1  # fmt: skip
+    assert "times the tok/s" in text
+    assert text.count("graphs is faster than") == 1
+    assert text.count("vllm serve") == 2
+    assert text.count("\n") <= 60

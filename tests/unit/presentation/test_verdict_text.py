@@ -8,8 +8,8 @@ import pytest
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.presentation import experiment_markdown, experiment_text, verdict_text
-from dflash_tui.presentation.experiment_tables import ABOUT_RATIOS
+from dflash_tui.presentation import experiment_report, verdict_text
+from dflash_tui.presentation.experiment_report import ABOUT_RATIOS
 from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan, request
 
 SPEEDS = [10.0, 20.0, 20.1, 10.1]
@@ -19,7 +19,8 @@ def said(of: Design, measured: Sequence[Boot]) -> tuple[str, ...]:
     """Headline and details of an experiment's first comparison."""
     report = verdict.build_report(of, measured)
     one = report.comparisons[0]
-    return verdict_text.format_headline(report, one), *map(str, verdict_text.list_details(report, one))
+    notes = [verdict_text.list_answer(report, one), verdict_text.list_notes(report, one)]
+    return tuple(str(note) for note in (*notes[0], *notes[1], *verdict_text.list_details(report, one)))
 
 
 @pytest.mark.parametrize(
@@ -48,19 +49,17 @@ def test_a_refusal_says_why_and_shows_the_evidence(snapshot):
     assert said(modes(), measured)[:2] == snapshot
 
 
-def test_random_weights_are_marked_first():
-    """Nobody takes their figures for a statement about real answers."""
+def test_random_weights_are_marked_once():
     synthetic = "random weights, synthetic acceptance length 7.8"
     of = modes(synthetic=synthetic)
-    _, first, *others = said(of, boots(of, [10.0, 12.0, 12.1, 10.1]))
-    assert first.startswith(f"! {synthetic}")
-    assert not any("random weights" in line for line in others)
+    report = verdict.build_report(of, boots(of, [10.0, 12.0, 12.1, 10.1]))
+    assert experiment_report.format_report(report).count("random weights") == 1
 
 
 def started(cold: float, speeds: Sequence[float]) -> tuple[str, ...]:
     """The details of boots that start cold, compile after `cold` seconds and eager after a minute."""
     measured = [msgspec.structs.replace(b, cache="cold", ready=cold if b.arm else 60.0) for b in boots(modes(), speeds)]
-    return tuple(line for line in said(modes(), measured) if "cold start" in line)
+    return tuple(line for line in said(modes(), measured) if "from a cold start" in line)
 
 
 @pytest.mark.parametrize(
@@ -124,18 +123,28 @@ def one_slow_prompt(slow: float) -> ExperimentReport:
     return verdict.build_report(of, measured)
 
 
+def test_a_ratio_that_depends_on_the_prompt_is_no_figure(snapshot):
+    """The arm is slower with each, by 10 % to a factor of 3; boots agree."""
+    of = modes()
+    factors = dict(zip(KINDS, (0.3, 0.45, 0.6, 0.75, 0.9), strict=True))
+    measured = [
+        boot(of, number, [request(kind, 10.0 * factors[kind] ** arm) for kind in KINDS])
+        for number, arm in enumerate(of.order)
+    ]
+    report = verdict.build_report(of, measured)
+    assert [str(line) for line in verdict_text.list_answer(report, report.comparisons[0])] == snapshot
+
+
 @pytest.mark.parametrize("slow", [pytest.param(0.03, id="named"), pytest.param(0.5, id="not where the others agree")])
 def test_a_prompt_that_alone_turns_the_verdict_is_named(slow, snapshot):
     """The medians of the arms, which one prompt does not move, say the opposite of a ratio over prompts."""
     report = one_slow_prompt(slow)
-    assert [str(line) for line in verdict_text.list_details(report, report.comparisons[0])] == snapshot
+    assert [str(line) for line in verdict_text.list_notes(report, report.comparisons[0])] == snapshot
 
 
 def test_why_ratios_are_not_quotients_of_medians_is_under_them():
-    """In the text as in the Markdown, where prompts are compared at all."""
+    """In the details, where prompts are compared at all."""
     report = one_slow_prompt(0.03)
-    last = experiment_text.format_report(report).splitlines()[-1]
-    assert last == ABOUT_RATIOS
-    assert ABOUT_RATIOS in experiment_markdown.render_experiment(report)
+    assert ABOUT_RATIOS in experiment_report.format_report(report, details=True)
     alone = msgspec.structs.replace(report, comparisons=())
-    assert ABOUT_RATIOS not in experiment_text.format_report(alone)
+    assert ABOUT_RATIOS not in experiment_report.format_report(alone, details=True)

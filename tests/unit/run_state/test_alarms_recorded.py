@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import pytest
 from msgspec.structs import replace
 
 from dflash_tui.events import (
@@ -68,14 +67,10 @@ def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
         yield Sampled(at, counters)
 
 
-# By hand: who drove these servers saw none hang, none throttled and none share its GPU. What else appears is false.
-EXPECTED: dict[str, set[str]] = {}
-
-
-@pytest.mark.parametrize("name", recordings.names())
-def test_a_recorded_server_gives_the_alarms_of_its_table(name):
-    """Starts, normal traffic, failures and kills are no alarms: a death has its own explanation."""
-    assert set(alarmed(logged(name))) == EXPECTED.get(name, set())
+def test_no_recorded_server_gives_an_alarm():
+    """Starts, traffic, failures and kills are none: a death has its own explanation, and none of these hung."""
+    for name in recordings.names():
+        assert alarmed(logged(name)) == {}, name
 
 
 def test_the_sample_gives_no_alarm():

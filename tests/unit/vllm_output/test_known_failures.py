@@ -13,25 +13,19 @@ from dflash_tui.vllm_output import known_failures
 from dflash_tui.vllm_output.failure_signs import Sign, list_plain_texts
 from dflash_tui.vllm_output.known_failures import (
     Circumstances,
-    KnownFailure,
     Role,
     explain_failure,
     find_root_cause,
-    find_signs,
     list_symptoms,
     load_known_failures,
     recognize_failure,
 )
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests.support.pattern_alternatives import find_covered
 
 ROWS = load_known_failures()
 SIGNS = [(row, sign) for row in ROWS for sign in row.signs]
 ORDER = list(Role)
-
-
-def named(pair: object) -> str:
-    return f"{pair.kind}" if isinstance(pair, KnownFailure) else pair.sign[:40] if isinstance(pair, Sign) else str(pair)
+UNFILLED = re.compile(r"[{}]|  |\( ?\)|[:,] ?$")
 
 
 def split(sign: Sign) -> tuple[str, tuple[str, ...]]:
@@ -40,69 +34,43 @@ def split(sign: Sign) -> tuple[str, tuple[str, ...]]:
     return message, tuple(frames)
 
 
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_a_row_explains_its_own_lines_and_no_other_row_does(row, sign):
-    """No other row of its role or of one that is tried before fits the line, so the order in the file says nothing."""
-    fitting = [found for found, _ in find_signs(*split(sign))]
-    assert fitting[0] is row
-    assert [other for other in fitting[1:] if ORDER.index(other.role) <= ORDER.index(row.role)] == []
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_without_its_sign_a_line_is_not_explained_like_this(row, sign, monkeypatch):
-    """Every sign is needed: taken out of the table, its line gets another row or none."""
-    left = tuple(other for other in row.signs if other is not sign)
-    rows = tuple(KnownFailure(row.kind, left, row.cause, row.fix, row.role) if each is row else each for each in ROWS)
-    monkeypatch.setattr(known_failures, "load_known_failures", lambda: rows)
-    explained = next((found for found, _ in find_signs(*split(sign))), None)
-    assert explained is None or (explained.cause, explained.fix, explained.role) != (row.cause, row.fix, row.role)
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_every_alternative_of_a_sign_is_needed(row, sign):
-    """Put into the sign's line, each alternative makes a message that the sign without it does not fit."""
-    assert find_covered(sign.sign, [split(sign)[0]]) == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "message", "covered"),
-    [
-        (r"(?:GPUs|\w+s) free", "GPUs free", ["GPUs"]),
-        (r"Error 9\d|Error 98", "Error 98", ["Error 98"]),
-        (r"old (?:gcc|g\+\+|clang-\d+)(?: here| there)?$", "old gcc here", []),
-        (r"(?P<n>\d|none) (?!left|right)", "none over", []),
-        (r"never (?:in|at) here", "elsewhere", ["in", "at"]),
-    ],
-)
-def test_a_covered_alternative_is_found(pattern, message, covered):
-    """Also one deep within, and one that its line does not reach."""
-    assert find_covered(pattern, [message]) == covered
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_the_first_three_lines_say_what_to_do(row, sign):
-    """On a narrow terminal the cause takes two lines at most."""
-    if row.role is not Role.SYMPTOM:
-        match = explain_failure(*split(sign), Circumstances("0.26.0", *bound(row), has_recipe=False))
-        assert match is not None
-        assert len(textwrap.wrap(match.cause, 78)) <= 2
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_every_alternative_of_a_sign_contains_what_is_looked_for_first(row, sign):
-    """What a sign demands as plain text is in its line, or the line would never be compared with the pattern."""
-    assert any(text in split(sign)[0] for text in list_plain_texts(sign.sign))
-    for pattern in (sign.sign, sign.frame):
-        re.compile(pattern)
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_the_log_reader_takes_it_for_a_problem_of_that_kind(row, sign):
+def test_the_log_reader_recognizes_each_sign():
     """With vLLM's prefix of an error and without; what a line of another level says is never a cause."""
-    message, frames = split(sign)
-    for prefix in ("", "(EngineCore pid=123) ERROR 11-22 10:00:00 [core.py:1] "):
-        assert [event.kind for event in problems(prefix, message, frames)] == [row.kind]
-    assert problems("INFO 11-22 10:00:00 [core.py:1] ", message, frames) == []
+    wrong = []
+    for row, sign in SIGNS:
+        message, frames = split(sign)
+        prefixes = ("", "(EngineCore pid=123) ERROR 11-22 10:00:00 [core.py:1] ")
+        kinds = [[event.kind for event in problems(prefix, message, frames)] for prefix in prefixes]
+        information = problems("INFO 11-22 10:00:00 [core.py:1] ", message, frames)
+        if kinds != [[row.kind]] * 2 or information:
+            wrong.append((row.kind, sign.sign, kinds, information))
+    assert wrong == []
+
+
+def test_a_line_shows_its_own_sign_only():
+    """No other sign of a role that is tried before or beside its own fits, so the order in the file says nothing."""
+    wrong = []
+    for row, sign in SIGNS:
+        tried = [(other, its) for other, its in SIGNS if ORDER.index(other.role) <= ORDER.index(row.role)]
+        fitting = [(other.kind, its.sign) for other, its in tried if its.search(*split(sign))]
+        if fitting != [(row.kind, sign.sign)]:
+            wrong.append((row.kind, sign.sign, fitting))
+    assert wrong == []
+
+
+def test_cause_and_fix_are_short_and_filled_in():
+    """No braces, doubled spaces or dangling colons are left; on a narrow terminal the cause takes two lines at most."""
+    wrong = []
+    for row, sign in ((row, sign) for row, sign in SIGNS if row.role is not Role.SYMPTOM):
+        here = Circumstances("0.26.0", next(iter(row.hardware), None), next(iter(row.phases), None))
+        match = explain_failure(*split(sign), here)
+        assert match is not None, sign.sign
+        without_recipe = explain_failure(*split(sign), here._replace(has_recipe=False))
+        assert without_recipe is not None
+        lines = textwrap.wrap(without_recipe.cause, 78)
+        if len(lines) > 2 or not all(words and not UNFILLED.search(words) for words in (match.cause, match.fix)):
+            wrong.append((row.kind, sign.sign, match.cause, match.fix))
+    assert wrong == []
 
 
 def problems(prefix: str, message: str, frames: tuple[str, ...]) -> list[Problem]:
@@ -118,21 +86,6 @@ def test_another_line_shows_none(line):
 def test_a_kind_is_a_symptom_or_none():
     """What is dropped as a symptom is dropped by its kind."""
     assert list_symptoms().isdisjoint(row.kind for row in ROWS if row.role is not Role.SYMPTOM)
-
-
-@pytest.mark.parametrize(("row", "sign"), SIGNS, ids=named)
-def test_cause_and_fix_fill_in(row, sign):
-    """No braces, doubled spaces or dangling colons are left, whichever of the row's signs was found."""
-    if row.role is not Role.SYMPTOM:
-        match = explain_failure(*split(sign), Circumstances("0.26.0", *bound(row)))
-        assert match is not None
-        for words in (match.cause, match.fix):
-            assert words
-            assert not re.search(r"[{}]|  |\( ?\)|[:,] ?$", words), words
-
-
-def bound(row: KnownFailure) -> tuple[Hardware | None, Phase | None]:
-    return (next(iter(row.hardware), None), next(iter(row.phases), None))
 
 
 def test_the_numbers_of_a_message_are_in_cause_and_fix():

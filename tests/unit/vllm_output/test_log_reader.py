@@ -44,21 +44,22 @@ def started_at(name: str) -> float:
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("name", [n for n in recordings.names() if Phase.API in dict(phases(replay(n)))])
-def test_the_stamps_alone_give_the_same_phases(name):
+def test_the_stamps_alone_give_the_same_phases():
     """Read as raw bytes in random pieces, with only vLLM's own stamps, phases come out the same to the second."""
-    generator, data, events = random.Random(name), recordings.raw(name), []
-    launch = started_at(name)
-    reader = LogReader(launch, 0.0)
-    while data:
-        size = generator.randint(1, 5000)
-        events += reader.feed(data[:size])
-        data = data[size:]
-    stamped = [(phase, at - launch) for phase, at in phases(events)]
-    recorded = phases(replay(name))
-    assert [phase for phase, _ in stamped] == [phase for phase, _ in recorded]
-    for (phase, by_stamp), (_, at) in zip(stamped, recorded, strict=True):
-        assert by_stamp == pytest.approx(at, abs=2.0), phase
+    started = {name: recorded for name in recordings.names() if Phase.API in dict(recorded := phases(replay(name)))}
+    assert len(started) > 20
+    for name, recorded in started.items():
+        generator, data, events = random.Random(name), recordings.raw(name), []
+        launch = started_at(name)
+        reader = LogReader(launch, 0.0)
+        while data:
+            size = generator.randint(1, 5000)
+            events += reader.feed(data[:size])
+            data = data[size:]
+        stamped = [(phase, at - launch) for phase, at in phases(events)]
+        assert [phase for phase, _ in stamped] == [phase for phase, _ in recorded], name
+        for (phase, by_stamp), (_, at) in zip(stamped, recorded, strict=True):
+            assert by_stamp == pytest.approx(at, abs=2.0), (name, phase)
 
 
 def test_reading_twice_gives_the_same_events():
@@ -187,11 +188,14 @@ def _floats(value: object) -> Iterator[float]:
             yield from _floats(each)
 
 
-@pytest.mark.parametrize("digits", [310, 5000])
-@pytest.mark.parametrize("name", ["h200-vllm-0.26.0/g26-dflash-compile", "cpu-vllm-0.32.0/dflash"])
+@pytest.mark.parametrize(
+    ("name", "digits"), [("h200-vllm-0.26.0/g26-dflash-compile", 310), ("cpu-vllm-0.32.0/dflash", 4400)]
+)
 def test_numbers_of_any_length_are_no_figures_of_a_start(name, digits):
-    """From 309 digits on a number is no float, from 4301 on Python reads none; any line of a log may have them."""
+    """From 309 digits on a number is no float, from 4301 on Python reads none; any line that is read may have them."""
     for at, line in recordings.lines(name):
+        if all(isinstance(event, LogLine) for event in LogReader(0.0, 0.0).feed_line(line, at)):
+            continue
         for match in re.finditer(r"\d+", line):
             text = line[: match.start()] + "9" * digits + line[match.end() :]
             for event in LogReader(0.0, 0.0).feed_line(text, at):

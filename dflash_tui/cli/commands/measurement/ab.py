@@ -155,7 +155,7 @@ def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
         else:
             print_data(design.id)
         return 0
-    return experiment_lines.follow_experiment(design, as_json=args.json)
+    return experiment_lines.follow_experiment(design, as_json=args.json, details=getattr(args, "details", False))
 
 
 def _ask_to_begin() -> bool:
@@ -194,7 +194,8 @@ def _remark(design: Design) -> str:
 
 def attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    return experiment_lines.follow_experiment(store.find_experiment(args.experiment), as_json=args.json)
+    design, details = store.find_experiment(args.experiment), getattr(args, "details", False)
+    return experiment_lines.follow_experiment(design, as_json=args.json, details=details)
 
 
 def stop(args: argparse.Namespace) -> int:

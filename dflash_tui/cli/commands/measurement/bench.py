@@ -112,7 +112,7 @@ class Bench(NamedTuple):
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
     run = registry.find_listening_run(args.run)
-    ensure_dataset(args.suite, run.plan.engine_folder, as_json=args.json)
+    ensure_dataset(args.suite, as_json=args.json)
     suite = suites.load_suite(args.suite)
     scale = run.plan.bench_scale if args.scale is None else args.scale
     sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)

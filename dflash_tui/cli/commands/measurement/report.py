@@ -24,7 +24,7 @@ from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
-from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
+from dflash_tui.presentation import experiment_report, imported_comparison, run_markdown
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -116,7 +116,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
 
         return svg_export.draw_experiment(report) if isinstance(report, ExperimentReport) else svg_export.draw_run(name)
     return (
-        experiment_markdown.render_experiment(report)
+        experiment_report.render_markdown(report)
         if isinstance(report, ExperimentReport)
         else run_markdown.render_run(report)
     )

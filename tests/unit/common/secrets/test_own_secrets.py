@@ -1,6 +1,5 @@
 """The user's own secrets, by value: which they are, in which forms they are known, and what is no secret."""
 
-import asyncio
 import base64
 import json
 import os
@@ -14,7 +13,6 @@ from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.common.secrets import own_secrets
 from dflash_tui.common.untrusted_json import decode_untrusted
 from dflash_tui.engines import uv_process
-from dflash_tui.engines.hub import download
 from dflash_tui.monitoring import run_reader
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import planted
@@ -234,13 +232,6 @@ def test_no_half_of_a_value_stands_where_bytes_were_cut_within_a_character(cut, 
     before, after = whole[:cut].decode(errors="replace"), whole[cut:].decode(errors="replace")
     assert "p" not in secrets.hide_cut(f"it is {before}", end=True)
     assert "dor" not in secrets.hide_cut(f"{after} it is", start=True)
-
-
-async def test_no_half_of_a_key_begins_what_is_kept_of_a_download_s_output(key):
-    output = asyncio.StreamReader()
-    output.feed_data(b"x" * 100_000 + KEY.encode() + b"0" * (64_000 - 15))
-    output.feed_eof()
-    assert (await download._tail(output)).strip("0") == ""
 
 
 def test_no_half_of_a_key_ends_what_is_quoted_of_an_install(key, tmp_path):

@@ -10,7 +10,6 @@ from dflash_tui.cli import experiment_lines
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import own_secrets
 from dflash_tui.engines import engine_python, uv_process
-from dflash_tui.engines.hub import client, dataset_download, download, model_lookup
 from dflash_tui.experiments import store
 from dflash_tui.launch.preflight import ray
 from dflash_tui.presentation import markdown
@@ -38,19 +37,6 @@ def explain_script(output: Path) -> str:
     return failure.value.evidence
 
 
-def explain_parquet(output: Path) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", str(write_program(output)))
-        with pytest.raises(DflashError) as failure:
-            dataset_download._read_parquet("any", output)
-    return failure.value.evidence
-
-
-def explain_download(output: Path) -> str:
-    model = model_lookup.ModelAvailability("any/model", "main", client.Access.GRANTED)
-    return download._failure(model, 1, output.read_bytes().decode()).evidence
-
-
 def explain_detached(output: Path) -> str:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         return DetachedProcess(process, output, 0).read_last_words()
@@ -59,13 +45,12 @@ def explain_detached(output: Path) -> str:
 @pytest.mark.parametrize(
     "quote_end",
     [
-        explain_install, explain_script, explain_parquet, explain_download,
-        explain_detached,
+        explain_install, explain_script, explain_detached,
         lambda output: ray.read_ray_cluster(write_program(output)).error,
         lambda output: experiment_lines._last_log_line(output.parent),
         lambda output: markdown.escape_text(output.read_bytes().decode()),
     ],
-    ids=["install", "script", "Parquet", "download", "detached", "Ray", "experiment", "report"],
+    ids=["install", "script", "detached", "Ray", "experiment", "report"],
 )  # fmt: skip
 @pytest.mark.parametrize("line_end", "\r\v\f\x1c\x85\u2028", ids=ascii)
 def test_a_key_is_known_where_python_would_end_a_line(line_end, quote_end, tmp_path, monkeypatch):

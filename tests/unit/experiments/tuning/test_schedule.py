@@ -98,12 +98,13 @@ def test_the_interval_of_the_best_holds_the_truth(boots):
     assert rates("planted", boots).held >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 40)
 
 
-@pytest.mark.parametrize("boots", [12, 20])
+@pytest.mark.parametrize("boots", [12, pytest.param(20, marks=pytest.mark.long)])
 def test_nothing_is_claimed_where_no_setting_is_faster(boots):
     """Of all tunes among equals at most one in twenty says faster, however many settings it tries."""
     assert rates("nothing", boots, seeds=100).claimed <= 0.05
 
 
+@pytest.mark.long
 def test_the_boots_that_chose_would_claim_too_much():
     """Why there is a last round: judged by the boots that it was chosen by, the best of equals seems faster."""
     chosen = []

@@ -1,23 +1,25 @@
 """Flags that are misspelt are found by the names that are shipped, for each release of the table."""
 
 import pytest
+import requests
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines import cli_flags
 from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning import plan_builder, releases
-from dflash_tui.planning.advice import release_flags, release_values
-from dflash_tui.planning.powers import harmless_options
+from dflash_tui.planning import plan_builder
+from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import RecipePart
 from dflash_tui.planning.recipes.settings import list_flag_settings
+from tests.support import vllm_flags
 
 
 def test_each_release_of_the_table_has_its_names():
-    for version in releases.load_releases():
-        flags = release_flags.list_flags(version)
-        assert len(flags) > 200
-        assert harmless_options.list_harmless_flags(version) <= flags
+    for version in vllm_flags.list_listed():
+        assert len(release_flags.list_flags(version)) > 200
     assert release_flags.list_flags("0.9.0") == frozenset()
 
 
@@ -29,11 +31,10 @@ def test_each_release_of_the_table_has_its_names():
         "no-enable-prefix-caching",
         "compilation-config.cudagraph_mode",
         "max-model",  # a beginning, as vLLM's parser completes it
-        "",
     ],
 )
 def test_what_vllm_takes_passes(name):
-    assert not release_flags.is_unknown_flag("0.33.0", name)
+    assert not any("no flag" in mistake for mistake in release_flags.find_mistakes("0.33.0", [f"--{name}"]))
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,30 @@ def test_what_vllm_takes_passes(name):
     ],
 )
 def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, name, nearest):
-    assert release_flags.is_unknown_flag(vllm, name)
-    [problem] = release_values.find_mistakes(vllm, [f"--{name}"])
+    [problem] = release_flags.find_mistakes(vllm, [f"--{name}"])
     assert f"no flag --{name}" in problem
-    assert f"did you mean {nearest}?" in problem or not nearest
-    assert not release_flags.is_unknown_flag("0.99.0", name)  # of a release that is not in the table nothing is known
+    assert f"did you mean --{nearest}?" in problem or not nearest
+    assert release_flags.find_mistakes("0.99.0", [f"--{name}"]) == []  # which is not in the table
+
+
+@pytest.mark.parametrize(
+    ("flag", "whole"),
+    [
+        ("--max-num-se", "--max-num-seqs,"),
+        ("--max_model-le=100", "--max-model-len,"),
+        ("--speculative-conf.method", "--speculative-config.method,"),
+    ],
+)
+def test_a_flag_that_is_written_short_is_named(flag, whole):
+    """VLLM takes it for the whole one, which is counted with here."""
+    [problem] = release_flags.find_mistakes("0.33.0", [flag, "8"])
+    assert whole in problem
+
+
+def test_a_setting_that_no_release_has_is_refused():
+    release_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
+    with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
+        release_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
 
 
 def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
@@ -63,8 +83,8 @@ def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
 
     monkeypatch.setattr(release_flags, "suggest_nearest", search)
     names = [f"--max-modl-len{number}" for number in range(20_000)]
-    mistakes = release_values.find_mistakes("0.33.0", ["--max-num-seqs", "abc", *names])
-    assert (len(mistakes), searched) == (12, [name.removeprefix("--") for name in names[:10]])
+    mistakes = release_flags.find_mistakes("0.33.0", ["--max-num-seqs", "8", *names])
+    assert (len(mistakes), searched) == (11, [name.removeprefix("--") for name in names[:10]])
     assert "\n".join(mistakes) == snapshot
 
 
@@ -82,3 +102,39 @@ def test_what_is_set_beside_flags_is_none():
     """Nor is taking a flag away, whether or not it was there."""
     others = ("env.A", "speculation.b", "patches.c", "start.d", "restart.times", "target.model", "n", "host", "hosts")
     assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("parts", "flags", "most"), [(9_000, 0, 4_000), (50, 5_000, 20)])
+def test_of_too_many_combinations_the_first_are_checked(parts, flags, most):
+    """And how many there are is a mistake, so that nobody takes the recipe for one that is right."""
+    recipe = recipe_loader.find_recipe("demo-cpu")
+    same = {f"p{number}": RecipePart() for number in range(parts)}
+    many = {f"x{number}": 1 for number in range(flags)}
+    huge = replace(recipe, methods={}, profiles=same, variants=same, flags={**recipe.flags, **many})
+    last = find_recipe_mistakes(huge)[-1]
+    assert last.startswith(f"{parts * (parts + 1):,} combinations")
+    assert most // 2 < int(last.split()[-3].replace(",", "")) <= most
+
+
+def test_the_shipped_recipes_would_start_by_their_releases():
+    """In each class, profile, variant and method, or a launch would be refused before its engine is installed."""
+    recipes, _ = recipe_loader.load_all_recipes()
+    assert {name: found for name, recipe in recipes.items() if (found := find_recipe_mistakes(recipe))} == {}
+
+
+def test_of_many_wrong_variants_thirty_are_told(snapshot):
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    wrong = {f"v{number}": RecipePart(flags={f"max-num-seqs{number}": 8}) for number in range(100)}
+    told = find_recipe_mistakes(replace(recipe, variants=wrong))
+    assert len(told) == 31
+    assert told[-1] == snapshot
+
+
+@pytest.mark.index
+def test_the_table_is_what_the_wheels_say():
+    """As `python -m tests.support.vllm_flags` writes it."""
+    try:
+        assert release_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")

@@ -4,11 +4,10 @@ import pytest
 import requests
 
 from dflash_tui.planning import releases
-from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.powers import harmless_options
 from dflash_tui.planning.powers.power_words import FLAG_WORDS, KEY_WORDS
 from dflash_tui.planning.recipes import recipe_rules
-from tests.support.vllm_flags import read_all_flags, render_table
+from tests.support.vllm_flags import read_all_flags
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +22,12 @@ def sources() -> dict[str, set[str]]:
 @pytest.mark.index
 def test_each_harmless_flag_is_one_of_its_release(sources):
     """Else it could be the beginning of another there."""
-    assert len(sources) >= 14
+    assert len(sources) >= 9
     for version, flags in sources.items():
         assert len(flags) > 200
         harmless = harmless_options.list_harmless_flags(version)
         assert len(harmless) > 150
         assert harmless - flags == set(), version
-
-
-@pytest.mark.index
-def test_the_names_that_are_shipped_are_those_of_the_wheels(sources):
-    """What `python -m tests.support.vllm_flags write` writes."""
-    assert release_flags.FILE.read_text(encoding="utf-8") == render_table(sources)
 
 
 @pytest.mark.index

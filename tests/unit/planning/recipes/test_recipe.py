@@ -270,16 +270,16 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "key", "expected"), MISTAKES)
-def test_a_mistake_is_named_with_file_line_and_key(tmp_path, old, new, key, expected):
+def test_a_mistake_is_named_with_file_line_and_key(tmp_path):
     """The message is file:line: key: what was expected; the line is the one with the key, or the item's first."""
-    assert FULL.count(old) == 1, old
-    path = written(tmp_path, FULL.replace(old, new))
-    named, line, reason = refused(path)
-    assert (named, expected in reason) == (key, True), reason
-    last = key.rpartition(".")[2] or '""'
-    found = path.read_text().splitlines()[line - 1]
-    assert last.partition("[")[0] in found or ("[" in last and found.lstrip().startswith("- ")), found
+    for old, new, key, expected in MISTAKES:
+        assert FULL.count(old) == 1, old
+        path = written(tmp_path, FULL.replace(old, new))
+        named, line, reason = refused(path)
+        assert (named, expected in reason) == (key, True), (new, reason)
+        last = key.rpartition(".")[2] or '""'
+        found = path.read_text().splitlines()[line - 1]
+        assert last.partition("[")[0] in found or ("[" in last and found.lstrip().startswith("- ")), (new, found)
 
 
 @pytest.mark.parametrize("quoted", [" three words secret", ' "thr\\u0065e words secret"', " three\u3164 words secret"])

@@ -1,0 +1,268 @@
+"""The report model: sections of notes, tables, bars, intervals and lines, built once, and how they become text.
+
+Every renderer (terminal, Markdown, panel) draws the same sections. Control characters are removed here, where text is
+drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from dflash_tui.benchmark.stats import Ratio
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, truncate_middle
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.presentation.markdown import escape_cells, escape_text, quote_block, render_bullets, render_table
+
+_GAP = 2
+_NARROWEST, _WIDTH = 20, 100  # cells of a note, and of a drawing without a limit
+_LABEL, _LEAST_BAR, _LEAST_AXIS = 24, 4, 9
+_LEAST_SCALE, _MOST_SCALE = math.log(1.05), math.log(1000)
+_NOISY = 2.0
+
+
+class Span(NamedTuple):
+    """Text with the name of its style: `good`, `bad`, `warn`, `dim`, `bold`, `head`, `arm 0` and so on, or none."""
+
+    text: str
+    style: str = ""
+
+
+class Note(NamedTuple):
+    """A sentence; `mark` is `✗` where it refuses a verdict, `!` where it qualifies it, or any other sign, or empty."""
+
+    text: str
+    mark: str = ""
+    style: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.mark} {self.text}" if self.mark else self.text
+
+
+class Lines(NamedTuple):
+    """Lines that stay as they are, such as commands."""
+
+    lines: tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """Cells under a header; the columns in `right` are aligned to the right."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str | Span, ...], ...]
+    right: tuple[int, ...] = ()
+
+
+class Bar(NamedTuple):
+    """A bar of a share of the longest one; None where nothing was measured."""
+
+    label: str
+    arm: Span
+    share: float | None
+    figure: str
+
+
+class Bars(NamedTuple):
+    """Bars on one scale; a label that is the same as the one before is drawn once."""
+
+    bars: tuple[Bar, ...]
+
+
+class Interval(NamedTuple):
+    """A ratio with its interval; `style` is that of its line."""
+
+    label: str
+    ratio: Ratio
+    style: str = ""
+
+
+class Intervals(NamedTuple):
+    """Intervals drawn around 1 on one logarithmic axis."""
+
+    intervals: tuple[Interval, ...]
+
+
+Part = Note | Lines | Table | Bars | Intervals
+Line = tuple[Span, ...]
+
+
+class Section(NamedTuple):
+    """Parts under a title, which may be empty."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+def is_noisy(ratio: Ratio | None) -> bool:
+    """Whether an interval is wider than a factor of 2, so that its estimate says nothing."""
+    return ratio is not None and not (ratio.low > 0 and ratio.high <= _NOISY * ratio.low)
+
+
+def format_factor(value: float) -> str:
+    """Return a ratio with the digits that mean something; beyond a thousand either way none do."""
+    if not 0.001 <= value < 1000:
+        return ">1000" if value > 1 else "<0.001"
+    if value < 0.01:
+        return f"{value:.3f}"
+    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+
+
+def format_ratio(ratio: Ratio | None) -> str:
+    """Return a ratio with its interval in parentheses, `too noisy to tell`, or a dash."""
+    if ratio is None:
+        return UNKNOWN
+    if is_noisy(ratio):
+        return "too noisy to tell"
+    return f"{format_factor(ratio.ratio)} ({format_factor(ratio.low)}–{format_factor(ratio.high)})"
+
+
+def format_spread(low: float, high: float, middle: float) -> str:
+    """Return half the range of values as a share of their middle: `±3%`."""
+    share = (high - low) / 2 / middle * 100 if middle else 0.0
+    return f"±{share:.{0 if share >= 1 or share < 0.05 else 1}f}%"
+
+
+def lay_out(part: Part, width: int) -> list[Line]:
+    """Return a part as lines of at most `width` cells; 0 is without a limit."""
+    match part:
+        case Note():
+            return _lay_out_note(part, width)
+        case Lines():
+            return [(Span(clean_line(line)),) for line in part.lines]
+        case Table():
+            return _lay_out_table(part, width)
+        case Bars():
+            return _lay_out_bars(part.bars, width or _WIDTH)
+        case Intervals():
+            return _lay_out_intervals(part.intervals, width or _WIDTH)
+
+
+def _lay_out_note(note: Note, width: int) -> list[Line]:
+    head = f"{note.mark} " if note.mark else ""
+    text = clean_line(note.text)
+    lines = textwrap.wrap(text, max(_NARROWEST, width - len(head)), break_on_hyphens=False) if width else [text]
+    return [
+        (Span(head if not place else " " * len(head), note.mark), Span(line, note.style))
+        for place, line in enumerate(lines)
+    ]
+
+
+def _lay_out_table(table: Table, width: int) -> list[Line]:
+    """Return the header and the rows; columns that have no room are left out whole, the last ones first."""
+    rows = [[Span(clean_line(cell)) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
+    lines = [[Span(name, "head") for name in table.header], *rows]
+    widths = [max(len(line[column].text) for line in lines) + _GAP for column in range(len(table.header))]
+    count = sum(end - _GAP <= width for end in accumulate(widths)) if width else len(widths)
+    return [
+        tuple(
+            _pad(line[column], widths[column], right=column in table.right, last=column == max(1, count) - 1)
+            for column in range(max(1, count))
+        )
+        for line in lines
+    ]
+
+
+def _pad(cell: Span, width: int, *, right: bool, last: bool) -> Span:
+    text = cell.text.rjust(width - _GAP) if right else cell.text.ljust(width - _GAP)
+    return Span(text.rstrip() if last else text + " " * _GAP, cell.style)
+
+
+def _lay_out_bars(bars: Sequence[Bar], width: int) -> list[Line]:
+    label = min(_LABEL, max((len(bar.label) for bar in bars), default=0)) + _GAP
+    figure = max((len(bar.figure) for bar in bars), default=0)
+    room = max(_LEAST_BAR, width - label - max((len(bar.arm.text) for bar in bars), default=0) - figure - 2)
+    lines: list[Line] = []
+    before = None
+    for bar in bars:
+        name = "" if bar.label == before else truncate_middle(clean_line(bar.label), label - _GAP)
+        before = bar.label
+        drawn = "" if bar.share is None else draw_bar(bar.share, room) or "▏"
+        cells = Span(f"{bar.arm.text} ", bar.arm.style), Span(drawn.ljust(room), bar.arm.style)
+        lines.append((Span(f"{name:<{label}}", "dim"), *cells, Span(f" {bar.figure:>{figure}}")))
+    return lines
+
+
+def _lay_out_intervals(intervals: Sequence[Interval], width: int) -> list[Line]:
+    """Return the interval of each row, drawn around 1, and an axis below."""
+    figures = [format_ratio(interval.ratio) for interval in intervals]
+    name = min(_LABEL, max((len(interval.label) for interval in intervals), default=0))
+    ratios = [interval.ratio for interval in intervals]
+    ends = [
+        abs(math.log(end)) for ratio in ratios for end in (ratio.low, ratio.ratio, ratio.high) if 0 < end < math.inf
+    ]
+    most = min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
+    room = max(_LEAST_AXIS, min(width, _WIDTH) - name - 2 - max(map(len, figures), default=0))
+    room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
+    lines: list[Line] = []
+    for interval, figure in zip(intervals, figures, strict=True):
+        label = truncate_middle(clean_line(interval.label), name)
+        drawn = _draw_interval(interval.ratio, most, room, interval.style)
+        lines.append((Span(f"{label:<{name}} ", interval.style or "dim"), *drawn, Span(f" {figure}", interval.style)))
+    left, right, centre = f"{math.exp(-most):.2g}", f"{math.exp(most):.2g}", room // 2
+    axis = f"{left:<{centre}}1".ljust(room - len(right)) + right
+    return [*lines, (Span(f"{'':{name}} {axis}", "dim"),)]
+
+
+def _draw_interval(ratio: Ratio, most: float, width: int, style: str) -> Line:
+    def place(value: float) -> int:
+        at = math.log(value) if 0 < value < math.inf else most if value > 0 else -most
+        return round((max(-most, min(at, most)) + most) / (2 * most) * (width - 1))
+
+    low, middle, high, one = (place(end) for end in (ratio.low, ratio.ratio, ratio.high, 1.0))
+    cells = [" "] * width
+    cells[low : high + 1] = "━" * (high + 1 - low)
+    cells[one] = "┿" if low <= one <= high else "│"
+    cells[middle] = "◆"
+    drawn, color = "".join(cells), style if ratio.excludes_one else "dim"
+    return (
+        Span(drawn[:one], color),
+        Span(drawn[one], color if low <= one <= high else "dim"),
+        Span(drawn[one + 1 :], color),
+    )
+
+
+def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
+    """Return sections as text, headers of tables in capitals, an empty line between parts that are no notes."""
+    blocks: list[list[str]] = []
+    for section in sections:
+        if section.title:
+            blocks.append([f"{clean_line(section.title)}:"])
+        for place, part in enumerate(section.parts):
+            lines = ["".join(s.text.upper() if s.style == "head" else s.text for s in line).rstrip()
+                     for line in lay_out(part, width)]  # fmt: skip
+            if blocks and (isinstance(part, Note) or (section.title and not place)) and (place or section.title):
+                blocks[-1] += lines
+            else:
+                blocks.append(lines)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def to_markdown(sections: Iterable[Section]) -> str:
+    """Return sections as Markdown in which nothing of what others wrote has a meaning."""
+    blocks: list[str] = []
+    for section in sections:
+        blocks += [f"## {escape_text(section.title.capitalize())}"] if section.title else []
+        notes: list[str] = []
+        for part in section.parts:
+            if isinstance(part, Note):
+                notes.append(f"**{escape_text(part.text)}**" if part.style == "bold" else escape_text(str(part)))
+                continue
+            blocks += [_join_notes(notes)] if notes else []
+            notes = []
+            blocks.append(_render_part(part))
+        blocks += [_join_notes(notes)] if notes else []
+    return "\n\n".join(blocks)
+
+
+def _join_notes(notes: Sequence[str]) -> str:
+    return notes[0] if len(notes) == 1 else render_bullets(notes)
+
+
+def _render_part(part: Lines | Table | Bars | Intervals) -> str:
+    if isinstance(part, Table):
+        cells = ([cell if isinstance(cell, str) else cell.text for cell in row] for row in part.rows)
+        return render_table([escape_text(name) for name in part.header], escape_cells(cells), part.right)
+    return quote_block(*("".join(span.text for span in line).rstrip() for line in lay_out(part, 0)))

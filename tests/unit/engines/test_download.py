@@ -1,0 +1,205 @@
+"""Downloads by huggingface_hub and by its HTTP, from a hub of this machine."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.engines import byte_progress
+from dflash_tui.engines.hub import cache, download, model_lookup
+from dflash_tui.event_json import encode
+from dflash_tui.events import Preparing, Step
+from tests.support import hub_server
+from tests.support.hub_server import COMMIT, Hub
+
+TOKEN = "hf_secret_of_the_test"
+SIZE = 12_000_000
+WEIGHTS = "model.safetensors"
+FILES = {
+    "config.json": b'{"architectures": []}',
+    "odd [name].json": b"{}",
+    "additional_chat_templates/rag.jinja": b"{{ y }}",
+    WEIGHTS: random.Random(1).randbytes(SIZE),
+    "README.md": b"# Model",
+}
+
+
+@pytest.fixture
+def server(hub: Hub, monkeypatch) -> Hub:
+    hub.repos["owner/m"] = FILES
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    return hub
+
+
+def fetch(told: list[Preparing] | None = None) -> Path:
+    async def both() -> Path:
+        report = (told if told is not None else []).append
+        return await download.download_model(await model_lookup.look_up_model("owner/m"), report)
+
+    return asyncio.run(both())
+
+
+async def cancel(at_bytes: int) -> None:
+    """Begin a download and cancel it when so many bytes are there."""
+    model = await model_lookup.look_up_model("owner/m")
+    task = asyncio.create_task(download.download_model(model, lambda _event: None))
+    while cache.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():
+        await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+def test_a_fresh_download_is_whole(server):
+    """Every byte, every link, the revision for an offline start; the last event says that it is done."""
+    server.rate = 6_000_000
+    told: list[Preparing] = []
+    folder = fetch(told)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*FILES} - {"README.md"}
+    assert all((folder / name).read_bytes() == FILES[name] for name in {*FILES} - {"README.md"})
+    assert cache.read_cached_commit("owner/m", "main") == COMMIT
+    assert asyncio.run(model_lookup.look_up_model("owner/m")).complete
+    assert told[-1].done
+    assert told[-1].fraction == 1.0
+    assert {event.step for event in told} == {Step.MODELS}
+    fractions = [event.fraction for event in told if event.fraction is not None]
+    assert fractions == sorted(fractions)
+    assert any(0.1 < fraction < 0.9 for fraction in fractions)
+    assert any("MB/s" in event.text and "left" in event.text for event in told)
+    assert TOKEN not in str([encode(event) for event in told])
+    assert not list((folder.parents[1] / "blobs").glob("*.incomplete"))
+    asked = len(server.asked)
+    assert fetch() == folder
+    assert len(server.asked) == asked + 2  # the look; nothing is fetched again
+
+
+def test_a_line_that_breaks_is_resumed(server):
+    """Within one call: the next answer begins where the first ended."""
+    server.cut[WEIGHTS] = 5_000_000
+    folder = fetch()
+    assert (folder / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    first, second = server.sent(WEIGHTS)
+    assert (first.begins, first.sent) == (0, 5_000_000)
+    # What had come in but was not written is asked for once more: less than one piece of a megabyte.
+    assert 0 <= first.sent - second.begins <= 1 << 20
+    assert second.range == f"bytes={second.begins}-"
+
+
+def test_a_cancelled_download_is_resumed(server):
+    """The first bytes are not fetched twice."""
+    server.rate = 4_000_000
+    asyncio.run(cancel(3_000_000))
+    model = asyncio.run(model_lookup.look_up_model("owner/m"))
+    assert 3_000_000 <= model.cached_bytes < SIZE
+    server.rate = 0
+    assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    assert server.sent(WEIGHTS)[-1].begins >= 3_000_000
+
+
+def test_a_download_ends_with_its_process(server):
+    """A program that ends does not wait for a line that is dead."""
+    server.rate = 100_000
+    code = (
+        "import asyncio\n"
+        "from dflash_tui.engines.hub import download, model_lookup\n"
+        "async def main():\n"
+        "    model = await model_lookup.look_up_model('owner/m')\n"
+        "    task = asyncio.create_task(download.download_model(model, print))\n"
+        "    while not download.cache.measure_cached_bytes('owner/m', model.commit, model.files):\n"
+        "        await asyncio.sleep(0.05)\n"
+        "    raise SystemExit(5)\n"
+        "asyncio.run(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 5, done.stderr
+
+
+def test_what_was_kept_is_checked(server):
+    """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
+    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob.parent.mkdir(parents=True)
+    Path(f"{blob}.incomplete").write_bytes(bytes(1_000_000))
+    with pytest.raises(DflashError, match="could not be downloaded") as failed:
+        fetch()
+    assert "SHA-256" in failed.value.evidence
+    assert failed.value.hint == download._DAMAGED
+    assert not Path(f"{blob}.incomplete").exists()
+    assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+
+
+def test_a_file_that_changes_while_a_line_breaks_is_refused(server):
+    """The second half of another file, resumed within one call, makes no blob."""
+    server.cut[WEIGHTS] = 5_000_000
+    server.after_cut[WEIGHTS] = bytes(SIZE)
+    with pytest.raises(DflashError) as failed:
+        fetch()
+    assert len(server.sent(WEIGHTS)) == 2
+    assert "SHA-256" in failed.value.evidence
+    assert not list(cache.repository_folder("owner/m").glob(f"blobs/{hub_server.etag(WEIGHTS, FILES[WEIGHTS])}*"))
+
+
+def test_a_whole_part_is_read_and_not_fetched_again(server):
+    """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
+    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob.parent.mkdir(parents=True)
+    Path(f"{blob}.incomplete").write_bytes(FILES[WEIGHTS])
+    assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    assert not [asked for asked in server.asked if asked.range]
+
+
+def test_the_token_stays_with_the_hub(server):
+    """The storage that large files are redirected to never sees it."""
+    with hub_server.running() as storage:
+        storage.repos, server.storage = server.repos, storage.url
+        assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+        assert storage.sent(WEIGHTS)
+        assert not any(asked.authorization for asked in storage.asked)
+    assert any(asked.authorization == f"Bearer {TOKEN}" for asked in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
+)
+def test_a_refusal_on_the_way_says_what_to_do(server, refusal, words):
+    """Refused after the look: the sentence, the hub's words and the advice."""
+    model = asyncio.run(model_lookup.look_up_model("owner/m"))
+    server.refusal = refusal
+    with pytest.raises(DflashError, match=r"^owner/m ") as failed:
+        asyncio.run(download.download_model(model, lambda _event: None))
+    assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
+    assert words in failed.value.hint
+
+
+def test_what_may_not_be_fetched_is_not_begun(server):
+    """The advice of the look is that of the download."""
+    server.refusal = "terms"
+    with pytest.raises(DflashError, match="cannot be downloaded") as failed:
+        fetch()
+    assert "terms not accepted" in failed.value.evidence
+    assert "accept the terms" in failed.value.hint
+
+
+def test_a_small_disk_is_said_before(server, monkeypatch):
+    """The figures: what is missing, what is free."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**12, 10**12, 7_000_000))
+    with pytest.raises(DflashError, match="12 MB to download") as failed:
+        fetch()
+    assert "7 MB free" in failed.value.evidence
+    assert not server.sent(WEIGHTS)
+
+
+def test_a_stall_is_said_not_killed(server, monkeypatch):
+    """No byte for a while is in the text; the download goes on."""
+    monkeypatch.setattr(byte_progress, "_STALLED", 0.6)
+    server.delay = 1.5
+    told: list[Preparing] = []
+    fetch(told)
+    assert any("stalled for" in event.text for event in told)
+    assert told[-1].done
