@@ -97,7 +97,7 @@ class RestartRefused(NamedTuple):
     why: str
 
 
-class Note(NamedTuple):
+class LaunchNote(NamedTuple):
     """A sentence about what is being done."""
 
     text: str
@@ -114,7 +114,7 @@ LaunchEvent = (
     | ServerCrashed
     | RestartDue
     | RestartRefused
-    | Note
+    | LaunchNote
 )
 
 
@@ -217,7 +217,7 @@ async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenH
     peers = job.planned.plan.relaunch_request.peers
 
     def note(text: str) -> None:
-        loop.call_soon_threadsafe(front.show, Note(text))
+        loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
     front.show(LaunchBegun(job))
     async with open_hosts(peers) as hosts:
@@ -279,7 +279,7 @@ class _Restarts:
             raise self._give_up(run, failed, why)
         self._front.show(ServerCrashed(run, failed))
         # Leftover processes hold memory, and maybe the port.
-        await shutdown.stop_and_release_memory(run, lambda text: self._front.show(Note(text)))
+        await shutdown.stop_and_release_memory(run, lambda text: self._front.show(LaunchNote(text)))
         seconds = restart_policy.restart_delay(self._policy, self._at, now)
         self._front.show(RestartDue(run, len(self._at) + 1, seconds, self._policy))
         while (left := now + seconds - time.monotonic()) > 0 and not restart_policy.are_restarts_cancelled(run):

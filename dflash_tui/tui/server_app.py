@@ -95,7 +95,7 @@ class _Front:
             case session.RestartRefused(_, why):
                 self.crashed = None
                 notify(f"not launched again: {why}", severity="error", timeout=60)
-            case session.Note(text):
+            case session.LaunchNote(text):
                 notify(text)
 
     async def watch(self, run: Run, state: RunState) -> None:

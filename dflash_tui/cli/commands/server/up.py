@@ -136,7 +136,7 @@ class _Terminal:
                 print_status(str(error))
             case session.RestartDue():
                 self._print_restart(event)
-            case session.Note(text):
+            case session.LaunchNote(text):
                 print_status(text)
 
     def _print_restart(self, due: session.RestartDue) -> None:
