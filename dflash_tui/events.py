@@ -191,8 +191,6 @@ class HealthChanged(Event, frozen=True, tag="health"):
 
     health: Health
     detail: str = ""
-    slower: int = 1
-    """How many times more seldom it is asked, because its answers cost much processor time."""
 
 
 class Sampled(Event, frozen=True, tag="counters"):

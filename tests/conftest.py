@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from textual.pilot import Pilot
 
-from dflash_tui.common.secrets import own_secrets
 from dflash_tui.engines import environments, installation
 from dflash_tui.engines.hub import client as hub_client
 from dflash_tui.experiments import controller, store
@@ -142,7 +141,6 @@ def folders(tmp_path_factory, monkeypatch) -> Path:
         monkeypatch.delenv(name)
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
         monkeypatch.delenv(name, raising=False)
-    own_secrets.read_own_secrets()
     return root
 
 

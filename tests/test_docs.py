@@ -36,7 +36,7 @@ SCREENS = {
     "Patches, from the launch screen": ("dialogs.patches",),
     "Hosts, from the launch screen": ("dialogs.peers", "dialogs.program"),
     "Doctor": ("dialogs.doctor",),
-    "A recipe that may do more than serve a model": ("dialogs.trust",),
+    "A recipe that is not shipped": ("dialogs.trust",),
     "A running server": ("screens.run",),
     "Talking with a server": ("screens.chat",),
     "The log": ("widgets.log_pane",),

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dflash_tui.common.control_characters import strip_lines
 from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.readings import Whole
 
 MOST_CHARACTERS = 1 << 14
@@ -60,15 +58,12 @@ class AnswerBuffer:
         """Return the answer, of which the server counted so many tokens; where it named others, none is kept."""
         text = "".join(self._pieces)
         cut = self._room < 0
-        safe_text = redact_secrets(clean_json_value(text, one_line=False))
-        holds_secret = safe_text != strip_lines(text)
+        clean = clean_json_value(text, one_line=False)
         names_all = len(self._tokens) == count <= MOST_TOKENS
-        tokens = self._tokens if names_all and not holds_secret and not cut else []
-        if cut:  # at its end there may be half a secret
-            safe_text = safe_text[:-MOST_CHARACTERS]
+        tokens = self._tokens if names_all and not cut else []
         prompt = self._prompt if tokens else []
-        cut = cut or len(safe_text) > MOST_CHARACTERS
-        return Answer(safe_text[:MOST_CHARACTERS], tuple(tokens), cut, tuple(prompt))
+        cut = cut or len(clean) > MOST_CHARACTERS
+        return Answer(clean[:MOST_CHARACTERS], tuple(tokens), cut, tuple(prompt))
 
 
 def _select_numbers(tokens: Iterable[object]) -> list[int]:

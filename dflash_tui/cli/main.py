@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
-from dflash_tui.common.private_files import tighten_umask
-from dflash_tui.common.secrets.own_secrets import read_own_secrets
+from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.common.terminal import has_terminal
 
@@ -60,8 +59,6 @@ _CLEANING = frozenset({"export", "doctor", "engine", "patch"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _make_streams_safe()
-    tighten_umask()
-    read_own_secrets()
     words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:
@@ -139,7 +136,7 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
             print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 
-    text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
+    text = fold_status(f"dflash-tui: error: {name_commands(clean_lines(str(error)))}", terminal_width(sys.stderr))
     with suppress(OSError):
         print(text, file=sys.stderr)  # noqa: T201
     return error.exit_code

@@ -7,7 +7,7 @@ import math
 import os
 from typing import Any
 
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ON = {"1", "true", "yes", "on"}
@@ -47,7 +47,7 @@ def add_method_option(parser: argparse.ArgumentParser) -> None:
 
 def add_trust_option(parser: argparse.ArgumentParser) -> None:
     """Add `--trust`, which no variable sets: it is said of one recipe and its patches."""
-    trust = "say yes to what a recipe or patch that is not shipped may do, until it changes; `recipes check` lists it"
+    trust = "trust a recipe and its patches that are not shipped, until they change; `recipes check` shows them"
     parser.add_argument("--trust", action="store_true", help=trust)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.derivation.shell_command import LeftOut
-from dflash_tui.planning.powers.power import Power
 
 
 class AddedRecipe(msgspec.Struct, frozen=True):
@@ -13,8 +13,8 @@ class AddedRecipe(msgspec.Struct, frozen=True):
 
     file: str
     """Its path."""
-    powers: tuple[Power, ...]
-    """What it may do beyond serving a model."""
+    ingredients: tuple[Ingredient, ...]
+    """What it makes run."""
     left_out: tuple[LeftOut, ...] = ()
     """What of a command is not in it."""
     mistakes: tuple[str, ...] = ()

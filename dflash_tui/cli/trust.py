@@ -1,4 +1,4 @@
-"""The question before what is not ours does more than serve a model, for every command that leads there."""
+"""The question before a recipe or patch that is not shipped is run, for every command that leads there."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.plan_powers import list_patch_powers
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes.recipe import Recipe
 
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
-    """Return when these plans may be launched: all is ours, or does nothing else, or the user says yes to it.
+    """Return when these plans may be launched: all is shipped, or the user says yes to it.
 
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
     untrusted = recipe_trust.find_untrusted(recipe, plans)
-    if powers := untrusted.powers:
+    if ingredients := untrusted.ingredients:
         if not args.trust:
-            lines = recipe_trust.list_recipe_lines(recipe, powers)
-            _ask(recipe.name, lines, recipe_trust.build_untrusted_error(recipe, powers), args)
+            _ask(recipe.name, ingredients, recipe_trust.build_untrusted_error(recipe, ingredients), args)
         recipe_trust.trust_shown(untrusted)
 
 
@@ -41,21 +39,20 @@ def confirm_patch_trust(
     """
     if untrusted := recipe_trust.list_untrusted_patches(patches, engine, reverted):
         if not args.trust:
-            lines = list_power_lines(list_patch_powers(untrusted))
             error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask(f"vLLM in {engine.folder}", lines, error, args)
+            _ask(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)
         recipe_trust.trust_patches(untrusted)
 
 
-def _ask(name: str, lines: Sequence[str], error: UsageError, args: argparse.Namespace) -> None:
-    """Ask about what `name` may do, which `lines` tell.
+def _ask(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
+    """Ask whether `name` may run with these ingredients.
 
     Raises:
         UsageError: `error` when nobody can be asked, or the answer is no.
     """
     if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise error
-    print_status(f"{name} is not shipped with dflash-tui and may do more than serve a model:")
-    print_status("\n".join(f"  {line}" for line in lines))
+    print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
+    print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
     if not ask_yes("Run it? You are asked again only when it changes."):
-        raise UsageError(f"you did not say yes to {name}; nothing was started")
+        raise UsageError(f"{name} is not trusted; nothing was started")

@@ -18,25 +18,17 @@ import errno
 import os
 from collections.abc import Sequence
 
-from dflash_tui.common.sanitizer import clean_line, clean_lines
-from dflash_tui.common.secrets.redaction import redact_secrets, redact_typed_secrets
-
 
 class DflashError(Exception):
     """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
 
-    All three may quote text from outside and are shown on terminals: control characters are stripped, passwords in
-    addresses left out, whichever command was given one, and secrets are redacted in the evidence.
+    All three may quote text from outside: what draws or prints them removes control characters.
     """
 
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
-        self.what, self.evidence, self.hint = (
-            redact_typed_secrets(clean_lines(what)),
-            redact_typed_secrets(redact_secrets(clean_lines(evidence))),
-            redact_typed_secrets(clean_lines(hint)),
-        )
+        self.what, self.evidence, self.hint = what, evidence, hint
         super().__init__(self.what)
 
     def __str__(self) -> str:
@@ -108,8 +100,6 @@ def suggest_write_fix(error: OSError) -> str:
     """Return what to do about a file or folder of ours that could not be written."""
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
-    if error.errno == errno.EINVAL and error.filename:  # no file, by which `private_files` refuses to open it
-        return "see what lies there with ls -l, move it away, and run the command again"
     return "free space or fix permissions, and run the command again"
 
 
@@ -138,4 +128,4 @@ class YamlError(Exception):
 def format_yaml_key(steps: Sequence[str | int]) -> str:
     """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
     key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
-    return clean_line(key.encode(errors="backslashreplace").decode())
+    return key.encode(errors="backslashreplace").decode()

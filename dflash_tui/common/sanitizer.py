@@ -1,24 +1,43 @@
-r"""Clean untrusted text: strip what acts on a terminal or is invisible, then hide our own secrets.
+r"""Take out of a text what acts on a terminal or is invisible, before it is drawn or printed.
 
-Logs, names, answers of servers and files are cleaned where they are read (`clean_line`, `clean_lines`,
-`clean_json_value`), so that no screen has to. The order matters: an escape sequence in the middle of a key would keep
-it from being found. All output passes `escape_control_characters`, which shows what is still
-in there as \u1234.
+All output of the command line passes `escape_control_characters`, which shows what is still in there as \u1234.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import islice
 from typing import Any
 
-from dflash_tui.common.control_characters import UNSEEN, strip_control_characters
-from dflash_tui.common.secrets.own_secrets import own_secrets
-
 LINE_LIMIT = 2000
 _TEXT_LIMIT = 1 << 16
+_STRING = r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+# Control characters in a sequence are obeyed, and the sequence goes on. One that a text was cut in ends with it.
+_CSI = r"[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f0-?]*+[\x00-\x09\x0b-\x17\x19\x1c-\x1f\x7f -/]*+(?:[@-~]|\Z)"
+_ESCAPES = (
+    rf"\x1b(?:\[{_CSI}|[\]PX^_]{_STRING}|[ -/]+(?:[0-~]|\Z)|[0-~])"
+    rf"|\x9b{_CSI}|[\x90\x98\x9d-\x9f]{_STRING}"
+)
+# Unicode's format characters (Cf) and line ends, which reorder or hide text, letters that nobody sees, and the two
+# that are no characters, which no XML may hold, so no picture either.
+UNSEEN = (
+    r"\u2028\u2029\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e00ff\U000e01f0-\U000e0fff\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufff0-\ufff8"
+    r"\ufffe\uffff"
+)
+_CONTROL = rf"[\x00-\x08\x0a-\x1f\x7f-\x9f{UNSEEN}]"
+_compile = cache(re.compile)  # when a text needs it, since that takes as long as a tenth of a bare Python
 # Only line ends and tabs may stay in what is written.
 ACTS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}]")
+
+
+def strip_control_characters(text: str) -> str:
+    """Return `text`, of one line, with nothing in it that a terminal acts on or that nobody sees."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _compile(_CONTROL).sub("", _compile(_ESCAPES).sub("", text)).expandtabs(4)
 
 
 def clean_line(text: str) -> str:
@@ -29,8 +48,7 @@ def clean_line(text: str) -> str:
 
 def clean_text(text: str, limit: int = _TEXT_LIMIT) -> str:
     """Return the first `limit` characters of `text` as one clean line, which takes longer than reading it."""
-    clean = strip_control_characters(text[:limit])
-    return own_secrets().hide_cut(clean, end=True) if len(text) > limit else own_secrets().hide(clean)
+    return strip_control_characters(text[:limit])
 
 
 def clean_lines(text: str) -> str:
@@ -38,10 +56,9 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean_line(part) for part in text.split("\n"))
 
 
-def clean_end(data: bytes, limit: int) -> str:
-    """Return clean lines of the end of an output, of which the last `limit` bytes are kept: without half a secret."""
-    text = clean_lines(data.decode(errors="replace"))
-    return own_secrets().hide_cut(text, start=True) if len(data) >= limit else text
+def clean_end(data: bytes) -> str:
+    """Return clean lines of the end of an output."""
+    return clean_lines(data.decode(errors="replace"))
 
 
 def join_clean_lines(text: str) -> str:
@@ -51,7 +68,6 @@ def join_clean_lines(text: str) -> str:
 
 def join_last_lines(output: str, count: int) -> str:
     """Return the last `count` lines of a program's output that are not empty, each of them clean, as one line."""
-    # Python's own line ends are characters within a secret as any others, and go when a line is cleaned.
     lines = filter(None, (clean_line(line).strip() for line in reversed(output.split("\n"))))
     return " | ".join([*islice(lines, count)][::-1])
 
@@ -83,5 +99,4 @@ def clean_json_value(value: Any, *, one_line: bool = True) -> Any:
 
 
 def _clean_paragraphs(text: str) -> str:
-    clean = "\n".join(map(clean_text, text[:_TEXT_LIMIT].split("\n")))
-    return own_secrets().hide_cut(clean, end=True) if len(text) > _TEXT_LIMIT else clean
+    return "\n".join(map(clean_text, text[:_TEXT_LIMIT].split("\n")))

@@ -10,7 +10,6 @@ import msgspec
 
 from dflash_tui.common import private_files
 from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.secrets.own_secrets import own_secrets
 
 T = TypeVar("T")
 _LARGEST = 64 << 20
@@ -47,7 +46,7 @@ def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line:
     """
     try:
         # Nearly all that is read is plain, and some is read every second.
-        if not _SUSPECT.search(data) and not own_secrets().occurs_in(data):
+        if not _SUSPECT.search(data):
             return decoder.decode(data)
         return msgspec.convert(clean_json_value(decode_untyped(data), one_line=one_line), decoder.type, str_keys=True)
     except (UnicodeDecodeError, RecursionError) as error:

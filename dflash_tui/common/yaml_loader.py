@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import os
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import RecipeError, YamlError, format_yaml_key
 from dflash_tui.common.formatting import suggest_nearest
 
@@ -26,9 +25,8 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
     Raises:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
-            `file:line: key`. Or it is one of the user's own, and others may have written it.
+            `file:line: key`.
     """
-    refuse_untrusted_file(path)
     return convert_yaml(path, read_yaml_text(path), kind)
 
 
@@ -48,25 +46,6 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise RecipeError(_explain(path, text, data, str(error), kind)) from None
-
-
-def refuse_untrusted_file(path: Path) -> None:
-    """Return when a file of recipes, patches or suites is trusted; one elsewhere may belong to anybody.
-
-    Raises:
-        RecipeError: others may have written it.
-    """
-    place = Path(os.path.normpath(path.absolute()))
-    if place.is_relative_to(paths.PACKAGE_ROOT.parent) and place == path.resolve():  # shipped: as it was installed
-        return
-    ours = place.is_relative_to(paths.config_folder())
-    top = paths.config_folder() if ours else place.parent
-    if why := private_files.ownership_problem(place, top, shareable=True, named=not ours):
-        raise RecipeError(f"ignoring {path}: it {why}", hint=private_files.suggest_ownership_fix(place, top))
-    if why := private_files.replacement_problem(path):
-        raise RecipeError(
-            f"ignoring {path}: it {why}", hint="copy it into a folder of yours, and look at what is in it"
-        )
 
 
 def parse_yaml_value(text: str) -> Any:
@@ -98,7 +77,7 @@ def read_yaml_text(path: Path) -> str:
         RecipeError: it cannot be read, is too large, or is no text.
     """
     try:
-        return private_files.read_file(path, SIZE_LIMIT, follow=True).decode()
+        return private_files.read_file(path, SIZE_LIMIT).decode()
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -109,7 +88,7 @@ def _explain(path: Path, text: str, data: Any, message: str, kind: type[object])
     """Return `file:line: key: what was expected` for a message of msgspec."""
     match = _PATH.search(message)
     steps = _steps(match["path"] + ("[...]" if match["of_key"] else "")) if match else []
-    steps = _culprits(data, steps, message, kind)
+    steps = _name_keys(data, steps, message, kind)
     what = message[: match.start()] if match else message
     unknown = _UNKNOWN.search(what)
     if unknown:
@@ -125,33 +104,28 @@ def _steps(path: str) -> list[str | int]:
     return [int(part[1:-1]) if re.fullmatch(r"\[\d+\]", part) else part for part in parts]
 
 
-def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
-    """Return `steps` with the keys that msgspec complains about for each `[...]`, as far as they can be told.
-
-    A mapping cut down to the culprit alone gives the same message, as does one cut after it. So that keys by thousands
-    take a few conversions only, each halves what is looked through.
-    """
-    trial = copy.deepcopy(data)
-    path: list[str | int] = []
-    place = trial
+def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
+    """Return `steps` with a key for each `[...]`: the one that gives the same message alone, as far as there is one."""
+    named: list[str | int] = []
     for step in steps:
-        if step != "[...]":
-            path.append(step)
-            place = place[step]
-            continue
-        items = list(place.items())
-        while len(items) > 1:
-            first, second = items[: len(items) // 2], items[len(items) // 2 :]
-            place.clear()
-            place.update(first)
-            items = first if _is_refused(trial, kind, message) else second
-        place.clear()
-        place.update(items)
-        if not _is_refused(trial, kind, message):
-            return path
-        [(key, place)] = items
-        path.append(str(key))
-    return path
+        key = step
+        if step == "[...]":
+            place = functools.reduce(lambda value, at: value[at], named, data)
+            found = (key for key in place if _is_refused(_keep_alone(data, named, key), kind, message))
+            if (key := next(found, step)) == step:
+                break
+        named.append(key)
+    return named
+
+
+def _keep_alone(data: Any, steps: Sequence[str | int], key: str) -> Any:
+    """Return data whose mapping at `steps` has one key alone."""
+    if not steps:
+        return {key: data[key]}
+    step, *deeper = steps
+    copy = data.copy()
+    copy[step] = _keep_alone(data[step], deeper, key)
+    return copy
 
 
 def _is_refused(data: Any, kind: type[object], message: str) -> bool:

@@ -6,10 +6,9 @@ in other spellings are text; tags (!!name) and aliases (*name) are refused.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -27,7 +26,6 @@ _WORDS: dict[str, bool | None] = {
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _REAL = re.compile(r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_NUMBER_START = re.compile(r"[-+.0-9]")
 _LONGEST_INTEGER = 20
 
 
@@ -37,9 +35,7 @@ def read_text(text: str) -> Any:
     Raises:
         YamlError: it is not YAML, or more of YAML than is read here.
     """
-    with contextlib.suppress(yaml.YAMLError, ValueError):
-        return _read_document(yaml.parse(text, Loader=_FAST))
-    root = compose_yaml(text)  # slower, and knows what is wrong and where
+    root = compose_yaml(text)
     return None if root is None else _build_value(root, ())
 
 
@@ -50,43 +46,6 @@ def find_line(text: str, steps: Sequence[str | int]) -> int:
     except YamlError:  # somebody writes it at this moment
         root = None
     return _line_of(root, steps) if root else 1
-
-
-def _read_document(events: Iterator[yaml.Event]) -> Any:
-    """Return what the events of one document say, without a tree of nodes between.
-
-    Raises:
-        ValueError: something is wrong, or unusual.
-    """
-    next(events)  # of the stream
-    if isinstance(next(events), yaml.StreamEndEvent):
-        return None
-    value = _read_value(next(events), events, 0)
-    if not isinstance(next(events), yaml.DocumentEndEvent) or not isinstance(next(events), yaml.StreamEndEvent):
-        raise ValueError("more than one document")
-    return value
-
-
-def _read_value(event: Any, events: Iterator[Any], depth: int) -> Any:
-    """Return the value that begins with `event`, in so many mappings and lists."""
-    if isinstance(event, yaml.AliasEvent) or event.anchor or event.tag or depth > DEPTH_LIMIT:
-        raise ValueError("unusual")
-    if isinstance(event, yaml.ScalarEvent):
-        return _read_scalar(event.value, quoted=bool(event.style))
-    if depth == DEPTH_LIMIT:
-        raise ValueError("nested too deeply")
-    if isinstance(event, yaml.SequenceStartEvent):
-        items = []
-        while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            items.append(_read_value(item, events, depth + 1))
-        return items
-    values: dict[str, Any] = {}
-    while not isinstance(key := next(events), yaml.MappingEndEvent):
-        if not isinstance(key, yaml.ScalarEvent) or key.anchor or key.tag or key.value in values:
-            raise ValueError("not a word as a key, or one that is given twice")
-        key.value.encode()
-        values[key.value] = _read_value(next(events), events, depth + 1)
-    return values
 
 
 def _read_scalar(text: str, *, quoted: bool) -> str | float | bool | None:
@@ -100,8 +59,6 @@ def _read_scalar(text: str, *, quoted: bool) -> str | float | bool | None:
         return text
     if text in _WORDS:
         return _WORDS[text]
-    if not _NUMBER_START.match(text):
-        return text
     plain = text.replace("_", "")
     if _INTEGER.fullmatch(text):
         if len(plain) > _LONGEST_INTEGER or not -(1 << 63) <= int(plain) < 1 << 63:
@@ -120,45 +77,26 @@ def compose_yaml(text: str) -> yaml.Node | None:
     Raises:
         YamlError: it is not YAML, has tags or aliases, or is nested too deeply.
     """
-    try:
-        return _compose(text, _FAST)
-    except (yaml.YAMLError, ValueError) as error:
-        problem = _explain_syntax(text, error)
-    try:
-        return _compose(text, yaml.SafeLoader)  # which knows better where a mistake begins
-    except yaml.YAMLError as error:
-        problem = _explain_syntax(text, error)
-    except (ValueError, OverflowError):  # an impossible character, of which only the other one says the place
-        pass
-    raise problem
-
-
-# libyaml where PyYAML was built with it; its own recursion is bounded, since the depth is looked at first.
-_FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _compose(text: str, loader: type[Any]) -> yaml.Node | None:
-    """Return the node tree; aliases are refused, since a few lines of them can stand for gigabytes."""
     depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise YamlError(_line(event), "aliases (*name) are not supported")
-        if getattr(event, "tag", None):
-            raise YamlError(_line(event), "tags (!!name) are not supported")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH_LIMIT:
-            raise YamlError(_line(event), "nested too deeply")
-    return yaml.compose(text, Loader=loader)
+    try:
+        # Aliases are refused, since a few lines of them can stand for gigabytes; libyaml's own recursion has no limit.
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.AliasEvent):
+                raise YamlError(_line(event), "aliases (*name) are not supported")
+            if getattr(event, "tag", None):
+                raise YamlError(_line(event), "tags (!!name) are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_LIMIT:
+                raise YamlError(_line(event), "nested too deeply")
+        return yaml.compose(text, Loader=_LOADER)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        raise YamlError(mark.line + 1 if mark else 1, f"not YAML: {' '.join(problem.split())}") from None
 
 
-def _explain_syntax(text: str, error: Exception) -> YamlError:
-    line, problem = 1, str(error)
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        line, problem = mark.line + 1 if mark else 1, str(error.problem or error.context)
-    elif isinstance(error, yaml.reader.ReaderError) and isinstance(error.position, int):
-        line, problem = text.count("\n", 0, error.position) + 1, "holds a character that is not printable"
-    return YamlError(line, f"not YAML: {' '.join(problem.split())}")
+# libyaml where PyYAML was built with it.
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _line(part: yaml.Node | yaml.Event) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.secrets.redaction import redact_private_keys, redact_prompts, redact_secrets
+from dflash_tui.common.secrets import redact_prompts, redact_secrets
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import nvml
 from dflash_tui.planning.server_command import format_command
@@ -96,7 +96,7 @@ def _package_versions(engine: Path) -> Iterable[str]:
 
 def _log_around(state: RunState) -> Iterable[str]:
     lines, problem = list(state.lines), find_logged_cause(state)
-    texts = [*redact_private_keys(line.text for line in lines)]
+    texts = [line.text for line in lines]
     place = find_problem_line(problem, lines) if problem else None
     middle = len(lines) - 1 if place is None else place
     return texts[max(0, middle - _LINES_BEFORE) : middle + _LINES_AFTER + 1]

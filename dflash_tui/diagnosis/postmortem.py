@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.formatting import format_gib, pluralize
 from dflash_tui.diagnosis import cause, remedies
@@ -94,7 +93,7 @@ def _read_rank_logs(run: Run) -> list[RankLog]:
 
 def _read_end(log: Path) -> bytes:
     try:
-        with private_files.open_file(log) as file:
+        with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MOST_READ))
             data = file.read(_MOST_READ)

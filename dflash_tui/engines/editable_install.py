@@ -82,6 +82,6 @@ def _list_roots(site: Path) -> Iterator[Path]:
 
 def _read(file: Path) -> str:
     try:
-        return private_files.read_file(file, _LARGEST, follow=True).decode(errors="replace")
+        return private_files.read_file(file, _LARGEST).decode(errors="replace")
     except OSError:
         return ""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common import private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import editable_install
@@ -71,7 +71,7 @@ def find_site_packages(folder: Path) -> Path:
     candidates = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(candidates) > 1:
         try:
-            config = private_files.read_file(folder / "pyvenv.cfg", _LARGEST_CONFIG, follow=True)
+            config = private_files.read_file(folder / "pyvenv.cfg", _LARGEST_CONFIG)
             version = _PYTHON.search(config.decode(errors="replace"))
         except OSError:
             version = None
@@ -95,20 +95,13 @@ class UnusedEngine(NamedTuple):
 
 
 def find_engine(folder: Path) -> Engine | None:
-    """Return the finished engine in `folder`, or None; an incomplete one has no marker and does not count.
-
-    Nor does one that others may have written, or that is broken.
-    """
-    if find_untrusted_engine(folder):
-        return None
+    """Return the finished engine in `folder`, or None; an incomplete one has no marker, and a broken one is none."""
     engine = untrusted_json.read_own_json(folder / MARKER, Engine)
     return engine if engine and not _explain_broken_engine(engine, folder) else None
 
 
 def find_unused_engine(folder: Path) -> UnusedEngine | None:
-    """Return why the engine in `folder`, which has a marker, is not used: it is not trusted, or broken."""
-    if untrusted := find_untrusted_engine(folder):
-        return untrusted
+    """Return why the engine in `folder`, which has a marker, is broken."""
     engine = untrusted_json.read_own_json(folder / MARKER, Engine)
     why = _explain_broken_engine(engine, folder) if engine else f"its {MARKER} cannot be read"
     hint = f"launching its recipe installs it again, `dflash-tui engine remove {folder.name}` removes it"
@@ -123,49 +116,3 @@ def _explain_broken_engine(engine: Engine, folder: Path) -> str:
         return f"its Python is gone ({engine.python})"
     has_packages = any(folder.glob("lib/python3.*/site-packages"))
     return "" if has_packages else f"its packages are gone ({folder / 'lib'})"
-
-
-def find_untrusted_engine(folder: Path) -> UnusedEngine | None:
-    """Return why the engine in `folder` is not used, since others may have written what is in it; None when it is.
-
-    One that the user made elsewhere may belong to anybody.
-    """
-    ours = folder.is_relative_to(paths.engines_folder())
-    top = paths.data_folder() if ours else folder
-    if why := _explain_untrusted_engine(folder, top, named=not ours):
-        return UnusedEngine(folder, f"it {why}", private_files.suggest_ownership_fix(folder, top))
-    if place := _find_replaceable_code(folder):
-        why = f"it runs code that is reached through {place}, which can be written by everybody"
-        return UnusedEngine(folder, why, private_files.suggest_ownership_fix(place))
-    return None
-
-
-def _explain_untrusted_engine(folder: Path, top: Path, *, named: bool) -> str:
-    """Return why the engine in `folder` is not trusted; empty when it is.
-
-    Of its many folders those are asked in which a file would be run; none when nobody else can enter the engine's.
-    """
-    why = private_files.ownership_problem(folder, top, shareable=True, named=named)
-    if why := why or private_files.replacement_problem(folder):
-        return why
-    if not folder.is_dir() or not folder.stat().st_mode & 0o077:
-        return ""
-    inner = [folder / "bin", *folder.glob("lib/python3.*/site-packages"), *folder.glob("lib/python3.*/*/vllm")]
-    problems = (private_files.ownership_problem(place, folder, shareable=True, named=named) for place in inner)
-    return next(filter(None, problems), "")
-
-
-def _find_replaceable_code(folder: Path) -> Path | None:
-    """Return what everybody can write on the way to the Python, the program and the packages of the engine in `folder`.
-
-    Links and source trees lead out of an engine, also out of one that nobody else can enter.
-    """
-    if not folder.is_dir():
-        return None
-    closed = None if folder.stat().st_mode & 0o077 else paths.resolve_links(folder)
-    try:
-        sites = list(folder.glob("lib/python3.*/site-packages"))
-        parts = [folder / "bin" / "python", folder / "bin" / "vllm", *sites, *map(editable_install.find_package, sites)]
-        return next(filter(None, (private_files.find_replaceable(part, closed) for part in parts)), None)
-    except OSError:  # what we may not look at is not run by us either
-        return None

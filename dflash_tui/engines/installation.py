@@ -17,7 +17,7 @@ from dflash_tui.common.errors import EngineError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import package_lock, uv_process
-from dflash_tui.engines.environments import MARKER, Engine, find_engine, find_site_packages, find_untrusted_engine
+from dflash_tui.engines.environments import MARKER, Engine, find_engine, find_site_packages
 from dflash_tui.events import Preparing, Step
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 
@@ -34,8 +34,6 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
     private_files.ensure_private_folder(folder.parent)
-    if untrusted := find_untrusted_engine(folder):
-        raise EngineError(untrusted.what, hint=untrusted.hint)
     async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find_engine(folder):
             return engine
@@ -81,7 +79,6 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(time.time(), Step.INSTALL, plan, 0.0))
     recorded = package_lock.lock_file(folder)
-    package_lock.require_trusted_lock(folder)
 
     async def run_uv(*argv: str) -> str:
         progress = uv_process.InstallProgress(f"vLLM {spec.vllm}", spec.packages, spec.download_mb, report)

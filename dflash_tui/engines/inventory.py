@@ -144,9 +144,8 @@ def is_busy(folder: Path) -> bool:
 
 
 def list_broken_engines() -> list[Path]:
-    """Return the folders of our engines that are there and cannot be used, whoever may have written them."""
-    unused = (engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder())
-    return [folder for folder in unused if not environments.find_untrusted_engine(folder)]
+    """Return the folders of our engines that are there and cannot be used."""
+    return [engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder()]
 
 
 def clear_leftover(folder: Path) -> None:
@@ -165,7 +164,7 @@ def clear_leftover(folder: Path) -> None:
 def _hold_install_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
-    with private_files.open_file(lock) if lock.exists() else nullcontext() as file:
+    with lock.open("rb") if lock.exists() else nullcontext() as file:
         if file and not try_lock(file.fileno()):
             raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it")
         yield
@@ -223,8 +222,6 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     folder = paths.resolve_links(paths.expand_home(str(folder)))
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
-    if untrusted := environments.find_untrusted_engine(folder):
-        raise UsageError(untrusted.what, hint=untrusted.hint)
     if _is_ours(folder):
         raise UsageError(f"{folder} is an engine that dflash-tui installed", hint=f"use it with --engine {folder.name}")
     contents = describe_environment(folder / "bin" / "python")
@@ -305,8 +302,6 @@ def _read_adopted(record: Path) -> Engine | None:
 
 def _find_unused_record(record: Path) -> UnusedEngine | None:
     """Return why the adopted engine of a record is not used; of one that cannot be read, the record is the folder."""
-    if why := private_files.ownership_problem(record, paths.data_folder(), shareable=True):
-        return UnusedEngine(record, f"it {why}", private_files.suggest_ownership_fix(record, paths.data_folder()))
     engine = untrusted_json.read_own_json(record, Engine)
     if engine is None or _record(Path(engine.folder)) != record:
         return UnusedEngine(
@@ -315,7 +310,7 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
     if not engine.python.exists():
         hint = f"when it is back it is used again; rm {record} forgets it"
         return UnusedEngine(Path(engine.folder), f"its Python is gone ({engine.python})", hint)
-    return environments.find_untrusted_engine(Path(engine.folder))
+    return None
 
 
 def _options_file(engine: Engine) -> Path:

@@ -6,14 +6,13 @@ Python or machine takes other files and has a lock of its own. The format is tha
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sys
 from itertools import takewhile
 from pathlib import Path
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 
@@ -28,25 +27,6 @@ def lock_file(folder: Path) -> Path:
     """Return the file with the lock of the engine in `folder`, whether it is there or not."""
     made_for = f"py{sys.version_info.major}.{sys.version_info.minor}-{platform.machine()}"
     return folder.parent / FOLDER / f"{folder.name}-{made_for}.txt"
-
-
-def require_trusted_lock(folder: Path) -> None:
-    """Require the lock of the engine in `folder`, if there is one, to be a file that nobody else can have written.
-
-    Raises:
-        EngineError: others may have written it or its folder, or it is no file; nothing was installed.
-    """
-    recorded, top = lock_file(folder), paths.data_folder()
-    what = f"{recorded}, which says what the engine was installed from, is not used, so nothing was installed"
-    why = private_files.ownership_problem(recorded, top, shareable=True) or private_files.replacement_problem(recorded)
-    if why:
-        raise EngineError(what, evidence=f"it {why}", hint=private_files.suggest_ownership_fix(recorded, top))
-    if os.path.lexists(recorded):
-        try:
-            private_files.open_file(recorded).close()
-        except OSError as error:
-            hint = f"if you know why: rm -r {recorded}, and run the same command again"
-            raise EngineError(what, evidence=str(error.strerror), hint=hint) from None
 
 
 def build_compile_command(spec: EngineSpec, python: str, folder: Path, lock: Path) -> list[str]:

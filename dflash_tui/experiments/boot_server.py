@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.events import Preparing
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger

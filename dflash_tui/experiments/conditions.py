@@ -12,7 +12,6 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.common import private_files
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import GpusSampled, RankSampled
 from dflash_tui.experiments.design import Conditions
@@ -109,7 +108,7 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
 def _read_rank_samples(run: Run) -> list[RankSampled]:
     """Return what the keeper recorded of the other ranks."""
     samples = list[RankSampled]()
-    with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
         for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():
             if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
                 samples.append(event)

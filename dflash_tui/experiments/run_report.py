@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.events import OURS, RequestDone
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.design import Conditions

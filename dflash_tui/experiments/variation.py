@@ -9,7 +9,7 @@ import yaml
 
 from dflash_tui.common import yaml_values
 from dflash_tui.common.errors import UsageError, YamlError
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode

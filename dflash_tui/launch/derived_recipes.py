@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.engines.hub import model_config
-from dflash_tui.launch import recipe_files
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning.derivation import pair as pairs
 from dflash_tui.planning.derivation import recipe_draft
 from dflash_tui.planning.derivation.pair import DerivedPair
@@ -50,7 +50,8 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
     derived = await derive_from_models(target, drafter or None, method)
     name = recipe_draft.name_recipe(derived)
     if name not in recipe_loader.list_recipe_files():
-        recipe_loader.load_recipe(recipe_files.add_own_recipe(name, recipe_draft.write_recipe_text(derived), schema))
+        path = recipe_files.add_own_recipe(name, recipe_draft.write_recipe_text(derived), schema)
+        recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return name
 
 
@@ -60,5 +61,5 @@ def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
     path = paths.derived_recipes_folder() / f"{recipe_draft.name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
     private_files.replace_private_file(path, recipe_draft.write_recipe_text(derived, cpu).encode())
-    recipe_loader.load_recipe(path)
+    recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return path

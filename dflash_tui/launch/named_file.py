@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from dflash_tui.common import paths, private_files, yaml_loader
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 
 _TIMEOUT = 20.0
 _REDIRECTS = 5
@@ -26,15 +26,13 @@ def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
         limit: The most bytes.
 
     Raises:
-        RecipeError: everybody can write or replace it.
         UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
         DflashError: nobody answers, or not with a file.
     """
     if "://" not in place:
         path = paths.expand_home(place)
-        yaml_loader.refuse_untrusted_file(path)
         try:
-            return path.stem, private_files.read_file(path, limit, follow=True)
+            return path.stem, private_files.read_file(path, limit)
         except OSError as error:
             raise UsageError(f"{place} cannot be read", evidence=error.strerror or str(error)) from None
     _refuse_address(place)

@@ -1,78 +1,146 @@
-"""Which recipes may do more than serve a model, and which patches may change vLLM: ours, and those of a yes.
+"""What a recipe or patch that is not shipped makes run, and the user's yes to it, kept for its content.
 
-The answer is kept for the content of a recipe or patch, so one that was changed is asked about again. What the user
-sets by hand is the user's own word, and nobody asks about it, except about a patch: its name says nothing of its text.
+What the user sets by hand is the user's own word, and is not asked about, except a patch: its name says nothing of its
+text.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.plan_powers import list_patch_powers, list_recipe_powers
-from dflash_tui.planning.powers.power import Power
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
+from dflash_tui.planning.server_command import build_flag
 
 # Some 10,000 answers.
 _LARGEST = 1 << 20
 
 
-class Untrusted(NamedTuple):
-    """What nobody has said yes to. It is read once: a file may change while the question is open."""
+class Ingredient(msgspec.Struct, frozen=True):
+    """One thing that a recipe or patch makes run or reach the server."""
 
-    powers: tuple[Power, ...]
-    """What the user has to be asked about; empty when nothing is."""
-    names: dict[str, str]
-    """The names of the recipe and the patches that have these powers, by the hash of each."""
+    kind: str
+    """`command`, `variable`, `speculation`, `engine`, `build`, `hosts` or `patch`."""
+    text: str
+    """What it is, on one line; of a part of the recipe with the part before it."""
+
+    def __str__(self) -> str:
+        return f"{self.kind:11} {self.text}"
+
+
+class Untrusted(msgspec.Struct, frozen=True):
+    """What the user has to be asked about. It is read once: a file may change while the question is open."""
+
+    ingredients: tuple[Ingredient, ...] = ()
+    """What the question shows; empty when there is nothing to ask."""
+    names: dict[str, str] = {}
+    """The names of the recipe and the patches, by the digest of each."""
+
+
+def list_ingredients(recipe: Recipe, patches: Iterable[Patch] = ()) -> tuple[Ingredient, ...]:
+    """Return what all parts of a recipe make run, and what those of `patches` change that it names."""
+    named = {name for _, layer in iterate_layers(recipe) for name in layer.patches}
+    own = [_describe_patch(patch) for patch in patches if patch.name in named and not patch_file.is_shipped(patch)]
+    return (*own, *_list_recipe_ingredients(recipe))
+
+
+def _list_recipe_ingredients(recipe: Recipe) -> Iterator[Ingredient]:
+    for steps, layer in iterate_layers(recipe):
+        part = " ".join(str(step) for step in steps) + ": " if steps else ""
+        for kind, text in _list_layer_texts(recipe, layer):
+            yield Ingredient(kind, clean_line(f"{part}{text}"))
+    if recipe.build:
+        yield Ingredient("build", f"runs the shipped script {recipe.build.script}")
+
+
+def _list_layer_texts(recipe: Recipe, layer: Layer) -> Iterator[tuple[str, str]]:
+    is_whole = layer is recipe
+    words = [word for name, value in layer.flags.items() if value is not None for word in build_flag(name, value)]
+    if is_whole or layer.target or words:
+        model = [layer.target.model] if layer.target else []
+        port = ["--host", "127.0.0.1", "--port", str(recipe.port)] if is_whole else []
+        yield "command", shlex.join([*(["vllm", "serve"] if is_whole else []), *model, *port, *words])
+    yield from (("variable", f"{name}={value}") for name, value in layer.env.items() if value is not None)
+    speculation = ({"model": layer.drafter.model} if layer.drafter else {}) | layer.speculation
+    if speculation:
+        yield "speculation", msgspec.json.encode(speculation).decode()
+    if engine := layer.engine:
+        packages = dict.fromkeys([f"{engine.distribution}=={engine.vllm}", *engine.packages, *engine.overrides])
+        yield "engine", shlex.join(packages) + ("; builds packages from source" if engine.source_builds else "")
+    if layer.hosts and layer.hosts > 1:
+        yield "hosts", f"{layer.hosts}; the ports between them ask for no key"
+
+
+def _describe_patch(patch: Patch) -> Ingredient:
+    """Return what a patch changes, and what it sets where it is not applied."""
+    sets = [
+        f"--speculative-config {key}={value}"
+        for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
+    ]
+    sets += [f"{name}={value}" for name, value in (patch.without_patch.env if patch.without_patch else {}).items()]
+    instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
+    changes = ", ".join(f"vllm/{path}" for path in patch.paths)
+    return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
+
+
+def describe_patches(patches: Iterable[Patch]) -> tuple[Ingredient, ...]:
+    """Return what `patches` change."""
+    return tuple(_describe_patch(patch) for patch in patches)
 
 
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
     """Return when these plans of a recipe may be launched; every way to a process comes by here.
 
     Raises:
-        UsageError: it is not shipped, may do more than serve a model, and nobody has said yes to that.
+        UsageError: the recipe or a patch of it is not shipped, and the user has not said yes to it.
     """
-    if powers := find_untrusted(recipe, plans).powers:
-        raise build_untrusted_error(recipe, powers)
+    if ingredients := find_untrusted(recipe, plans).ingredients:
+        raise build_untrusted_error(recipe, ingredients)
 
 
 def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
-    """Return what the user has to be asked about before these plans are launched: of the recipe, and of patches.
+    """Return what the user has to be asked about before these plans are launched: the recipe, and patches.
 
     Raises:
         DflashError: a patch of the plans is gone by now, or not valid.
     """
     patches = _load_untrusted_patches(plans)
-    names = {_hash_patch(patch): patch.name for patch in patches}
-    if own := _list_own_powers(recipe, plans):
-        names[_hash_recipe(recipe)] = recipe.name
-    return Untrusted((*list_patch_powers(patches), *own), names)
+    names = {_hash(patch): patch.name for patch in patches}
+    ingredients = describe_patches(patches)
+    if not is_trusted(recipe):
+        names[_hash(recipe)] = recipe.name
+        ingredients += tuple(_list_recipe_ingredients(recipe))
+    return Untrusted(ingredients, names)
 
 
-def list_recipe_lines(recipe: Recipe, powers: Collection[Power]) -> list[str]:
-    """Return the lines about the powers of a recipe and of the patches that it needs."""
-    return list_power_lines(powers, f"dflash-tui recipes check {recipe.name} --json")
-
-
-def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageError:
-    """Return the error that a recipe, or a patch that it needs, is not trusted, with what it may do."""
+def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -> UsageError:
+    """Return the error that a recipe, or a patch that it needs, is not trusted, with what it makes run."""
     return UsageError(
-        f"the recipe {recipe.name} may do more than serve a model, and you have not said yes to that",
-        evidence="\n  ".join(list_recipe_lines(recipe, powers)),
+        f"the recipe {recipe.name}, or a patch of it, is not shipped, and you have not said yes to it",
+        evidence="\n  ".join(map(str, ingredients)),
         hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
         "until it changes",
     )
+
+
+def trust_recipe(recipe: Recipe) -> None:
+    """Keep that a recipe is trusted, as one that this program has written itself.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _add_digests({_hash(recipe): recipe.name})
 
 
 def trust_shown(untrusted: Untrusted) -> None:
@@ -81,7 +149,7 @@ def trust_shown(untrusted: Untrusted) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _add_hashes(untrusted.names)
+    _add_digests(untrusted.names)
 
 
 def list_untrusted_patches(
@@ -105,7 +173,7 @@ def require_patch_trust(patches: Iterable[Patch], engine: Engine) -> None:
     """Return when `patches` may be brought into `engine`.
 
     Raises:
-        UsageError: one is not shipped, and nobody has said yes to it.
+        UsageError: one is not shipped, and the user has not said yes to it.
     """
     if untrusted := list_untrusted_patches(patches, engine):
         raise build_untrusted_patch_error(untrusted)
@@ -116,7 +184,7 @@ def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
     files = ", ".join(str(paths.user_patches_folder() / f"{patch.name}.yaml") for patch in patches)
     return UsageError(
         "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
-        evidence="\n  ".join(list_power_lines(list_patch_powers(patches))),
+        evidence="\n  ".join(map(str, describe_patches(patches))),
         hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
     )
 
@@ -127,13 +195,7 @@ def trust_patches(patches: Iterable[Patch]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _add_hashes({_hash_patch(patch): patch.name for patch in patches})
-
-
-def _list_own_powers(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Power, ...]:
-    """Return the powers of a recipe itself; none when it is trusted."""
-    powers = list_recipe_powers(recipe, {plan.vllm for plan in plans})
-    return () if not powers or _is_shipped(recipe) or _hash_recipe(recipe) in _read_hashes() else powers
+    _add_digests({_hash(patch): patch.name for patch in patches})
 
 
 def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
@@ -146,45 +208,39 @@ def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
 
 def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:
     own = [patch for patch in patches if not patch_file.is_shipped(patch)]
-    trusted = _read_hashes() if own else ()
-    return [patch for patch in own if _hash_patch(patch) not in trusted]
+    trusted = _read_digests() if own else ()
+    return [patch for patch in own if _hash(patch) not in trusted]
 
 
-def _add_hashes(names: dict[str, str]) -> None:
+def _add_digests(names: dict[str, str]) -> None:
     file = paths.trusted_recipes_file()
     lines = [*_read_lines(), *(f"{digest} {name}" for digest, name in names.items())]
     private_files.ensure_private_folder(file.parent)
     private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 
 
-def _is_shipped(recipe: Recipe) -> bool:
-    """Whether a recipe is one of ours, word for word."""
-    path = paths.bundled_folder("recipes") / f"{recipe.name}.yaml"
+def is_trusted(recipe: Recipe) -> bool:
+    """Whether a recipe is one of ours, word for word, or the user has said yes to it as it is."""
+    digest, shipped = _hash(recipe), paths.bundled_folder("recipes") / f"{recipe.name}.yaml"
     try:
-        return path.is_file() and _hash_recipe(recipe_loader.load_recipe(path)) == _hash_recipe(recipe)
+        if shipped.is_file() and _hash(recipe_loader.load_recipe(shipped)) == digest:
+            return True
     except RecipeError:
-        return False
+        pass
+    return digest in _read_digests()
 
 
-def _hash_recipe(recipe: Recipe) -> str:
-    """Return the hash of what a recipe says; comments and the order of keys say nothing."""
-    return hashlib.sha256(msgspec.json.encode(recipe, order="deterministic")).hexdigest()
+def _hash(content: Recipe | Patch) -> str:
+    """Return the digest of what a recipe or patch says; comments and the order of keys say nothing."""
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
 
-def _hash_patch(patch: Patch) -> str:
-    return hashlib.sha256(msgspec.json.encode(patch, order="deterministic")).hexdigest()
-
-
-def _read_hashes() -> set[str]:
+def _read_digests() -> set[str]:
     return {line.partition(" ")[0] for line in _read_lines()}
 
 
 def _read_lines() -> list[str]:
-    """Return the lines of our file; none of one that others could have written."""
-    file = paths.trusted_recipes_file()
-    if private_files.ownership_problem(file, file.parent):
-        return []
     try:
-        return private_files.read_file(file, _LARGEST).decode(errors="replace").splitlines()
-    except OSError:  # there is none yet, or it is no file
+        return private_files.read_file(paths.trusted_recipes_file(), _LARGEST).decode(errors="replace").splitlines()
+    except OSError:  # there is none yet
         return []

@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 
 from dflash_tui.common import paths
-from dflash_tui.common.secrets.redaction import looks_secret
-from dflash_tui.common.secrets.secret_names import is_secret
-from dflash_tui.common.secrets.settings_secrets import find_secret
+from dflash_tui.common.secrets import is_secret, looks_secret
 
 # Set for this program, or would change what the server says and to whom; a server starts without them.
 _DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
@@ -69,6 +67,4 @@ def build_helper_environment(*needed: str) -> dict[str, str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    # Of an account, also what is no secret by itself is none of a helper's business. A password may be quoted.
-    unquoted = value.replace("'", "").replace('"', "")
-    return is_secret(name) or find_secret(name, value) is not None or looks_secret(unquoted) or name.startswith("AWS_")
+    return is_secret(name) or looks_secret(value)

@@ -6,7 +6,6 @@ to (`--enable-log-requests`, `--enable-log-outputs`, `VLLM_LOGGING_LEVEL=DEBUG`)
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
 import zipfile
@@ -16,17 +15,10 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT, hide_own_secrets
-from dflash_tui.common.secrets.redaction import (
-    redact_argv,
-    redact_private_keys,
-    redact_prompts,
-    redact_secrets,
-    redact_variables,
-)
+from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
 from dflash_tui.event_json import encode
 from dflash_tui.events import Exited
 from dflash_tui.monitoring import recording
@@ -101,9 +93,8 @@ def _redact_value(value: Any) -> Any:
 
 
 def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
-    lines, ends = itertools.tee(_read_log_lines(run.log))
-    texts = redact_private_keys(map(_clean_line, lines))
-    for text, line in zip(texts, ends, strict=True):
+    for line in _read_log_lines(run.log):
+        text = _clean_line(line)
         redacted = _redact_text(text if with_prompts else redact_prompts(text))
         yield redacted.encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
 
@@ -112,9 +103,6 @@ def _clean_line(line: bytes) -> str:
     """Return a line without its end, clean; of one that was cut nothing that may be half a word."""
     body = line.rstrip(b"\r\n")
     text, overlong = body.decode("utf-8", "surrogateescape"), len(body) > _CHUNK
-    replaced = body.decode(errors="replace")  # as a value that is no UTF-8 is known
-    if replaced != text and hide_own_secrets(replaced) != replaced:
-        text = replaced
     text = clean_text(text, len(text) - overlong)
     return f"{text.rpartition(' ')[0]} {LEFT_OUT}" if overlong else text
 
@@ -156,7 +144,7 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
 def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
     try:
-        with private_files.open_file(path) as file:
+        with path.open("rb") as file:
             yield from iter(lambda: file.readline(_CHUNK), b"")
     except FileNotFoundError:
         return

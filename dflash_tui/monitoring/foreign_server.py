@@ -26,8 +26,7 @@ from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line, join_clean_lines
-from dflash_tui.common.secrets.own_secrets import own_secrets
-from dflash_tui.common.secrets.redaction import looks_secret
+from dflash_tui.common.secrets import looks_secret
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.readings import Histogram
 
@@ -60,8 +59,7 @@ class ForeignServer:
         self.url, self.identity = _parse_address(url), ForeignIdentity()
         self.answers = False  # whether it ever did, be it with an error
         self.fault = ""  # in one clause, why it does not
-        self._pace = bounded_http.Pace()
-        self._health, self._detail, self._slower = Health.STARTING, "", 1
+        self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
@@ -70,10 +68,7 @@ class ForeignServer:
             )
 
     async def events(self) -> AsyncIterator[AnyEvent]:
-        """Poll the server once a second, without end: yield its counters, and its health when it changes.
-
-        One whose answers cost much is polled more seldom.
-        """
+        """Poll the server once a second, without end: yield its counters, and its health when it changes."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
         if zone:  # means something on this machine only, so that no other is told (RFC 6874)
@@ -81,11 +76,9 @@ class ForeignServer:
         async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
             while True:
                 began = time.monotonic()
-                for event in await self._pace.measure(self._poll(client)):
+                for event in await self._poll(client):
                     yield event
-                for event in self._health_change(self._health, self._detail):  # when it becomes slower or faster
-                    yield event
-                await asyncio.sleep(max(0.05, began + INTERVAL * self._pace.slower - time.monotonic()))
+                await asyncio.sleep(max(0.05, began + INTERVAL - time.monotonic()))
 
     async def _poll(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
@@ -138,10 +131,10 @@ class ForeignServer:
         return await _with_key_hint(bounded_http.fetch_bounded(client, self.url + path, path))
 
     def _health_change(self, health: Health, detail: str = "") -> list[AnyEvent]:
-        if (health, self._pace.slower) == (self._health, self._slower):
+        if health == self._health:
             return []
-        self._health, self._detail, self._slower = health, detail, self._pace.slower
-        return [HealthChanged(time.time(), health, detail, self._slower)]
+        self._health = health
+        return [HealthChanged(time.time(), health, detail)]
 
 
 async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
@@ -168,8 +161,7 @@ async def _read_first_bytes(url: str) -> str:
                 data = await reader.read(_FIRST_BYTES)
             finally:
                 writer.close()
-    text = join_clean_lines(data.decode(errors="replace"))
-    return own_secrets().hide_cut(text, end=True)
+    return join_clean_lines(data.decode(errors="replace"))
 
 
 def _is_of_tls(error: BaseException | None) -> bool:

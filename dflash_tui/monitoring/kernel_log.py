@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dflash_tui.common import private_files
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Autopsy
 from dflash_tui.machine.process_environment import build_helper_environment
@@ -52,7 +51,7 @@ def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
 def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
-        with private_files.open_file(run.log) as log:
+        with run.log.open("rb") as log:
             pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
     except OSError:
         pids = set()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.benchmark import client, scraper
-from dflash_tui.common import bounded_http, private_files
+from dflash_tui.common import bounded_http
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
 from dflash_tui.machine import processes
@@ -71,7 +71,7 @@ async def read_counters(run: Run) -> Counters | None:
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:
     """Return how the health changed so far."""
     changes = list[HealthChanged]()
-    with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
         for line in iter(lambda: file.readline(_MAX_LINE), b""):
             if b'"health"' in line and isinstance(change := decode_recorded(line), HealthChanged):
@@ -94,8 +94,6 @@ class _Recorder:
         self._last_reading: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
         self._sampler = Sampler(run)
-        self._pace, self._slower = bounded_http.Pace(), changes[-1].slower if changes else 1
-        self._left_out = 0
         self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.idle_seconds_before_probe()
         self._idle_since = time.monotonic()
@@ -111,12 +109,8 @@ class _Recorder:
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._sampler.sample(starting=not self._warm)
-                self._left_out += 1
-                healthy = False
                 # Of a server's ranks only the first listens; the port of another one is where the ranks meet.
-                if self._left_out >= self._pace.slower and not self._run.plan.rank:
-                    self._left_out, healthy = 0, await self._pace.measure(self._poll(client))
-                    self._record_health(self._health, self._detail)  # when the pace has changed
+                healthy = not self._run.plan.rank and await self._poll(client)
                 if healthy and (request is None or request.done()):
                     if not self._warm and time.monotonic() >= self._first_request_at:
                         request = group.create_task(self._send_first_request())
@@ -168,9 +162,9 @@ class _Recorder:
     def _record_health(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
-        now = (health, detail, self._pace.slower)
-        if now != (self._health, self._detail, self._slower) and not failed:
-            self._health, self._detail, self._slower = now
+        now = (health, detail)
+        if now != (self._health, self._detail) and not failed:
+            self._health, self._detail = now
             run_files.record_event(self._run, HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:

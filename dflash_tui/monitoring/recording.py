@@ -22,7 +22,7 @@ from typing import IO, BinaryIO
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
@@ -221,12 +221,12 @@ def _read_run_part(path: Path) -> bytes:
 
 
 def _open_in_folder(path: Path) -> BinaryIO:
-    """Open a part of a run folder; that of the sample may be a link, as some installers make it.
+    """Open a part of a run folder.
 
     Raises:
-        OSError: it is no file, or is far larger than what of it is on the disk: a hole can be of any size.
+        OSError: it cannot be opened, or is far larger than what of it is on the disk: a hole can be of any size.
     """
-    file = private_files.open_file(path, follow=path.parent == paths.sample_folder())
+    file = path.open("rb")
     status = os.fstat(file.fileno())
     if status.st_size > _ALWAYS_ALLOWED + MAX_COMPRESSION * status.st_blocks * 512:
         file.close()

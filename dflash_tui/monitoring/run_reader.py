@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from dflash_tui.common import private_files
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import AnyEvent, Exited
@@ -52,7 +51,7 @@ class TailReader:
             return b""
         try:
             self._path = self._find_path()
-            with private_files.open_file(self._path) as file:
+            with self._path.open("rb") as file:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dflash_tui.common import private_files
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import Recorded, Step
@@ -130,7 +129,7 @@ def _read_start(run: Run) -> RecordedStart | None:
 
 def _read_chunks(path: Path, most: int) -> Iterator[bytes]:
     read = 0
-    with contextlib.suppress(OSError), private_files.open_file(path) as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         while read < most and (data := file.read(_CHUNK)):
             read += len(data)
             yield data

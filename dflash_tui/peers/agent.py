@@ -22,7 +22,7 @@ import psutil
 from msgspec.structs import replace
 
 from dflash_tui import __version__
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import truncate
 from dflash_tui.common.line_buffer import LineBuffer
@@ -306,7 +306,7 @@ async def _list_orphans(command: ListOrphans) -> OrphansListed:
 
 def _read_log(run: Run, position: int) -> bytes:
     try:
-        with private_files.open_file(run.log) as file:
+        with run.log.open("rb") as file:
             file.seek(position)
             return file.read(messages.LARGEST_CHUNK)
     except OSError:

@@ -124,7 +124,7 @@ class PeerConnection:
     async def _explain_lost(self) -> DflashError:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
-        text = clean_end(self._errors, _ERRORS_KEPT)
+        text = clean_end(self._errors)
         error = transport.explain_end(self.host, self._process.returncode, text)
         lost = PeerLost(error.what, evidence=error.evidence, hint=error.hint)
         lost.reason = error

@@ -103,7 +103,7 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
         errors.close()
-    return code, "" if show else clean_end(tail, _ERRORS_KEPT)
+    return code, "" if show else clean_end(tail)
 
 
 def _clean_line(line: bytes) -> str:

@@ -122,7 +122,7 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
     tail = b""
     while process.stderr and (data := await process.stderr.read(1 << 16)):
         tail = (tail + data)[-_ERRORS_KEPT:]
-    return clean_end(tail, _ERRORS_KEPT)
+    return clean_end(tail)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -11,7 +11,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster.hosts import Cluster, RankCommand
 from dflash_tui.planning.flag_values import parse_whole_number
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
 from dflash_tui.planning.recipes.settings import HOST
@@ -99,8 +98,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The address that the server listens on."""
     restart: RestartPolicy = RestartPolicy()
     """Whether and how often it is launched again after a crash."""
-    powers: tuple[Power, ...] = ()
-    """What it may do beyond serving a model."""
     method: Method = Method.DFLASH
     """How tokens are drafted; `none` without speculation. Plans of before the field are of DFlash."""
     start: tuple[str, ...] = ()
@@ -129,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def is_open(self) -> bool:
         """Whether other machines can connect to it, and so whether it asks for a key."""
-        return not ip_address(self.host).is_loopback or any(power.is_open for power in self.powers)
+        return not ip_address(self.host).is_loopback
 
     @property
     def kind(self) -> tuple[str, ...]:

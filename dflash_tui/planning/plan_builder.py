@@ -20,7 +20,6 @@ from dflash_tui.planning.cluster.hosts import Cluster, build_unnamed_cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
-from dflash_tui.planning.powers import plan_powers
 from dflash_tui.planning.recipes import published_figures
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
@@ -160,7 +159,7 @@ def build_plan(
         rank=rank,
         ranks=ranks[1:] if rank == 0 else (),
     )
-    return _explain(plan, launch, patches, installed_by_us=engine is None)
+    return _explain(plan, launch, patches)
 
 
 def _choose_launch(
@@ -247,16 +246,9 @@ def _build_command_parts(launch: _Launch, models: _Models, patches: PatchSelecti
     )
 
 
-def _explain(plan: Plan, launch: _Launch, patches: PatchSelection, *, installed_by_us: bool) -> Plan:
-    """Return the plan with all that is said of it: doubts, reasons, what others measured, and what it may do."""
+def _explain(plan: Plan, launch: _Launch, patches: PatchSelection) -> Plan:
+    """Return the plan with all that is said of it: doubts, reasons, and what others measured."""
     resolved, asked_port = launch.resolved, plan.request.port if plan.request else None
-    powers = plan_powers.list_powers(
-        plan.vllm,
-        flags=launch.in_mode.flags | ({"nnodes": resolved.hosts} if plan.cluster else {}),
-        env=patches.env | launch.in_mode.env,
-        speculation=patches.speculation,
-        engine=resolved.engine if installed_by_us else None,
-    )
     unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if asked_port else ())}
     return replace(
         plan,
@@ -266,7 +258,6 @@ def _explain(plan: Plan, launch: _Launch, patches: PatchSelection, *, installed_
         skipped_patches=patches.skipped,
         disabled_patches=resolved.disabled_patches,
         expected=_list_expected(resolved, launch),
-        powers=(*plan_powers.list_patch_powers(patches.applied), *powers),
         start=launch.measures.used,
         start_left_out=launch.measures.left_out,
     )

@@ -21,7 +21,7 @@ from dflash_tui.common.errors import UsageError
 _LARGEST = 8 << 20
 # What decides how a text is read: modules and tables of these folders, which change in a checkout without a release.
 _DECIDING = (
-    "", "common", "common/secrets", "machine", "planning", "planning/advice", "planning/derivation", "planning/recipes"
+    "", "common", "machine", "planning", "planning/advice", "planning/derivation", "planning/recipes"
 )  # fmt: skip
 T = TypeVar("T")
 _unsaved: list["TextCache[Any]"] = []
@@ -50,12 +50,11 @@ class TextCache(Generic[T]):
 
     @classmethod
     def load(cls, name: str, kind: type[T]) -> "TextCache[T]":
-        """Return what the file holds; nothing where it is not there, not ours alone or of another program."""
+        """Return what the file holds; nothing where it is not there or of another program."""
         with suppress(OSError, UsageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             path = paths.cache_folder() / f"{name}.msgpack"
-            if not private_files.ownership_problem(path, paths.cache_folder()):
-                stored = msgspec.msgpack.decode(private_files.read_file(path, _LARGEST), type=_Stored[kind])  # type: ignore[valid-type]
-                return cls(name, stored.values if stored.program == _identify_program() else {})
+            stored = msgspec.msgpack.decode(private_files.read_file(path, _LARGEST), type=_Stored[kind])  # type: ignore[valid-type]
+            return cls(name, stored.values if stored.program == _identify_program() else {})
         return cls(name, {})
 
     def find(self, text: str) -> T | None:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_time, pluralize, truncate
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
 from dflash_tui.experiments import stock
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts

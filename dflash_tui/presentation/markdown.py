@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
 # What GitHub makes a link of by itself. It looks for names and numbers in what is shown, so that only something without

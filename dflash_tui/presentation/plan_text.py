@@ -17,7 +17,6 @@ from dflash_tui.planning.advice import split_verification
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy
@@ -120,7 +119,6 @@ def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
         yield "note", f"{plan.synthetic}: figures say nothing about a real model"
     yield from (("differs", f"{name}: {why}") for name, why in plan.deviations.items())
     yield from (("warning", warning) for warning in plan.warnings)
-    yield from (("power", line) for line in list_power_lines(plan.powers, "--json"))
 
 
 def describe_model(name: str, *facts: str) -> str:

@@ -84,15 +84,6 @@ def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     return Alarm("metrics", state.health_at, what, state.health_detail, hint)
 
 
-def _check_cost(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """The server's answers cost so much processor time that it is asked less often."""
-    if state.slower == 1:
-        return None
-    evidence = f"polled {state.slower} times less often, since its answers cost much processor time"
-    hint = "a vLLM server's cost next to nothing: check what answers at that address"
-    return Alarm("cost", state.slower_at, "the server is expensive to watch", evidence, hint)
-
-
 def _check_token_flow(state: RunState, now: float) -> Alarm | None:
     """Requests are running, and no tokens are generated."""
     pause = find_token_pause(state, now)
@@ -341,7 +332,6 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_idle_probe,
     rank_alarms.check_first_answer,
     _check_metrics,
-    _check_cost,
     _check_memory,
     rank_alarms.check_far_memory,
     _check_speculation,

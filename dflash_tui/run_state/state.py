@@ -89,10 +89,6 @@ class RunState:
     """Why the server is unhealthy, or why its counters cannot be read; else empty."""
     health_at: float = 0.0
     """When the health changed last."""
-    slower: int = 1
-    """How many times more seldom the server is asked, because its answers cost much processor time."""
-    slower_at: float = 0.0
-    """Since when it is asked more seldom."""
     warm_at: float | None = None
     """When the server was first ready: it had answered a request."""
     readings: CounterSeries = field(default_factory=CounterSeries)
@@ -230,11 +226,8 @@ class RunState:
             self.problems.append(event)
 
     def _apply_health(self, event: HealthChanged) -> None:
-        if event.slower == self.slower or (event.health, event.detail) != (self.health, self.health_detail):
-            self.health_at = event.at
-        if 1 in {event.slower, self.slower}:
-            self.slower_at = event.at
-        self.health, self.health_detail, self.slower = event.health, event.detail, event.slower
+        self.health_at = event.at
+        self.health, self.health_detail = event.health, event.detail
         if event.health is Health.WARM and self.warm_at is None:
             self.warm_at = event.at
 

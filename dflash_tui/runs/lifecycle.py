@@ -15,7 +15,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -144,9 +143,6 @@ def required_api_key(plan: Plan) -> str:
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"other machines can reach a server on {plan.host}"
-        if ip_address(plan.host).is_loopback:
-            source = next(power.source for power in plan.powers if power.is_open)
-            what = f"other machines can connect to the server by {source}"
         has = f"{len(key)} characters" if len(key) < _MIN_KEY_LENGTH else "characters that are not printable ASCII"
         what += f", so it needs an API key{f'; that of {KEY_VARIABLE} has {has}' if key else ''}"
         hint = f"export {KEY_VARIABLE} with at least {_MIN_KEY_LENGTH} characters, as from `openssl rand -hex 24`"
@@ -174,12 +170,6 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
         except OSError as error:
             what = f"{folder} could not be created"
             raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
-        if why := private_files.ownership_problem(paths.runs_folder(), paths.state_folder()):
-            folder.rmdir()
-            raise DflashError(
-                f"{paths.runs_folder()} {why}, so nothing was launched",
-                hint=private_files.suggest_ownership_fix(paths.runs_folder(), paths.state_folder()),
-            )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")
 

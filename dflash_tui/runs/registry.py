@@ -68,10 +68,8 @@ def _load_run(path: Path) -> Run:
     """Return the run that a `run.json` records.
 
     Raises:
-        UsageError: it cannot be used: it may be damaged, of a newer release, or written by somebody else.
+        UsageError: it cannot be used: it may be damaged, or of a newer release.
     """
-    if why := private_files.explain_untrusted_record(path, paths.state_folder()):  # its pid would be signalled
-        raise UsageError(why)
     try:
         data = private_files.read_file(path, _MAX_RUN_FILE)
         if untrusted_json.decode_untrusted(data, _versions).version > VERSION:
@@ -82,8 +80,6 @@ def _load_run(path: Path) -> Run:
         raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
     if run.id != path.parent.name or not _is_possible(run):
         raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
-    if why := private_files.explain_linked_folder(path.parent):
-        raise UsageError(why)
     return run
 
 
@@ -138,9 +134,7 @@ def find_run(name: str | None = None) -> Run:
             f"'{name}' matches {len(matching)} runs", hint=f"choose one: {', '.join(r.id for r in matching)}"
         )
     if why := list_broken_runs().get(name):
-        file, top = paths.runs_folder() / name / RUN_FILE, paths.state_folder()
-        hint = (
-            private_files.suggest_ownership_fix(file, top) if private_files.explain_untrusted_record(file, top) else ""
+        raise UsageError(
+            f"ignoring {paths.runs_folder() / name}: {why}", hint="if its server still runs, stop it by hand"
         )
-        raise UsageError(f"ignoring {file.parent}: {why}", hint=hint or "if its server still runs, stop it by hand")
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")

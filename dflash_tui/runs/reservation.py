@@ -89,9 +89,6 @@ def lock_reservations() -> Iterator[None]:
     except OSError as error:
         raise build_unwritable_error(folder, error) from None
     with file:
-        if why := private_files.ownership_problem(folder, paths.state_folder()):
-            fix = private_files.suggest_ownership_fix(folder, paths.state_folder())
-            raise DflashError(f"{folder} {why}, so nothing was launched", hint=fix)
         if not acquire_lock(file.fileno(), _LOCK_TIMEOUT):
             what = f"another dflash-tui has been choosing a port for {_LOCK_TIMEOUT:.0f} s"
             raise DflashError(what, evidence=str(folder / "lock"), hint="resume or end it: it may be suspended")
@@ -134,8 +131,6 @@ def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
 
 def _read_living(path: Path) -> Reservation | None:
     """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
-    if private_files.ownership_problem(path, paths.state_folder()):
-        return None
     try:
         reservation = untrusted_json.decode_untrusted(private_files.read_file(path, _MAX_FILE), _decoder)
     except (OSError, msgspec.MsgspecError):

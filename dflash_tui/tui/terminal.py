@@ -32,7 +32,7 @@ from textual.widgets import Input
 
 from dflash_tui.common.errors import explain_resource_limit
 from dflash_tui.common.sanitizer import ACTS, clean_line, clean_lines, escape_control_characters
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 
 _POOL_THREADS = 8
 # Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.

@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
-from dflash_tui.common.secrets.own_secrets import read_own_secrets
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted
 from dflash_tui.vllm_output.error_reader import ErrorReader
 from dflash_tui.vllm_output.log_facts import FactReader, parse_initialization, parse_progress, parse_speculation
@@ -75,11 +74,10 @@ class LogReader:
 
     Lines get their time from vLLM's own stamps (whole seconds, local time, no year); a line without a stamp
     has the time of the line before it. `started_at` (seconds since the epoch) is the launch, `utc_offset` the
-    seconds that local time was ahead of UTC then. Lines are clean, without our own secrets.
+    seconds that local time was ahead of UTC then. Lines are clean.
     """
 
     def __init__(self, started_at: float, utc_offset: float) -> None:
-        self._secrets, self._may_have_secrets = read_own_secrets(), False
         self._at, self._offset = started_at, utc_offset
         self._unfinished_line, self._is_overlong = b"", False
         self._stamp, self._prefix, self._other_prefix = "", _NO_PREFIX, _NO_PREFIX  # two processes take turns
@@ -94,7 +92,6 @@ class LogReader:
             _, end, data = data.partition(b"\n")
             self._is_overlong = not end
         whole, _, self._unfinished_line = data.rpartition(b"\n")
-        self._may_have_secrets = self._secrets.occurs_in(whole)
         # Most pieces are plain ASCII, which is seen at once; in others each line is looked at.
         self._is_plain = whole.isascii() and len(whole.translate(None, _CONTROLS)) == len(whole)
         lines = whole.decode(errors="replace").split("\n")
@@ -109,7 +106,6 @@ class LogReader:
         """Return the events of one line; `at` overrides the time stamp of the line."""
         events: list[AnyEvent] = []
         self._begin_import(events)
-        self._may_have_secrets = self._secrets.occurs_in(raw.encode(errors="surrogatepass"))
         self._is_plain = False
         self._read_line(raw, at, events)
         return events
@@ -149,11 +145,11 @@ class LogReader:
     def _repeats(self, prefix: _Prefix) -> bool:
         """Whether of a line with this prefix, as the one before had it, only the text matters."""
         is_known = prefix.is_whole and (prefix.level in _PROBLEM_LEVELS or not self._errors.is_reading)
-        return is_known and self._is_up and self._is_plain and not self._may_have_secrets
+        return is_known and self._is_up and self._is_plain
 
     def _read_line(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
         plain = self._is_plain or (raw.isascii() and raw.isprintable())
-        text = raw if plain and not self._may_have_secrets and len(raw) <= LINE_LIMIT else clean_line(raw)
+        text = raw if plain and len(raw) <= LINE_LIMIT else clean_line(raw)
         prefix = self._prefix
         if not prefix.begins(text):
             prefix = self._other_prefix if self._other_prefix.begins(text) else _parse_prefix(text)

@@ -138,7 +138,7 @@ def test_cold_starts_find_empty_caches(words, first, kept, start):
         (("--vary", "n=7,07"), "come to the same launch"),
         (("--suite", "nope"), "no suite"),
         (("--vary", "env.HF_TOKEN=a,b"), "secret"),
-        (("--vary", "env.DB_PASS=a,b"), "secret"),
+        (("--vary", "env.DB_PASSWORD=a,b"), "secret"),
         (("--vary", "ssl-keyfile-password=a,b"), "secret"),
         (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),
         (("--vary", f"env.X=ghs_{'a1' * 18},b"), "secret"),

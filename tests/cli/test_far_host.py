@@ -15,7 +15,7 @@ from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.messages import PROTOCOL, Greeting, encode_line
-from tests.support import escapes, planted
+from tests.support import escapes
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
@@ -98,11 +98,12 @@ def test_what_colours_travels_and_no_token(far, tmp_path):
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\nenv >{there}\n")
     program.chmod(0o755)
-    secrets = {"VLLM_API_KEY": planted.KEY, "HF_TOKEN": planted.KEY}
+    key = "Pl4nted-Pl4nted-k3y/zQ"
+    secrets = {"VLLM_API_KEY": key, "HF_TOKEN": key}
     assert run("ps", NO_COLOR="1", COLORTERM="true 'colour'", HOME=str(far.folder), **secrets).returncode == 0
     variables = there.read_text()
     assert {"NO_COLOR=1", "COLORTERM=true 'colour'", "DFLASH_TUI_CALLED_AS=spark-b"} <= {*variables.splitlines()}
-    assert planted.KEY not in variables + near.read_text()
+    assert key not in variables + near.read_text()
 
 
 def test_without_the_program_it_is_refused_and_says_how(far, capsys):

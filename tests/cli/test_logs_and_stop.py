@@ -1,7 +1,5 @@
 """`logs -n` and `stop --all`."""
 
-import os
-
 import pytest
 
 from dflash_tui.cli.commands.server import server_log
@@ -20,18 +18,6 @@ def test_logs_prints_the_last_lines(monkeypatch, capsys, block, end, count):
     run = ended(f"one\n\nthree{end}".encode())
     assert main(["logs", run.id, "-n", str(count)]) == 0
     assert capsys.readouterr().out.splitlines() == ["one", "", "three"][-count:]
-
-
-@pytest.mark.usefixtures("folders")
-def test_a_log_that_is_a_fifo_is_not_waited_for_and_said(capsys):
-    run = ended(b"one\n")
-    run.log.unlink()
-    os.mkfifo(run.log)
-    assert main(["logs", run.id]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    wanted = ("a FIFO, not a file", f"ls -l {run.log}", "free space")
-    assert [words in told.err for words in wanted] == [True, True, False]
 
 
 def test_stop_all_ends_every_server(launch, capsys):

@@ -50,11 +50,11 @@ def test_a_broken_recipe_does_not_hide_the_others(mine, capsys):
     assert main.main(["recipes"]) == 0
     said = capsys.readouterr()
     assert "demo-cpu" in said.out
-    assert f"! mine: {mine / 'mine.yaml'}:1: not YAML" in said.err
+    assert f"! mine: {mine / 'mine.yaml'}:2: not YAML" in said.err
     assert main.main(["recipes", "--json"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["name"] == "mine"
-    assert "mine.yaml:1: not YAML" in last["error"]
+    assert "mine.yaml:2: not YAML" in last["error"]
 
 
 def test_check_reads_all_or_the_named(mine, capsys):
@@ -64,11 +64,12 @@ def test_check_reads_all_or_the_named(mine, capsys):
     (mine / "a.yaml").write_text(FULL.replace("mode: compile", "mode: fast"))
     (mine / "b.yaml").write_text(FULL)
     assert main.main(["recipes", "check", str(mine / "a.yaml"), "b", "demo-cpu"]) == 2
-    wrong, right, *powers, demo = capsys.readouterr().out.splitlines()
+    wrong, right, *ingredients, demo = capsys.readouterr().out.splitlines()
     line = 1 + FULL.splitlines().index("mode: compile")
     assert re.match(re.escape(f"✗ {mine / 'a.yaml'}:{line}: mode: ") + ".*'fast'", wrong)
     assert right == f"✓ {mine / 'b.yaml'}: 8 plans"
-    assert all(line.startswith("  ") for line in powers)
+    assert ingredients[0].startswith("  command     vllm serve ")
+    assert all(line.startswith("  ") for line in ingredients)
     assert demo.endswith("demo-cpu.yaml: 1 plan")
 
 
@@ -78,8 +79,10 @@ def test_check_speaks_json(words, mine, capsys):
     (mine / "a.yaml").write_text("- 1")
     assert main.main(["recipes", *words, "a", "demo-cpu"]) == 2
     wrong, right = map(json.loads, capsys.readouterr().out.splitlines())
+    ingredients = right.pop("ingredients")
+    assert {"kind": "build", "text": "runs the shipped script build_demo_pair.py"} in ingredients
     assert wrong == {"file": str(mine / "a.yaml"), "error": f"{mine / 'a.yaml'}:1: expected keys and values"}
-    assert right == {"file": str(RECIPES / "demo-cpu.yaml"), "error": "", "plans": 1, "powers": []}
+    assert right == {"file": str(RECIPES / "demo-cpu.yaml"), "error": "", "plans": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A recipe that is not ours and may do more than serve a model: nothing is run before somebody says yes to it."""
+"""A recipe or patch that is not shipped: nothing is run before the user says yes to it."""
 
 import asyncio
 import json
@@ -13,7 +13,9 @@ from dflash_tui.common.errors import DflashError, EngineError, UsageError
 from dflash_tui.engines import installation, inventory
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import preparation, recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.support import command_line, fake_engine
@@ -61,18 +63,11 @@ def test_headless_it_is_refused_and_says_how(engine, capsys, words, folders):
     assert store.list_experiments() == []
 
 
-def test_a_recipe_that_only_serves_a_model_is_not_asked_about(engine, capsys):
-    change_recipe()
-    assert run(capsys, "engine", "install", "fake")[0] == 0
-    assert not paths.trusted_recipes_file().exists()
-
-
 @pytest.mark.usefixtures("nothing_left")
 def test_with_trust_it_is_launched(engine, capsys):
     assert run(capsys, "up", "fake", "--detach", "--trust")[0] == 0
     (launched,) = registry.list_runs()
     assert launched.plan.env["LD_PRELOAD"] == "/nowhere/evil.so"
-    assert [power.source for power in launched.plan.powers] == [PRELOAD]
 
 
 def test_trust_is_kept_until_the_recipe_changes(engine, capsys):
@@ -100,15 +95,15 @@ def test_the_same_file_by_its_path_is_the_same_recipe(engine, capsys, tmp_path):
     assert run(capsys, "engine", "install", str(copy))[0] == 0
 
 
-def test_what_is_set_by_hand_is_the_users_own_word(engine, capsys):
-    """Nobody asks about it; the plan shows it all the same."""
+def test_what_is_set_by_hand_is_not_asked_about(engine, capsys):
     change_recipe()
+    assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
     setting = ("--set", f"env.{PRELOAD}", "--set", "trust_remote_code=true")
     assert run(capsys, "engine", "install", "fake", *setting)[0] == 0
     assert main.main(["plan", "fake", *setting]) == 0
     said = capsys.readouterr().out
-    assert f"power    {PRELOAD}: " in said
-    assert "power    --trust-remote-code: " in said
+    assert PRELOAD in said
+    assert "--trust-remote-code" in said
 
 
 def test_shipped_recipes_are_ours_until_they_are_changed(capsys, monkeypatch):
@@ -130,7 +125,7 @@ def test_shipped_recipes_are_ours_until_they_are_changed(capsys, monkeypatch):
 
 @pytest.mark.parametrize("answer", ["y", "n", ""])
 def test_on_a_terminal_it_asks(engine, terminal, answer):
-    """Once, with what the recipe may do; only yes is yes."""
+    """Once, with what the recipe runs; only yes is yes."""
     window = terminal("engine", "install", "fake")
     assert PRELOAD in window.until(b"[y/N]").decode()
     window.type(f"{answer}\r")
@@ -139,19 +134,11 @@ def test_on_a_terminal_it_asks(engine, terminal, answer):
         assert terminal("engine", "install", "fake").ended() == 0
 
 
-def test_a_list_that_others_could_have_written_says_nothing(engine, capsys):
-    assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
-    paths.trusted_recipes_file().chmod(0o666)
-    assert run(capsys, "engine", "install", "fake")[0] == 2
-    paths.trusted_recipes_file().chmod(0o600)
-    assert run(capsys, "engine", "install", "fake")[0] == 0
-
-
-def test_no_way_to_a_process_leads_around_the_question(engine):
+def test_every_launch_requires_trust(engine):
     """What every launch comes by asks again, for the panel and for a driver that was begun before a change."""
     planned = command_line.planned("fake")
     events: list[object] = []
-    with pytest.raises(UsageError, match="fake may do"):
+    with pytest.raises(UsageError, match="recipe fake"):
         asyncio.run(preparation.prepare_engine_and_models(planned.resolved, planned.plan, events.append))
     assert events == []
 
@@ -163,30 +150,16 @@ def test_an_experiment_is_resumed_only_with_the_recipe_that_was_trusted(engine, 
     assert (code, PRELOAD in said) == (2, True)
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
-    assert "recipe fake may do" in error.value.evidence
+    assert "by --trust" in error.value.evidence
 
 
-def test_check_lists_what_recipes_may_do(engine, capsys):
+def test_check_lists_what_recipes_run(engine, capsys):
     assert main.main(["recipes", "check"]) == 0
     said = capsys.readouterr().out
-    assert f"\n  power  {PRELOAD}: " in said
-    assert "\n  power  --trust-remote-code: " in said
+    assert f"\n  variable    {PRELOAD}\n" in said
+    assert "\n  command     vllm serve " in said
     assert main.main(["recipes", "check", "fake", "--json"]) == 0
-    (power,) = json.loads(capsys.readouterr().out)["powers"]
-    assert (power["kind"], power["source"]) == ("code", PRELOAD)
-
-
-def test_events_for_all_machines_need_a_key(engine, capsys, monkeypatch):
-    """As a server on all addresses does, whoever set it, and whatever is forced."""
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    change_recipe()
-    events = 'kv-events-config={"enable_kv_cache_events": true, "endpoint": "tcp://*:45557"}'
-    for more in ((), ("--force", "I want it")):
-        code, said = run(capsys, "up", "fake", "--detach", "--set", events, *more)
-        assert code != 0
-        assert "tcp://*:45557" in said
-        assert "export VLLM_API_KEY" in said
-    assert registry.list_runs() == []
+    assert {"kind": "variable", "text": PRELOAD} in json.loads(capsys.readouterr().out)["ingredients"]
 
 
 MINE = "mine.yaml"
@@ -200,6 +173,7 @@ def patched(tmp_path) -> Path:
     write_patch(MINE, "first")
     file = paths.user_recipes_folder() / "fake.yaml"
     file.write_text(f"{file.read_text()}\npatches: [mine]\n")
+    recipe_trust.trust_recipe(recipe_loader.find_recipe("fake"))
     return engine.site_packages / "vllm" / CPU_FILE
 
 
@@ -216,7 +190,7 @@ def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
     """Like a recipe: it changes code that the server runs, whoever names it."""
     code, said = run(capsys, *words)
     assert code == 2
-    assert "patch mine: " in said
+    assert "patch       mine changes " in said
     assert f"vllm/{CPU_FILE}" in said
     assert "--trust" in said
     assert patched.read_text() == PUBLISHED.read_text()
@@ -238,7 +212,7 @@ def test_a_patch_that_sets_something_instead_is_asked_about_where_it_is_not_appl
     assert (code, "code_revision" in said, registry.list_runs()) == (2, True, [])
 
 
-def test_a_variable_that_a_patch_sets_is_a_power_of_the_plan(patched, capsys):
+def test_a_variable_that_a_patch_sets_is_shown(patched, capsys):
     """Also in an environment that may not be patched, where it stands for the patch."""
     file = paths.user_patches_folder() / MINE
     file.write_text(f"{file.read_text()}\nwithout_patch: {{env: {{LD_PRELOAD: /tmp/evil.so}}, why: w}}\n")
@@ -248,7 +222,6 @@ def test_a_variable_that_a_patch_sets_is_a_power_of_the_plan(patched, capsys):
     words = ("fake", "--engine", str(engine.parent))
     plan = command_line.planned(*words).plan
     assert "LD_PRELOAD" in plan.env
-    assert "LD_PRELOAD=/tmp/evil.so" in [power.source for power in plan.powers]
     code, said = run(capsys, "up", *words, "--detach")
     assert (code, "LD_PRELOAD" in said, registry.list_runs()) == (2, True, [])
 
@@ -286,12 +259,13 @@ def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_tr
     assert window.ended() == 2
     planned = command_line.planned("fake")
     untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
-    assert [power.source for power in untrusted.powers] == ["patch mine", "LD_PRELOAD=/nowhere/worse.so"]
+    assert untrusted.ingredients[0].text.startswith("mine changes vllm/")
+    assert Ingredient("variable", "LD_PRELOAD=/nowhere/worse.so") in untrusted.ingredients
     assert patched.read_text() == PUBLISHED.read_text()
     write_patch(MINE, "first")
     change_recipe(LD_PRELOAD="/nowhere/evil.so")
     planned = command_line.planned("fake")
-    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == ((), {})
+    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
 
 
 def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
@@ -299,14 +273,14 @@ def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
     plan = command_line.planned("demo-cpu").plan
     assert Path(plan.engine_folder) == patched.parents[5]
     write_patch("cpu-expand-kernel.yaml", "dflash-tui: cpu-expand-kernel")
-    assert command_line.planned("demo-cpu").plan.powers == ()
+    planned = command_line.planned("demo-cpu")
+    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
     write_patch("cpu-expand-kernel.yaml", "evil")
-    assert [power.source for power in command_line.planned("demo-cpu").plan.powers] == ["patch cpu-expand-kernel"]
     assert run(capsys, "engine", "install", "demo-cpu")[0] == 2
     assert patched.read_text() == PUBLISHED.read_text()
 
 
-def test_no_way_to_a_changed_engine_leads_around_the_question(patched):
+def test_every_patch_command_requires_trust(patched):
     """Nor that of a neighbour in the same file, which brings in what stays in its newest edition."""
     planned = command_line.planned("fake")
     engine = inventory.find_any_engine(patched.parents[5])
@@ -323,56 +297,4 @@ def test_no_way_to_a_changed_engine_leads_around_the_question(patched):
 
 def test_check_lists_the_patches_that_are_not_ours(patched, capsys):
     assert main.main(["recipes", "check", "fake"]) == 0
-    assert "\n  power  patch mine: " in capsys.readouterr().out
-
-
-MANY = {f"UNKNOWN_{number}": "1" for number in range(3000)}
-COUNTS = "3,001 powers: 1 to run code, 3,000 not known to be harmless"
-MORE = "… and 2,990 more not known to be harmless; dflash-tui recipes check fake --json lists all"
-
-
-def test_many_powers_leave_the_worst_in_sight_of_the_question(engine, terminal):
-    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
-    window = terminal("engine", "install", "fake")
-    shown = window.until(b"[y/N]").decode()
-    window.type("n\r")
-    assert window.ended() == 2
-    lines = " ".join(shown.split())
-    assert lines.count("UNKNOWN_") == 10
-    assert PRELOAD in lines
-    assert f"{MORE} {COUNTS} Run it?" in lines
-
-
-def test_many_powers_are_summed_up_headless_too(engine, capsys):
-    """The worst kind is bounded like any other."""
-    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
-    code, told = run(capsys, "engine", "install", "fake")
-    assert (code, told.count("UNKNOWN_"), PRELOAD in told) == (2, 10, True)
-    assert f"{MORE}\n  {COUNTS}\n" in told
-    change_recipe(**{f"LD_{number}": "/nowhere/evil.so" for number in range(3000)})
-    code, told = run(capsys, "engine", "install", "fake")
-    assert (code, told.count("/nowhere/evil.so")) == (2, 10)
-    assert "… and 2,990 more " in told
-
-
-@pytest.mark.parametrize(
-    "words", [("plan", "fake"), ("recipes", "check", "fake"), ("recipes", "add", "{file}", "--name", "other")]
-)
-def test_many_powers_are_summed_up_where_nobody_is_asked(engine, capsys, words):
-    """Thousands of lines hid what else a plan or a check says; `--json` has all."""
-    change_recipe(LD_PRELOAD="/nowhere/evil.so", **MANY)
-    file = paths.user_recipes_folder() / "fake.yaml"
-    assert main.main([word.format(file=file) for word in words]) == 0
-    lines = "".join(capsys.readouterr()).splitlines()
-    assert sum(line.split()[:1] == ["power"] and "UNKNOWN_" in line for line in lines) == 10
-    told = " ".join(" ".join(lines).split())
-    assert f"power {PRELOAD}: " in told
-    assert MORE.partition(";")[0] in told
-    assert COUNTS in told
-    assert main.main(["recipes", "check", "fake", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["powers"]) == 3001
-
-
-def test_a_few_powers_are_told_without_a_count(engine, capsys):
-    change_recipe(LD_PRELOAD="/nowhere/evil.so", UNKNOWN="1")
-    assert " powers" not in run(capsys, "engine", "install", "fake")[1]
+    assert "\n  patch       mine changes " in capsys.readouterr().out

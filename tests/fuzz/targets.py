@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
 
 import msgspec
-import yaml
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
@@ -21,15 +18,11 @@ from dflash_tui.engines.patching import text_edits
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import LatenciesSampled, LogLine, Sampled
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.powers import harmless_options
-from dflash_tui.planning.powers.plan_powers import list_recipe_powers
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import iterate_layers
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
 from tests.fuzz import answers, peers, records
-from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
 from tests.support import expositions, recordings, scrapes
 from tests.unit.planning.recipes.test_recipe_fuzz import every_plan, is_sound
@@ -88,34 +81,6 @@ def recipe(data: bytes) -> None:
         return
     for plan in every_plan(found):
         is_sound(plan)
-
-
-def powers(data: bytes) -> None:
-    """A recipe, as text or as edits of a tree: what it may do is said in plain lines, and no unknown name is missed."""
-    path = scratch_folder() / "powers.yaml"
-    path.write_bytes(edited(_recipe_trees(), data[1:]) if data[:1] == bytes([EDITED]) else data)
-    try:
-        loaded = recipe_loader.load_recipe(path)
-    except UsageError as error:
-        assert_is_error(str(error), f"{path}:")
-        return
-    sources = [power.source for power in list_recipe_powers(loaded)]
-    for power in list_recipe_powers(loaded):
-        assert_is_error(str(power))
-        assert len(str(power)) < 600
-    for _, layer in iterate_layers(loaded):
-        for name, value in layer.env.items():
-            known = value is None or harmless_options.is_harmless_variable(name, value)
-            assert known or any(source.startswith(name[:100]) for source in sources), name
-
-
-@cache
-def _recipe_trees() -> Any:
-    """Return shipped recipes, one of them with what a recipe hardly has: variables, code, addresses and packages."""
-    trees = [yaml.safe_load(file.read_bytes()) for file in sorted(paths.bundled_folder("recipes").glob("*.yaml"))]
-    odd = {"flags": {"tool-parser-plugin": "/x.py", "kv-events-config": '{"endpoint": "tcp://*:5557"}'},
-           "env": {"HF_ENDPOINT": "http://x", "LD_PRELOAD": "x"}, "speculation": {"x": 1}}  # fmt: skip
-    return json.loads(json.dumps([trees[0] | odd, *trees[:2]], default=str))  # YAML knows dates
 
 
 def patch(data: bytes) -> None:
@@ -228,9 +193,6 @@ def seeds(target: str) -> Iterator[bytes]:
         case "recipe" | "patch":
             kind = "recipes" if target == "recipe" else "patches"
             yield from (path.read_bytes() for path in paths.bundled_folder(kind).glob("*.yaml"))
-        case "powers":
-            yield from (bytes([EDITED, number, 0, 9, 27]) for number in range(len(_recipe_trees())))
-            yield from (json.dumps(tree).encode() for tree in _recipe_trees())
         case "chart":
             yield bytes([80, 24, 2, 4, 2, 0, 0, 0, *range(255)])
             yield bytes([60, 12, 3, 5, 0, 1, 9, 0, *range(16), 255]) + struct.pack("<d", -1.5)
@@ -243,7 +205,7 @@ _SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "sse": answers.stream_seeds, "peer": peers.peer_seeds,
 }  # fmt: skip
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    "log": log, "metrics": metrics, "recipe": recipe, "powers": powers, "patch": patch, "chart": chart,
+    "log": log, "metrics": metrics, "recipe": recipe, "patch": patch, "chart": chart,
     "recording": records.recorded_folder, "archive": records.archive, "run": records.run,
     "sse": answers.stream, "peer": peers.peer,
 }  # fmt: skip

@@ -109,7 +109,7 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
         assert name.endswith(".py")
 
 
-@pytest.mark.parametrize("target", ["recording", "archive", "run", "sse", "peer", "powers"])
+@pytest.mark.parametrize("target", ["recording", "archive", "run", "sse", "peer"])
 @fuzz
 @given(data=st.data())
 def test_any_record_and_any_answer_keep_their_promise(target, data):

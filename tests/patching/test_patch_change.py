@@ -1,6 +1,5 @@
 """Patches on a real file of a published wheel: whole or not at all, never through a link, undone byte for byte."""
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -9,14 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import EngineError, PatchError
+from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, patcher, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests.patching.conftest import CPU_FILE, build
-from tests.support.odd_files import ODD_FILES
 
 OTHER = "utils/other.py"
 LAST = Edit("def _sample_recovered_tokens_kernel_impl(", "# second\ndef _sample_recovered_tokens_kernel_impl(")
@@ -302,45 +300,6 @@ def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_pat
     with pytest.raises(PatchError):
         patcher.apply_patches([shipped], engine)
     assert elsewhere.read_text() == pristine
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ODD_FILES)
-@pytest.mark.parametrize("applied", [False, True])
-def test_what_is_no_file_in_an_engine_is_not_opened(engine, shipped, kind, applied):
-    """Neither a file of vLLM, nor a record about it, nor a copy: nobody waits for one."""
-    if applied:
-        patcher.apply_patches([shipped], engine)
-    [record] = engine.site_packages.glob("*.dist-info/RECORD")
-    copies = list((Path(engine.folder) / ledger.PRISTINE).glob("*"))
-    assert bool(copies) is applied
-    for path in (target(engine), record, engine.site_packages / "torch" / "version.py", *copies):
-        kept = path.read_bytes() if path.exists() else None
-        path.parent.mkdir(exist_ok=True)
-        path.unlink(missing_ok=True)
-        ODD_FILES[kind](path)
-        assert status.find_patch_status(shipped, engine).name == shipped.name
-        status.verify_files(engine)
-        with contextlib.suppress(PatchError):
-            patcher.apply_patches([shipped], engine, dry=True)
-        with contextlib.suppress(PatchError):
-            patcher.revert_patches(engine, dry=True)
-        path.rmdir() if kind == "folder" else path.unlink()
-        if kept is not None:
-            path.write_bytes(kept)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_a_configuration_that_is_no_file_is_not_waited_for(engine, shipped, kind):
-    """Which is what is locked, and says which of two Pythons is the environment's."""
-    (engine.site_packages.parent.parent / "python3.1" / "site-packages").mkdir(parents=True)
-    (Path(engine.folder) / "pyvenv.cfg").unlink()
-    ODD_FILES[kind](Path(engine.folder) / "pyvenv.cfg")
-    with pytest.raises(EngineError):
-        _ = engine.site_packages
-    with pytest.raises((EngineError, PatchError)):
-        patcher.apply_patches([shipped], engine)
 
 
 def test_a_circle_of_links_in_an_engine_is_refused(engine, shipped):

@@ -14,7 +14,7 @@ import pytest
 
 from dflash_tui.cli import experiment_lines
 from dflash_tui.common import paths
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
 from dflash_tui.experiments import (
     boot_snapshot,

@@ -24,17 +24,11 @@ SECRETS = {
     "OPENAI_API_KEY": "planted-openai",
     "VLLM_API_KEY": "planted-vllm",
     "GITHUB_TOKEN": "planted-github",
-    "DB_PASS": "planted-pass",
     "MY_PASSWORD": "planted-password",
     "A_SECRET": "planted-secret",
-    "AWS_PROFILE": "planted-profile",
     "AWS_SECRET_ACCESS_KEY": "planted-aws",
     "UV_PUBLISH_TOKEN": "planted-publish",
     "HARMLESS_NAME": "hf_Pl4ntedPl4ntedPl4ntedPl4nted",
-    "DB_URL": "http://me:'planted-quoted'@127.0.0.1",
-    "STORAGE_CONNECTION_STRING": "AccountName=me;AccountKey=planted-account",
-    "DB_CONNECTION": "host=127.0.0.1 user=me password='planted-connection'",
-    "HEADERS": '{"x": {"api_key": "planted-json"}}',
 }
 INDEX = {
     "UV_INDEX_OURS_PASSWORD": "planted-index",

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, RecipeError
 from dflash_tui.engines import installation, inventory, package_lock
 from dflash_tui.engines.environments import Engine
@@ -16,7 +15,6 @@ from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from tests.support import tiny_wheels
-from tests.support.odd_files import ODD_FILES
 
 SECRET = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"
 
@@ -84,47 +82,6 @@ def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec
     assert not Path(engine.folder).exists()
     lock.unlink()
     assert "evil" in module(install(spec))
-
-
-@pytest.mark.parametrize(("place", "mode"), [("lock", 0o666), ("folder", 0o777)])
-def test_a_lock_that_others_may_have_written_is_refused(wheels, spec, place, mode):
-    """Who writes it says which package is installed; in words, before uv is run, until the mode is changed."""
-    engine = install(spec)
-    lock = package_lock.lock_file(Path(engine.folder))
-    inventory.remove_engine(engine)
-    opened = lock if place == "lock" else lock.parent
-    opened.chmod(mode)
-    with pytest.raises(EngineError) as caught:
-        install(spec)
-    assert str(lock) in caught.value.what
-    assert "by everybody" in caught.value.evidence
-    assert caught.value.hint.endswith(f"go-w {opened}")
-    assert not Path(engine.folder).exists()
-    opened.chmod(mode & 0o755)
-    assert module(install(spec)) == "x = 1"
-
-
-def test_no_lock_is_recorded_where_everybody_can_write(wheels, spec):
-    """The folder of locks is asked at the first install, too."""
-    lock = package_lock.lock_file(engine_folder_for(spec))
-    lock.parent.mkdir(parents=True)
-    lock.parent.chmod(0o777)
-    with pytest.raises(EngineError, match="not used"):
-        install(spec)
-    assert list(lock.parent.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", ODD_FILES)
-@pytest.mark.timeout(60)
-def test_a_lock_that_is_no_file_is_neither_read_nor_waited_for(wheels, spec, kind):
-    lock = package_lock.lock_file(engine_folder_for(spec))
-    private_files.ensure_private_folder(lock.parent)
-    ODD_FILES[kind](lock)
-    with pytest.raises(EngineError) as caught:
-        install(spec)
-    assert "not a file" in caught.value.evidence
-    assert str(lock) in caught.value.hint
-    assert not engine_folder_for(spec).exists()
 
 
 def test_a_newer_version_is_not_taken_at_a_reinstall(wheels, spec):

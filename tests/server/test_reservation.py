@@ -202,7 +202,7 @@ def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     assert instead in shown.err
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("make", [os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])
 def test_what_is_no_file_reserves_nothing_and_keeps_nobody(make):
     """A launch looks at it, which could wait for ever, while it holds the lock that others wait for."""
     folder = paths.reservations_folder()

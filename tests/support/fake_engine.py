@@ -15,6 +15,8 @@ from dflash_tui.common import paths
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
+from dflash_tui.launch import recipe_trust
+from dflash_tui.planning.recipes import recipe_loader
 from tests import ROOT
 from tests.support import command_line, toy_pair
 
@@ -77,6 +79,7 @@ def make(
         del told["patches"]
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
+    recipe_trust.trust_recipe(recipe_loader.find_recipe(RECIPE))
     plan = command_line.planned(RECIPE).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"

@@ -27,11 +27,11 @@ from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.power import Power
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.clients.client_wiring import Endpoint
@@ -101,7 +101,7 @@ class CheckedRecipe(msgspec.Struct, omit_defaults=True):
     file: str
     error: str
     plans: int = -1
-    powers: tuple[Power, ...] = ()
+    ingredients: tuple[Ingredient, ...] = ()
 
 
 class CatalogueLine(CataloguePair, frozen=True, kw_only=True):
@@ -182,7 +182,13 @@ def _list_events(*modules: ModuleType) -> list[Any]:
 _WATCHED = _list_events(events, event_lines, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
-_VERSIONS = {"attach": 2, "bench": 2, "replay": 2, "report": 2, "service": 2, "up": 2}
+_VERSIONS = dict.fromkeys(
+    (
+        "ab", "attach", "bench", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
+        "service", "tune", "up", "verify-output",
+    ),
+    2,
+)  # fmt: skip
 # By command; the errors of all are `error`.
 FORMATS: dict[str, JsonFormat] = {
     name: JsonFormat(_VERSIONS.get(name, 1), types)

@@ -1,4 +1,4 @@
-"""In the panel: what a recipe that is not ours may do is asked about before a launch, an A/B and its resuming."""
+"""In the panel: a recipe that is not shipped is asked about before a launch, an A/B and its resuming."""
 
 import errno
 import os
@@ -13,6 +13,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch import session as launch_session
 from dflash_tui.launch.planner import LaunchJob
+from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
@@ -79,7 +80,7 @@ async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
     async with panel.run_test(size=(80, 24)) as pilot:
         ask_trust(panel, hostile, [command_line.planned("fake").plan], lambda: None)
         await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
-        await shows(pilot, "Run fake?", "UNKNOWN_0=[red]x[/]: ", "cancel")
+        await shows(pilot, "Run fake?", "UNKNOWN_0=[red]x[/]", "cancel")
 
 
 async def test_an_ab_is_asked_about(recipe, monkeypatch):
@@ -153,13 +154,13 @@ async def test_another_edition_of_a_patch_that_comes_during_the_question_is_not_
         mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# evil"))
         await pilot.press("y")
         await wait_for(pilot, lambda: gone_on == [1])
-    assert [power.source for power in recipe_trust.find_untrusted(recipe, plans).powers] == ["patch mine"]
+    [patch] = recipe_trust.find_untrusted(recipe, plans).ingredients
+    assert patch.text.startswith("mine changes ")
     mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# shown"))
-    assert recipe_trust.find_untrusted(recipe, plans) == ((), {})
+    assert recipe_trust.find_untrusted(recipe, plans) == Untrusted()
 
 
-async def test_what_it_may_do_stands_out_without_colours(recipe, monkeypatch):
-    """What in the recipe says so is bold, so that it can be told from what it does; there are no colours to see."""
+async def test_kinds_stand_out_without_colours(recipe, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     panel = app({"fake": recipe})
     async with panel.run_test(size=(80, 24)) as pilot:
@@ -171,4 +172,4 @@ async def test_what_it_may_do_stands_out_without_colours(recipe, monkeypatch):
             for segment in strip
             if segment.style and segment.style.bold
         ]
-        assert any(part.strip() == PRELOAD for part in bold)
+        assert any(part.strip() == "variable" for part in bold)

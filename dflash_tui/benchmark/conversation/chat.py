@@ -12,7 +12,6 @@ import msgspec
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.events import RequestDone
 from dflash_tui.runs.run import Run
 
@@ -24,13 +23,6 @@ _ANSWER_SHARE = 4
 # Characters of an answer that are kept and shown; what comes after is counted only.
 LONGEST_ANSWER = 1 << 18
 _MOST_TOOL_CALLS = 16
-# A word may be the half of an escape sequence or of a secret: it is shown when it ends, or is longer than any of those.
-_IN_WORDS = "".join(map(chr, (*range(9), *range(11, 32), *range(33, 160))))
-_LONGEST_WORD = 1 << 12
-# A secret may have blanks. What ends like the half of one waits for the rest, up to so many characters.
-_LONGEST_WAIT = 1 << 14
-# Fewer characters of a secret tell nothing of it, and stand at the end of many a text.
-_TELLING = 4
 
 
 class Part(StrEnum):
@@ -61,14 +53,12 @@ PieceSink = Callable[[Part, str], None]
 
 
 class AnswerStream(CompletionStream):
-    """Measures an answer, and gives its pieces to `show` as they come: clean, and never the half of a word."""
+    """Measures an answer, and gives its pieces to `show` as they come, clean."""
 
     def __init__(self, show: PieceSink | None = None) -> None:
         super().__init__(KIND)
         self._show = show
-        self._waiting = dict.fromkeys(Part, "")
         self._shown_pieces = {part: list[str]() for part in Part}
-        self._ends, self._last_end = dict.fromkeys(Part, ""), ""
         self._room = LONGEST_ANSWER
         self._calls: dict[int, list[str]] = {}
 
@@ -80,56 +70,20 @@ class AnswerStream(CompletionStream):
         for call in calls if isinstance(calls, list) else ():
             self._take_call(call)
 
-    def build_turn(self, done: RequestDone, *, cut: bool = False) -> Turn:
-        """Return the whole answer, once all of it was taken; where it was `cut`, without half a secret at its end."""
-        cut = cut or self._room <= 0
-        for part in Part:
-            self._show_rest(part, cut=cut)
+    def build_turn(self, done: RequestDone) -> Turn:
+        """Return the whole answer, once all of it was taken."""
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
-        return Turn(text, thinking, tuple(_build_call(*call, cut=cut) for call in self._calls.values()), done)
+        calls = tuple(ToolCall(clean_line(name), clean_line(arguments)) for name, arguments in self._calls.values())
+        return Turn(text, thinking, calls, done)
 
     def _take(self, part: Part, text: object) -> None:
         if not isinstance(text, str) or not text or self._room <= 0:
             return
-        text = text[: self._room]
+        clean = clean_json_value(text[: self._room], one_line=False)
         self._room -= len(text)
-        if part is Part.ANSWER and self._waiting[Part.THINKING]:
-            # Its last word is shown, or half a secret would wait for a rest that comes as an answer.
-            self._show_rest(Part.THINKING, least=_TELLING)
-        for at in range(0, len(text), _LONGEST_WAIT):
-            self._waiting[part] += text[at : at + _LONGEST_WAIT]
-            self._show_whole_words(part)
-
-    def _show_whole_words(self, part: Part) -> None:
-        """Show what waits but for an unfinished word; all of it waits on while it ends like the half of a secret."""
-        text = self._waiting[part]
-        whole = text.rstrip(_IN_WORDS)
-        whole = text if len(text) - len(whole) > _LONGEST_WORD else whole
-        clean = clean_json_value(whole, one_line=False)
-        without_half = own_secrets().hide_cut(clean, end=True)
-        if without_half == clean or len(text) > _LONGEST_WAIT:
-            self._waiting[part] = text[len(whole) :]
-            self._append(part, without_half)
-
-    def _show_rest(self, part: Part, *, cut: bool = False, least: int = 0) -> None:
-        text, self._waiting[part] = clean_json_value(self._waiting[part], one_line=False), ""
-        self._append(part, text, least=1 if cut else least)
-
-    def _append(self, part: Part, clean: str, *, least: int = 0) -> None:
-        """Show a clean text but for halves of secrets.
-
-        One may have begun in the same part, or in what was shown last, and one of `least` characters end the text.
-        """
-        for end in {self._ends[part], self._last_end}:
-            clean = own_secrets().hide_continued(end, clean)
-        self._ends[part] = (self._ends[part] + clean)[-_LONGEST_WORD:]
-        self._last_end = (self._last_end + clean)[-_LONGEST_WORD:]
-        if least:
-            clean = own_secrets().hide_cut(clean, end=True, least=least)
-        if clean:
-            self._shown_pieces[part].append(clean)
-            if self._show:
-                self._show(part, clean)
+        self._shown_pieces[part].append(clean)
+        if self._show:
+            self._show(part, clean)
 
     def _take_call(self, call: object) -> None:
         """Take a piece of a tool call: its name comes first, its arguments bit by bit."""
@@ -169,9 +123,9 @@ class Conversation:
         try:
             done = await client.send_conversation(run.url, self._build_body(), stream, key=run.api_key)
         except asyncio.CancelledError:
-            self._end_turn(stream.build_turn(stream.result(), cut=True))
+            self._end_turn(stream.build_turn(stream.result()))
             raise
-        turn = stream.build_turn(done, cut=bool(done.error))
+        turn = stream.build_turn(done)
         self._end_turn(turn)
         return turn
 
@@ -194,15 +148,6 @@ class Conversation:
             or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
         ):
             del self.messages[: 2 if len(self.messages) > 2 else 1]
-
-
-def _build_call(name: str, arguments: str, *, cut: bool) -> ToolCall:
-    """Return a tool call without secrets, of which the name may have the one half and the arguments the other."""
-    clean = [own_secrets().hide_cut(clean_line(words), end=cut) for words in (name, arguments)]
-    without_half = own_secrets().hide_continued(*clean)
-    if without_half == clean[1]:
-        return ToolCall(*clean)
-    return ToolCall(own_secrets().hide_cut(clean[0], end=True), without_half)
 
 
 def _make_sendable(text: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.secrets import hub_token
+from dflash_tui.common import hub_token
 
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -65,7 +65,7 @@ def lock_ledger(engine: Engine, timeout: float = TIMEOUT) -> Iterator[None]:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        file = private_files.open_file(path, follow=True)
+        file = path.open("rb")
     except OSError as error:
         raise PatchError(
             f"{path.parent} is not a virtual environment, so its files are left as they are",

@@ -137,7 +137,7 @@ class _Installed(NamedTuple):
         The file is read as it is: `Distribution.files` leaves out what is not on the disk, from Python 3.12 on.
         """
         try:
-            data = private_files.read_file(self.folder / "RECORD", _LARGEST_RECORD, follow=True)
+            data = private_files.read_file(self.folder / "RECORD", _LARGEST_RECORD)
         except OSError:
             return {}
         digests = {}

@@ -66,7 +66,7 @@ def build_of_engine(engine: Engine) -> VllmBuild:
 def read_torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
-        version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20, follow=True)
+        version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20)
         return patch_applicability.parse_torch_backend(version.decode())
     except (OSError, UnicodeDecodeError, EngineError):
         return ""

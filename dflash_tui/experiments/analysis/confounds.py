@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.secrets.own_secrets import LEFT_OUT
+from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.experiments.analysis import disturbances
 from dflash_tui.experiments.analysis.disturbances import find_unequal_values, format_safe_value, name_boots
 from dflash_tui.experiments.analysis.measures import (

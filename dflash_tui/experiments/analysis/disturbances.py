@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dflash_tui.common.secrets.secret_names import is_secret
+from dflash_tui.common.secrets import is_secret
 from dflash_tui.events import Phase
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Boot, Conditions

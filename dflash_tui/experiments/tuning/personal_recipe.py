@@ -18,7 +18,7 @@ from dflash_tui.experiments.analysis.arm_summary import summarize_arm
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.outcome import is_faster
-from dflash_tui.launch import recipe_files
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import HardwareLayer, PublishedFigures, Recipe, Status
@@ -62,8 +62,9 @@ def write_recipe(
     with tempfile.TemporaryDirectory() as scratch:
         draft = Path(scratch) / path.name
         private_files.write_private_file(draft, text)
-        recipe_loader.load_recipe(draft)
+        recipe = recipe_loader.load_recipe(draft)
     private_files.replace_private_file(path, text)
+    recipe_trust.trust_recipe(recipe)
     return path
 
 

@@ -6,13 +6,12 @@ import os
 import resource
 import shutil
 from collections.abc import Collection, Iterator
-from itertools import chain, islice
 from pathlib import Path
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
-from dflash_tui.engines import cli_flags, environments, inventory
+from dflash_tui.engines import cli_flags, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
@@ -24,7 +23,6 @@ from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check,
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import require_named
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
@@ -41,7 +39,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
         *_check_engine(situation),
-        *_check_engine_files(situation),
         *_check_flags(situation, thorough=thorough),
         *requirements.check_requirements(situation),
     ]
@@ -49,7 +46,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     checks += [
         *_check_disk_space(situation),
         *_check_folders(situation),
-        *_check_folder_writers(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
@@ -91,41 +87,8 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
         yield refuse_check("engine", f"{situation.plan.engine_folder} is not a known engine",
                      f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
-    folder = Path(situation.plan.engine_folder)
-    if untrusted := environments.find_untrusted_engine(folder):
-        yield refuse_check("engine", untrusted.what, untrusted.hint)
-        return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
-
-
-def _check_engine_files(situation: Situation) -> Iterator[Check]:
-    """Check that not everybody can write what the engine runs: some 0.2 s where others can enter its folder.
-
-    Its vLLM may be elsewhere: in a source tree, or where a link leads.
-    """
-    if (engine := situation.engine) is None:
-        return
-    folder = Path(engine.folder)
-    try:
-        package = paths.resolve_links(engine.vllm_package)
-    except (OSError, EngineError):  # an engine that is gone, or not ours to read, is told of by the other checks
-        return
-    yield from _check_open_paths("engine", folder)
-    if not package.is_relative_to(paths.resolve_links(folder)):
-        yield from _check_open_paths("engine", package)
-
-
-def _check_open_paths(name: str, folder: Path) -> Iterator[Check]:
-    """Check that not everybody can write something in a folder, at whatever depth."""
-    try:
-        path = private_files.find_open_path(folder)
-    except OSError:  # it is gone, not ours to read, or changed meanwhile, as by a server
-        return
-    if path:
-        yield fail_check(
-            name, f"{path} can be written by everybody", f"if you know what is in it: chmod -R o-w {folder}"
-        )
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
@@ -330,28 +293,6 @@ def _check_folders(situation: Situation) -> Iterator[Check]:
         existing = paths.find_existing(folder)
         if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
             yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
-
-
-def _check_folder_writers(situation: Situation) -> Iterator[Check]:
-    """Check that nobody else can have written our caches, of which the server runs what was compiled, or our models."""
-    places = {paths.cache_folder(): paths.cache_folder()}
-    if situation.plan.models_folder:
-        places[Path(situation.plan.models_folder)] = paths.data_folder()
-    for folder, top in places.items():
-        why = private_files.ownership_problem(folder, top, shareable=True) or private_files.replacement_problem(folder)
-        if why:
-            yield fail_check("folder", f"{folder} {why}", private_files.suggest_ownership_fix(folder, top))
-        else:
-            yield from islice(chain(_check_open_paths("folder", folder), _check_links(situation.plan, folder)), 1)
-
-
-def _check_links(plan: Plan, folder: Path) -> Iterator[Check]:
-    """Check that what a server uses in a folder of ours does not lie where everybody can replace it, by a link."""
-    closed = None if not folder.is_dir() or folder.stat().st_mode & 0o077 else folder
-    for name in (*plan.env.values(), plan.target, plan.drafter):
-        if name.startswith(f"{folder}/") and (place := private_files.find_replaceable(Path(name), closed)):
-            finding = f"{name} is reached through {place}, which can be written by everybody"
-            yield fail_check("folder", finding, private_files.suggest_ownership_fix(place))
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_end
@@ -116,7 +115,7 @@ class _Transfer:
         tail = b""
         while self._process.stderr and (data := await self._process.stderr.read(1 << 16)):
             tail = (tail + data)[-_ERRORS_KEPT:]
-        return clean_end(tail, _ERRORS_KEPT)
+        return clean_end(tail)
 
     async def close(self) -> None:
         """End ssh, by which the other side learns that nothing more comes, and the thread that writes to it."""
@@ -216,7 +215,7 @@ def _read_pieces(source: CopySource, offsets: Sequence[int | None]) -> Iterator[
 
 def _open_source(path: Path) -> BinaryIO:
     try:
-        return private_files.open_file(path, follow=True)
+        return path.open("rb")
     except OSError as error:
         raise DflashError(f"{path} cannot be read", evidence=str(error), hint="make it readable") from None
 

@@ -152,11 +152,9 @@ def load_own_catalogue() -> Catalogue | None:
     """Return the catalogue that the user put in place of the shipped one; None without one.
 
     Raises:
-        UsageError: it cannot be read, is none, is of a day that has not come, or others may have written it.
+        UsageError: it cannot be read, is none, or is of a day that has not come.
     """
     path = own_catalogue_file()
-    if why := private_files.ownership_problem(path, paths.data_folder()):
-        raise UsageError(f"ignoring {path}: it {why}", hint=private_files.suggest_ownership_fix(path))
     try:
         own = decode_catalogue(private_files.read_file(path, LARGEST))
     except FileNotFoundError:

@@ -11,8 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from dflash_tui.common import yaml_loader
-from dflash_tui.common.secrets.redaction import looks_secret
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, explain_secrets
+from dflash_tui.common.secrets import advise_on_secret, explain_secrets, looks_secret
 from dflash_tui.planning import releases
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.artifacts import EngineSpec

@@ -7,24 +7,18 @@ import re
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.broken_files import load_each
-from dflash_tui.common.control_characters import strip_control_characters, strip_lines
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.common.secrets.own_secrets import own_secrets
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Recipe, iterate_layers
 from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.planning.text_cache import TextCache
-
-# What is written for people, at whatever depth.
-_PROSE = frozenset({"title", "why", "note", "warnings", "differs", "synthetic"})
 
 
 def is_recipe_name(name: str) -> bool:
@@ -40,7 +34,6 @@ def load_recipe(
     Raises:
         RecipeError: with `file:line: key: what was expected`.
     """
-    yaml_loader.refuse_untrusted_file(path)
     text = yaml_loader.read_yaml_text(path)
     recipe = cache.find(text) if cache else None
     if recipe is None:
@@ -65,25 +58,7 @@ def load_recipe(
     for place, name in named:
         if name not in patches():
             raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
-    clean = strip_lines(text)
-    if own_secrets().hide(clean) != clean:
-        recipe = _hide_quoted_secrets(recipe, is_prose=False)
     return msgspec.structs.replace(recipe, name=path.stem)
-
-
-def _hide_quoted_secrets(value: Any, *, is_prose: bool) -> Any:
-    """Return a recipe, or a value in one, without our own secrets in its prose; planning refuses one in an option."""
-    if isinstance(value, str):
-        return own_secrets().hide(strip_control_characters(value)) if is_prose else value
-    if isinstance(value, msgspec.Struct):
-        fields = {name: (getattr(value, name), is_prose or name in _PROSE) for name in value.__struct_fields__}
-        hidden = {name: _hide_quoted_secrets(inner, is_prose=prose) for name, (inner, prose) in fields.items()}
-        return msgspec.structs.replace(value, **hidden)
-    if isinstance(value, dict):
-        return {key: _hide_quoted_secrets(inner, is_prose=is_prose) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_hide_quoted_secrets(inner, is_prose=is_prose) for inner in value)
-    return value
 
 
 def engine_for_release(vllm: str) -> EngineSpec:

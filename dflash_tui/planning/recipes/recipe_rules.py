@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret
+from dflash_tui.common.secrets import advise_on_secret
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
 # An eighth of the longest word that Linux takes in a command.

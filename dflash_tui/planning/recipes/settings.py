@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.secrets.settings_secrets import advise_on_secret, find_secret
+from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.planning.field_types import MaybeTitle
 from dflash_tui.planning.recipes.artifacts import Drafter, Target
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, RestartPolicy, iterate_layers

@@ -1,4 +1,4 @@
-"""The question before what is not ours does more than serve a model."""
+"""The question before a recipe or patch that is not shipped is run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from textual.widgets import Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.powers.plan_powers import list_patch_powers
-from dflash_tui.planning.powers.power import Power
-from dflash_tui.planning.powers.power_summary import count_powers
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
 
 
 class TrustDialog(Dialog[bool]):
-    """Lists what somebody's recipe or patch may do, and asks whether it may; only `y` means yes."""
+    """Lists what a recipe or patch makes run, and asks whether it may; only `y` means yes."""
 
     HEADING: ClassVar = "trust"
     BINDINGS: ClassVar = [
@@ -34,12 +32,14 @@ class TrustDialog(Dialog[bool]):
         Binding("n,escape,q", "dismiss(False)", "cancel"),
     ]
 
-    def __init__(self, question: str, powers: Sequence[Power]) -> None:
+    def __init__(self, question: str, ingredients: Sequence[Ingredient]) -> None:
         super().__init__()
-        self.question, self.powers = question, powers
+        self.question, self.ingredients = question, ingredients
 
     def compose(self) -> ComposeResult:
-        advice = f"It is not shipped with dflash-tui and has {count_powers(self.powers)}. Read this before you say yes."
+        advice = (
+            "It has parts that are not shipped with dflash-tui. They can run code as you: read this before you say yes."
+        )
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):
@@ -49,11 +49,10 @@ class TrustDialog(Dialog[bool]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """List the powers, wrapped to the width that there is."""
+        """List the ingredients, wrapped to the width that there is."""
         width = measure_text(self.query_one("#checks"))
-        rows = [render_hung(("! ", "bold $warning"), str(power), width) for power in self.powers]
-        named = [row.stylize("bold", 2, 2 + len(power.source)) for row, power in zip(rows, self.powers, strict=True)]
-        self.query_one("#found", Static).update(Content("\n").join(named))
+        rows = [render_hung((f"{part.kind:11} ", "bold"), part.text, width) for part in self.ingredients]
+        self.query_one("#found", Static).update(Content("\n").join(rows))
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
@@ -77,12 +76,12 @@ def ask_trust(
         app.push_screen(ErrorDialog(error))
         otherwise()
         return
-    question = f"Run {recipe.name}? It may do more than serve a model"
+    question = f"Run {recipe.name}?"
 
     def go_on(yes: bool) -> None:
         (then if yes else otherwise)()
 
-    _ask(app, question, untrusted.powers, lambda: recipe_trust.trust_shown(untrusted), go_on)
+    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
 
 
 def ask_patch_trust(
@@ -98,7 +97,7 @@ def ask_patch_trust(
     _ask(
         app,
         question,
-        list_patch_powers(untrusted),
+        recipe_trust.describe_patches(untrusted),
         lambda: recipe_trust.trust_patches(untrusted),
         lambda yes: then() if yes else None,
     )
@@ -107,12 +106,12 @@ def ask_patch_trust(
 def _ask(
     app: App[Any],
     question: str,
-    powers: Sequence[Power],
+    ingredients: Sequence[Ingredient],
     trust: Callable[[], None],
     go_on: Callable[[bool], object],
 ) -> None:
     """Hand the answer to `go_on`; a yes that cannot be kept is none."""
-    if not powers:
+    if not ingredients:
         go_on(True)
         return
 
@@ -125,4 +124,4 @@ def _ask(
             yes = False
         go_on(bool(yes))
 
-    app.push_screen(TrustDialog(question, powers), on_answer)
+    app.push_screen(TrustDialog(question, ingredients), on_answer)

@@ -22,9 +22,9 @@ from dflash_tui.common.formatting import (
     pluralize,
     shorten_names,
 )
+from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch import recipe_trust
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
@@ -140,8 +140,6 @@ def render_plan(
     standing = f"{resolved.standing.status.value}: {resolved.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != standing or plan.on_cpu]
     rows += [render_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    powers = recipe_trust.list_recipe_lines(resolved.recipe, plan.powers)
-    rows += [render_fact("power", line, width) for line in powers]
     rows += [render_fact("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
     if resolved.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((resolved.recipe.why.strip(), MUTED))]
@@ -227,8 +225,11 @@ def _mark_style(suited: SuitabilityReason) -> str:
 
 def render_plan_error(error: DflashError) -> Content:
     """Return why a recipe cannot be launched."""
-    rows = [Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")), Content(error.what)]
-    rows += [Content(error.evidence)] if error.evidence else []
+    rows = [
+        Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")),
+        Content(clean_lines(error.what)),
+    ]
+    rows += [Content(clean_lines(error.evidence))] if error.evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), name_commands(error.hint))] if error.hint else []
     return Content("\n").join(rows)
 

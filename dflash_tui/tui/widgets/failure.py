@@ -11,7 +11,6 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.common.secrets.redaction import redact_secrets
 from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
 from dflash_tui.diagnosis.unknown_error import shorten_frame
 from dflash_tui.run_state.state import RunState
@@ -81,7 +80,7 @@ def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
-        whole = redact_secrets(shorten_frame(line))  # in full it has room for what a cut line did not show
+        whole = shorten_frame(line)  # in full it has room for what a cut line did not show
         excerpt = truncate_middle(cut_after_sign(whole), quoted) if short else whole
         rows.append(_row("" if place else "evidence", excerpt, width))
     for place, step in enumerate(diagnosis.fix):

@@ -28,7 +28,6 @@ from dflash_tui.monitoring import recording, run_reader
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, run_files, server_process
 from dflash_tui.runs.run import VERSION, Run
-from dflash_tui.tui.dialogs.runs import list_run_rows
 from tests.support.experiment_factories import a_design
 from tests.support.fake_runs import made, recorded, watching
 from tests.support.waiting import until, wait_until
@@ -301,19 +300,3 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
     assert registry.list_runs() == []
     assert registry.list_broken_runs() == {}
     assert (await client.send_first_request(run.url, "x")).error == ""
-
-
-@pytest.mark.parametrize("name", ["run.json", "server.log", "samples.jsonl", "recorder"])
-def test_a_fifo_in_a_run_folder_keeps_nobody(name):
-    """Nor does any other thing that is no file: every command that reads runs ends, and other runs are listed."""
-    run, other = ended(), ended(name="20261122-020304-demo-cpu")
-    (run.folder / name).unlink(missing_ok=True)
-    os.mkfifo(run.folder / name)
-    for words in (("ps", "--all"), ("stop", run.id), ("doctor", "demo-cpu"), ("attach", run.id), ("logs", run.id),
-                  ("why",), ("history",), ("export", run.id, "-o", f"{run.folder}/a.zip")):  # fmt: skip
-        done = dflash(*words)
-        assert "Traceback" not in done.stderr, (words, done.stderr)
-        assert words[0] != "ps" or other.id in done.stdout
-    assert [one.id for one in registry.list_runs()] == [run.id, other.id][name == "run.json" :]
-    assert {row.run.id for row in list_run_rows(time.time())} >= {other.id}
-    run_files.record_event(run, HealthChanged(time.time(), Health.WARM))

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 def alarmed(state: RunState, reason: str) -> bool:
     """Whether the one alarm is that the counters cannot be read, and why; but for what that costs."""
-    found = [(alarm.kind, alarm.evidence) for alarm in find_alarms(state, time.time()) if alarm.kind != "cost"]
+    found = [(alarm.kind, alarm.evidence) for alarm in find_alarms(state, time.time())]
     return found == [("metrics", state.health_detail)] and reason in state.health_detail
 
 
@@ -36,10 +36,8 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
             ("nan", "/metrics has no counter"),
             ("page", "/metrics has no counter"),
             ("labels", "/metrics has no counter"),
-            ("costly", "s of processor time"),
         ):
             monkeypatch.setattr(bounded_http, "WHOLE", 1.0 if fault == "hangs" else 60.0)
-            monkeypatch.setattr(bounded_http, "WORK", 0.5 if fault == "costly" else 60.0)
             word.write_text(fault)
             await until(partial(alarmed, state, reason))
             assert state.health is Health.WARM
@@ -51,23 +49,6 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
         await until(lambda: state.readings[-1].counters.steps is None)
         assert state.readings[-1].counters.generated == 40
         await until(lambda: find_alarms(state, time.time()) == [])
-
-
-async def test_a_server_of_ours_whose_answers_cost_much_is_asked_more_seldom(launch, tmp_path, monkeypatch):
-    """Whoever records says so, all observers raise the alarm, and the next recorder goes on from there."""
-    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
-    word = tmp_path / "word"
-    word.write_text("")
-    run = launch(f"metrics={word}")
-    async with watching(run) as state:
-        await until(lambda: state.health is Health.WARM and bool(state.readings))
-        monkeypatch.setattr(bounded_http, "SHARE", 0.0)
-        await until(lambda: [alarm.kind for alarm in find_alarms(state, time.time())] == ["cost"])
-        assert (state.slower, state.health) == (8, Health.WARM)
-    monkeypatch.setattr(bounded_http, "SHARE", 60.0)
-    async with watching(run) as state:
-        await until(lambda: state.slower == 1 and state.health is Health.WARM)
-        assert find_alarms(state, time.time()) == []
 
 
 async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_the_user_s_own_suite_wins():
         ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is reserved"),
         ("kind: Q", 'kind: "\\e[31m"', "3: prompts[0].kind: "),
         ("Hello there.", '" "', "3: prompts[0].text: "),
-        ("Hello there.", '"\\ud800"', "3: prompts[0].text: holds half a surrogate pair"),
+        ("Hello there.", '"\\ud800"', "3: not YAML"),
         ("max_tokens: 32}", "max_tokens: 32}\n  - {kind: Q, text: again, max_tokens: 8}", "4: prompts[1].kind: given"),
         ("max_tokens: 32", f"max_tokens: 3, context: {{count: 20000, sentences: [{'x' * 500}]}}",
          "3: prompts[0].context: may be larger than 8 MiB"),

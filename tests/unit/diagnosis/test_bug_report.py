@@ -80,14 +80,6 @@ def test_a_log_cannot_end_its_block(folders):
     assert "`````text\nValueError: ````\n`````" in told
 
 
-def test_no_line_of_a_private_key_begins_what_is_quoted_of_a_log(folders):
-    """Where it began is further up than what is quoted."""
-    body = [f"INFO 11-21 01:00:00 [x.py:1] MIIEv{number}" for number in range(50)]
-    told = report(written("-----BEGIN RSA PRIVATE KEY-----", *body, "-----END RSA PRIVATE KEY-----", "ValueError: x"))
-    assert "MIIEv" not in told
-    assert "ValueError: x" in told
-
-
 def test_no_half_of_a_token_ends_the_title(folders):
     assert "hf_A" not in report(written(f"ValueError: {'x' * 95} {TOKEN}"))
 

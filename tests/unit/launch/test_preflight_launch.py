@@ -87,22 +87,6 @@ def test_an_engine_that_nobody_knows(tmp_path):
     assert f"engine adopt {tmp_path / 'theirs'}" in unknown.fix
 
 
-def test_a_source_tree_in_which_everybody_can_write_a_folder(tmp_path):
-    """Of an editable install, whose own folder nobody else can enter."""
-    engine, tree = engine_in(tmp_path / "theirs", adopted=True), tmp_path / "source" / "vllm"
-    Path(engine.folder).chmod(0o700)
-    tree.parent.mkdir()
-    (engine.site_packages / "vllm").rename(tree)
-    (engine.site_packages / "ours.pth").write_text(f"{tree.parent}\n")
-    (tree / "__init__.py").touch()
-    (tree / "core").mkdir()
-    situated = situation(RECIPE, DESKTOP, engine=engine)
-    assert list(launch._check_engine_files(situated)) == []
-    (tree / "core").chmod(0o777)
-    [check] = launch._check_engine_files(situated)
-    assert (check.level, check.fix.split()[-1]) == (CheckLevel.FAIL, str(tree))
-
-
 @pytest.mark.parametrize("adopted", [False, True])
 def test_patches_that_do_not_fit(tmp_path, adopted):
     """An engine of ours is made anew; one of the user's is theirs to mend."""

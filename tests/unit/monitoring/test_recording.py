@@ -23,7 +23,6 @@ from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART,
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from tests.support.odd_files import ODD_FILES
 from tests.support.recordings import RUNS, packed
 
 
@@ -119,21 +118,6 @@ def test_a_link_is_refused(tmp_path, parts):
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))
-
-
-@pytest.mark.parametrize("part", [RUN_PART, LOG_PART, SAMPLES_PART])
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_a_folder_with_what_is_no_file_is_refused_unopened(tmp_path, parts, kind, part):
-    """A FIFO would be waited for, a link shows a file that is none of the recording's."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name, data in parts.items():
-        if name == part:
-            ODD_FILES[kind](folder / name)
-        else:
-            (folder / name).write_bytes(data)
-    with pytest.raises(UsageError, match="not a recording"):
-        recording.find_recording(str(folder))
 
 
 @pytest.mark.parametrize("part", [RUN_PART, LOG_PART, SAMPLES_PART])

@@ -12,7 +12,6 @@ import pytest
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.secrets import own_secrets
 from dflash_tui.peers import agent as agents
 from dflash_tui.peers import host_parity, lease, messages
 from dflash_tui.peers.agent import Agent
@@ -120,14 +119,6 @@ def test_texts_of_a_stranger_are_cleaned(text):
     said = messages.decode_message(line)
     assert isinstance(said, Refused)
     assert not escapes.acting(said.what + said.hint)
-
-
-def test_the_bytes_of_a_log_are_those_of_the_far_file(monkeypatch):
-    """Also where they have a secret of ours, which whoever reads the copy leaves out."""
-    monkeypatch.setenv("VLLM_API_KEY", "planted-4711-secret-key")
-    own_secrets.read_own_secrets()
-    chunk = messages.LogChunk(id=0, data=b"token planted-4711-secret-key\nRuntimeError: no\n")
-    assert messages.decode_message(messages.encode_line(chunk)) == chunk
 
 
 def test_what_a_worker_starts_is_no_worker():

@@ -1,6 +1,5 @@
 """How this program is run on another host: what ssh is given, and what is said when that breaks."""
 
-import contextlib
 import string
 
 import pytest
@@ -9,8 +8,7 @@ from hypothesis import strategies as st
 
 from dflash_tui.cli.parser import COMMANDS
 from dflash_tui.common import ssh_host
-from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets import own_secrets
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.ssh_host import CALLED_AS, name_commands
 from dflash_tui.peers import far_program, transport
 from tests.support import escapes
@@ -58,36 +56,6 @@ def test_a_break_says_what_goes_on_and_how_to_come_back(snapshot):
     said = "Timeout, server spark-b not responding.\r\n"
     assert str(far_program.explain_break("spark-b", ["up", "demo-cpu"], said)) == snapshot
     assert str(far_program.explain_break("spark-b", ["up", "demo-cpu", "--foreground"], "")) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("script", "shown"),
-    [
-        ("printf 'say Pl4nted-P' >&2; sleep 0.2; printf 'l4nted-k3y/zQ end\\r\\n' >&2", "say [left out] end\n"),
-        ("printf 'say Pl4nted-P\\033[31ml4nted-k3y/zQ\\nand' >&2", "say [left out]\nand"),
-    ],
-)
-def test_what_comes_in_pieces_is_shown_by_whole_lines_without_a_key(script, shown, monkeypatch):
-    """A key that comes in two of them, or with a colour in its middle, is known as one."""
-    monkeypatch.setenv("VLLM_API_KEY", "Pl4nted-Pl4nted-k3y/zQ")
-    own_secrets.read_own_secrets()
-    monkeypatch.setattr(far_program, "has_terminal", lambda: False)
-    monkeypatch.setattr(transport, "build_program_command", lambda *_, **__: ["sh", "-c", script])
-    parts: list[str] = []
-    assert far_program.run_program("spark-b", ["ps"], parts.append) == 0
-    assert "".join(parts) == shown
-
-
-def test_of_the_end_of_what_ssh_says_no_half_of_a_key_is_kept(monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "Pl4nted-Pl4nted-k3y/zQ")
-    own_secrets.read_own_secrets()
-    monkeypatch.setattr(far_program, "has_terminal", lambda: True)
-    monkeypatch.setattr(far_program, "_kept_terminal", contextlib.nullcontext)
-    script = "printf Pl4nted-Pl4nted-k3y/zQ >&2; head -c 4085 /dev/zero | tr '\\0' z >&2; exit 255"
-    monkeypatch.setattr(transport, "build_program_command", lambda *_, **__: ["sh", "-c", script])
-    with pytest.raises(DflashError) as broken:
-        far_program.run_program("spark-b", ["ps"], lambda _: None)
-    assert set(broken.value.evidence.rstrip("…")) == {"z"}
 
 
 def test_what_ssh_says_of_a_break_does_nothing_to_the_terminal():

@@ -162,10 +162,6 @@ def test_null_is_as_if_nothing_was_set():
     assert planned(settings={"start.fork": None}).start == planned().start
 
 
-def test_what_a_measure_sets_is_no_power_of_the_recipe():
-    assert planned(vllm="0.32.0").powers == planned(vllm="0.32.0", settings={"start.cache-root": False}).powers
-
-
 def test_the_plan_says_seconds_and_source_of_each():
     resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
     plan = planned(conditions=StartConditions(on_wsl=True))

@@ -12,13 +12,11 @@ from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.launch import recipe_files
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import recipe_draft
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.powers.plan_powers import list_all_powers
-from dflash_tui.planning.powers.power_summary import list_power_lines
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.presentation.recipe import recipe_schema
 
@@ -43,13 +41,14 @@ def check(args: argparse.Namespace) -> int:
             print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
-        powers = list_all_powers(recipe, patches)
-        result = {"file": str(path), "error": "", "plans": count, "powers": msgspec.to_builtins(powers)}
-        lines = [
-            f"✓ {path}: {pluralize(count, 'plan')}",
-            *(f"  power  {line}" for line in list_power_lines(powers, "--json")),
-        ]
-        print_data(json.dumps(result) if args.json else "\n".join(lines))
+        ingredients = recipe_trust.list_ingredients(recipe, patches)
+        if args.json:
+            listed = msgspec.to_builtins(ingredients)
+            print_data(json.dumps({"file": str(path), "error": "", "plans": count, "ingredients": listed}))
+            continue
+        print_data(f"✓ {path}: {pluralize(count, 'plan')}")
+        for ingredient in ingredients if path.parent != paths.bundled_folder("recipes") else ():
+            print_data(f"  {ingredient}")
     return 2 if wrong else 0
 
 
@@ -72,10 +71,11 @@ def new(args: argparse.Namespace) -> int:
         hint = f"choose another name, or copy that recipe: --like {args.name}"
         recipe_files.refuse_shipped_name(args.name, hint)
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
-    if args.like:
-        recipe_loader.load_recipe(source)
+    is_own = not args.like or recipe_trust.is_trusted(recipe_loader.load_recipe(source))
     content = _derive(args) if args.target else yaml_loader.read_yaml_text(source)
     target = recipe_files.add_own_recipe(args.name, content, recipe_schema.schema_text())
+    if is_own:
+        recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
     print_written_file(target, as_json=args.json)
     print_status(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
     return 0

@@ -12,14 +12,13 @@ from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.common import private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.common.secrets.redaction import redact_secrets
+from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.imported_recipe import import_recipe
 from dflash_tui.planning.derivation.shell_command import LeftOut, read_shell_command
-from dflash_tui.planning.powers.plan_powers import list_all_powers
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 
@@ -27,7 +26,7 @@ _ANOTHER_NAME = "give this one another name: --name NAME"
 
 
 def add_recipe(args: argparse.Namespace) -> int:
-    """Put a recipe of somebody else among the user's own, after it was checked; print what it may do."""
+    """Put a recipe of somebody else among the user's own, after it was checked; print what it runs."""
     stem, data = named_file.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
     name = args.name or stem
     recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
@@ -96,24 +95,20 @@ def _check(name: str, text: str, source: str) -> Recipe:
 
 
 def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
-    """Print what a recipe may do and what is wrong with it, then put it among the user's own.
-
-    In this order: of one whose powers could not be printed, as on a full disk, there is no file either.
-    """
-    powers = list_all_powers(recipe, patch_file.load_all_patches()[0])
+    """Print what a recipe runs and what is wrong with it, then put it among the user's own."""
+    ingredients = recipe_trust.list_ingredients(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
     if args.json:
         path = recipe_files.own_recipe_file(recipe.name)
-        print_json(AddedRecipe(str(path), powers, clean_left_out, mistakes))
+        print_json(AddedRecipe(str(path), ingredients, clean_left_out, mistakes))
         recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)
         return
     for omission in clean_left_out:
-        print_status(f"left out  {omission.what}: {omission.why}")
-    for line in recipe_trust.list_recipe_lines(recipe, powers):
-        print_status(f"power     {line}")
+        print_status(f"left out    {omission.what}: {omission.why}")
+    for ingredient in ingredients:
+        print_status(str(ingredient))
     for mistake in mistakes:
-        print_status(f"wrong     {mistake}; correct it in the file")
+        print_status(f"wrong       {mistake}; correct it in the file")
     print_data(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
-    announcement = "; you are asked about its powers before anything of it is run" if powers else ""
-    print_status(f"checked, and nothing of it was run{announcement}. Next: dflash-tui plan {recipe.name}")
+    print_status(f"checked; a launch asks before it runs anything of it. Next: dflash-tui plan {recipe.name}")

@@ -10,7 +10,7 @@ from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.secrets.own_secrets import hide_own_secrets
+from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
@@ -25,7 +25,7 @@ def play(args: argparse.Namespace) -> int:
     from dflash_tui.tui import playback_export
 
     path = paths.expand_home(args.svg)
-    write_whole_file(path, hide_own_secrets(playback_export.export_playback(report, comparison, args.prompt or "")))
+    write_whole_file(path, redact_secrets(playback_export.export_playback(report, comparison, args.prompt or "")))
     print_written_file(path, as_json=args.json)
     return 0
 

@@ -16,8 +16,7 @@ from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.secrets.own_secrets import hide_own_secrets
-from dflash_tui.common.secrets.redaction import redact_argv, redact_variables
+from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
 from dflash_tui.experiments import boot_export, run_comparison, run_report, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
 from dflash_tui.experiments.run_comparison import Side
@@ -50,7 +49,7 @@ def report(args: argparse.Namespace) -> int:
             )
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
-        write_whole_file(paths.expand_home(args.output), hide_own_secrets(text))
+        write_whole_file(paths.expand_home(args.output), redact_secrets(text))
         print_status(f"written to {args.output}")
     else:
         print_data(text.rstrip("\n"))

@@ -11,11 +11,9 @@ from typing import BinaryIO
 
 from dflash_tui.cli.console import print_data, print_json
 from dflash_tui.cli.json_lines import LogText
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line, clean_text
-from dflash_tui.common.secrets.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -54,7 +52,7 @@ def _open_log(run: Run, log: Path) -> BinaryIO:
         DflashError: something else lies in its place, or it may not be read.
     """
     try:
-        return private_files.open_file(log)
+        return log.open("rb")
     except OSError as error:
         hint = f"see what lies there: ls -l {shlex.quote(str(log))}; `dflash-tui why` reads a copy of a log by its path"
         raise DflashError(
@@ -100,8 +98,6 @@ def _find_tail(file: BinaryIO, count: int) -> int:
 
 
 def _clean_end(line: bytes) -> str:
-    """Return what a terminal would show of a line in the end; one as long as the buffer has lost its beginning."""
+    """Return what a terminal would show of a line in the end; a long one has lost its beginning."""
     text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
-    if len(line) < _LONGEST_LINE:
-        return clean_line(text)
-    return clean_line(own_secrets().hide_cut(clean_text(text), start=True))
+    return clean_line(text)

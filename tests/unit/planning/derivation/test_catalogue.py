@@ -148,13 +148,3 @@ def test_a_catalogue_of_a_day_that_has_not_come_is_not_used(written):
     with pytest.raises(UsageError) as refused:
         catalogue.load_own_catalogue()
     assert written in refused.value.what
-
-
-def test_a_catalogue_that_others_could_have_written_is_not_used():
-    own = catalogue.own_catalogue_file()
-    private_files.ensure_private_folder(own.parent)
-    own.write_bytes(changed(written=in_days(1)))
-    own.chmod(0o666)
-    assert catalogue.load_catalogue().written == SHIPPED["written"]
-    with pytest.raises(UsageError):
-        catalogue.load_own_catalogue()

@@ -292,7 +292,7 @@ def test_a_recipes_own_label_holds(snapshot):
         ({"settings": {"hf_token": "hf_x"}}, "hf_token looks like a secret", "export HF_TOKEN in your shell"),
         ({"settings": {"api-key": "x"}}, "api-key looks like a secret", "export VLLM_API_KEY in your shell"),
         ({"settings": {"ssl-keyfile-password": "x"}}, "ssl-keyfile-password looks like", "without a passphrase"),
-        ({"settings": {"ssl_keyfile_pass": "x"}}, "looks like a secret", ""),
+        ({"settings": {"ssl_keyfile_pass": "x"}}, "holds a secret", ""),
         ({"settings": {"ssl-keyfile-p": "x"}}, "holds a secret", ""),
         ({"settings": {"hf-to": "x"}}, "holds a secret: export HF_TOKEN", ""),
         (
@@ -307,7 +307,7 @@ def test_a_recipes_own_label_holds(snapshot):
         ),
         ({"settings": {"hf-overrides": '{"token": "x"}'}}, "hf-overrides.token looks", "export"),
         ({"settings": {"speculation.auth_token": "x"}}, "speculation.auth_token looks", "export AUTH_TOKEN"),
-        ({"settings": {"env.DB_PASS": "x"}}, "env.DB_PASS looks", "export DB_PASS"),
+        ({"settings": {"env.DB_PASSWORD": "x"}}, "env.DB_PASSWORD looks", "export DB_PASSWORD"),
         ({"settings": {"env.X": "ghs_" + "a1" * 18}}, "env.X looks", "export it in your shell"),
         ({"settings": {"n": 65}}, "0 to 64, not 65", ""),
         ({"settings": {"n": "many"}}, "0 to 64, not many", ""),

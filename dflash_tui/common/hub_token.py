@@ -27,7 +27,7 @@ def read_token_file() -> str:
     path = os.environ.get("HF_TOKEN_PATH")
     try:
         file = expand_path(path) if path else hub_home_folder() / "token"
-        text = private_files.read_file(file, _LARGEST, follow=True).decode()
+        text = private_files.read_file(file, _LARGEST).decode()
     except (OSError, UnicodeDecodeError, RuntimeError):
         return ""
     return text.replace("\r", "").replace("\n", "").strip()

@@ -1,1 +1,0 @@
-"""What a plan may do beyond serving a model."""
