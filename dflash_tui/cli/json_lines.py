@@ -79,3 +79,16 @@ class UnitText(msgspec.Struct, frozen=True):
     """Its name."""
     text: str
     """What is in it."""
+
+
+class PatchOutcome(msgspec.Struct, frozen=True):
+    """What `patch apply` made, or with `--dry-run` would make; for `patch revert` no patch."""
+
+    names: tuple[str, ...]
+    """The patches that the engine needs and gets."""
+    engine: str
+    """The folder of the engine with them."""
+    diffs: dict[str, str] = {}
+    """Path of a file that differs from the unpatched one -> unified diff."""
+    note: str = ""
+    """What could not be checked."""

@@ -287,7 +287,6 @@ def _add_engine(engine: argparse.ArgumentParser) -> None:
         add_json_option(action)
     adopt = actions.add_parser("adopt", help="use an environment that you made yourself")
     adopt.add_argument("folder", metavar="FOLDER", help="the environment's folder, with bin/vllm in it")
-    add_option(adopt, "--patch", action="store_true", help="recipes may patch its vLLM")
     add_json_option(adopt)
 
 
@@ -296,9 +295,9 @@ def _add_patch(patch: argparse.ArgumentParser) -> None:
     about = {
         "status": "the status of each patch",
         "diff": "what they change, as a unified diff",
-        "apply": "apply what the engine needs",
-        "revert": "revert what dflash-tui applied, byte for byte",
-        "verify": "compare the files with our record and the wheel's; exit code 5 when one differs",
+        "apply": "make an engine with what it needs",
+        "revert": "nothing to undo: name the engine without patches, which is still there",
+        "verify": "compare the files with those that were installed; exit code 5 when one differs",
     }
     for name, text in about.items():
         action = actions.add_parser(name, help=text)
@@ -306,8 +305,8 @@ def _add_patch(patch: argparse.ArgumentParser) -> None:
         action.add_argument("recipe", metavar="RECIPE", nargs="?", help=which)
         only = "this patch only; may be repeated"
         action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
-        if name in {"apply", "revert"}:
-            add_option(action, "--dry-run", action="store_true", help="say what it would do, and change nothing")
+        if name == "apply":
+            add_option(action, "--dry-run", action="store_true", help="say what it would do, and make nothing")
             add_trust_option(action)
         add_plan_options(action)
         add_json_option(action)

@@ -12,6 +12,10 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import editable_install
 
 MARKER = "dflash-engine.json"
+# The name of an engine that is being made, before its own.
+MAKING = ".making-"
+# The record of releases that patched the files of an engine in place.
+PATCHED_IN_PLACE = "dflash-patches.json"
 _PYTHON = re.compile(r"^version(?:_info)?\s*=\s*(3\.\d+)", re.MULTILINE)
 _LARGEST_CONFIG = 1 << 20
 
@@ -33,8 +37,22 @@ class Engine(msgspec.Struct, frozen=True):
     """Every installed distribution, as `name==version`."""
     adopted: bool = False
     """Whether the user made it."""
-    patchable: bool = True
-    """Whether its files may be patched; an adopted one's only with the user's permission."""
+    base: str = ""
+    """The folder of the engine that a patched one was made from; empty for one that is as it was installed."""
+    patch_digests: dict[str, str] = {}
+    """The patches that it was made with: name -> digest of the edits."""
+    edited: dict[str, tuple[str, str]] = {}
+    """By file of the `vllm` package that these patches edit, its SHA-256 before and after."""
+
+    @property
+    def patches(self) -> tuple[str, ...]:
+        """The names of the patches that it was made with."""
+        return tuple(sorted(self.patch_digests))
+
+    @property
+    def patchable(self) -> bool:
+        """Whether a patched engine can be made from it: it is a virtual environment."""
+        return (Path(self.folder) / "pyvenv.cfg").is_file()
 
     @property
     def python(self) -> Path:
@@ -114,5 +132,7 @@ def _explain_broken_engine(engine: Engine, folder: Path) -> str:
         return f"it was installed in {engine.folder}, and does not work elsewhere"
     if not engine.python.exists():
         return f"its Python is gone ({engine.python})"
+    if (folder / PATCHED_IN_PLACE).exists():
+        return f"an earlier dflash-tui patched its files in place ({PATCHED_IN_PLACE})"
     has_packages = any(folder.glob("lib/python3.*/site-packages"))
     return "" if has_packages else f"its packages are gone ({folder / 'lib'})"

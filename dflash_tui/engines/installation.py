@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import time
@@ -16,8 +17,14 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.engines import package_lock, uv_process
-from dflash_tui.engines.environments import MARKER, Engine, find_engine, find_site_packages
+from dflash_tui.engines import inventory, package_lock, uv_process
+from dflash_tui.engines.environments import (
+    MARKER,
+    Engine,
+    find_engine,
+    find_site_packages,
+    find_unused_engine,
+)
 from dflash_tui.events import Preparing, Step
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 
@@ -37,6 +44,9 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
     async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find_engine(folder):
             return engine
+        inventory.refuse_running_server(folder)
+        if os.path.lexists(folder / MARKER) and (unused := find_unused_engine(folder)):
+            report(Preparing(time.time(), Step.INSTALL, f"{unused.what}: it is installed again"))
         shutil.rmtree(folder, ignore_errors=True)
         _check_space(spec, folder.parent)
         try:

@@ -14,9 +14,10 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import editable_install, environments
+from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
 from dflash_tui.engines.environments import Engine, UnusedEngine
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
@@ -85,6 +86,8 @@ def _is_ours(folder: Path) -> bool:
 def find_engine_by_name(name: str) -> Engine:
     """Return the engine of this `name`: its folder, the folder's name, or the start of that.
 
+    The start of a name stands for an engine without patches where there is one.
+
     Raises:
         UsageError: there is none, or there are several.
     """
@@ -94,6 +97,7 @@ def find_engine_by_name(name: str) -> Engine:
         return engine
     matches = [engine for engine in engines if Path(engine.folder).name == name]
     matches = matches or [engine for engine in engines if name and Path(engine.folder).name.startswith(name)]
+    matches = [engine for engine in matches if not engine.base] or matches
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -124,9 +128,10 @@ def find_unused_engine_by_name(name: str) -> UnusedEngine | None:
 def list_leftovers() -> list[Path]:
     """Return folders that a killed installation or removal left; installing the same engine again removes its own."""
     removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
+    made = paths.engines_folder().glob(f"{environments.MAKING}*")
     # An engine that was moved has its marker; what never was an environment is none of ours.
     incomplete = (path for path in folders if _was_begun(path) and not os.path.lexists(path / environments.MARKER))
-    return sorted([*removed, *incomplete])
+    return sorted([*removed, *made, *incomplete])
 
 
 def _was_begun(folder: Path) -> bool:
@@ -154,7 +159,7 @@ def clear_leftover(folder: Path) -> None:
     Raises:
         UsageError: it is being installed right now, a server runs from it, or it is a link.
     """
-    _refuse_running_server(folder)
+    refuse_running_server(folder)
     _refuse_link(folder)
     with _hold_install_lock(folder):
         shutil.rmtree(folder)
@@ -163,7 +168,7 @@ def clear_leftover(folder: Path) -> None:
 @contextmanager
 def _hold_install_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
-    lock = folder.with_name(f".{folder.name}.lock")
+    lock = folder.with_name(f".{folder.name.removeprefix(environments.MAKING)}.lock")
     with lock.open("rb") if lock.exists() else nullcontext() as file:
         if file and not try_lock(file.fileno()):
             raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it")
@@ -211,10 +216,8 @@ def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
     return untrusted_json.read_own_json(_options_file(engine), ServeOptions)
 
 
-def adopt_engine(folder: Path, *, patch: bool) -> Engine:
+def adopt_engine(folder: Path) -> Engine:
     """Add an environment of the user's to the list; only our own record is written, nothing in the environment.
-
-    With `patch` recipes may apply their patches to it.
 
     Raises:
         UsageError: it is not an environment with a vLLM that has DFlash.
@@ -228,9 +231,6 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     if not contents.vllm or not contents.dflash:
         what = f"vLLM {contents.vllm} in {folder} has no DFlash" if contents.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
-    if patch and not ((folder / "pyvenv.cfg").is_file() and _holds_package(folder, Path(contents.package))):
-        what = f"vLLM is not in a virtual environment in {folder}, so it cannot be patched"
-        raise UsageError(what, evidence=contents.package, hint="adopt it without --patch")
     packages = tuple(f"{name}=={version}" for name, version in sorted(contents.packages.items()))
     engine = Engine(
         str(folder),
@@ -240,7 +240,6 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
         0.0,
         packages,
         adopted=True,
-        patchable=patch,
     )
     private_files.ensure_private_folder(_records())
     _options_file(engine).unlink(missing_ok=True)
@@ -248,11 +247,26 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     return engine
 
 
-def _holds_package(folder: Path, package: Path) -> bool:
-    """Whether the `vllm` package that Python finds is the environment's own, or that of its editable install."""
-    sites = list(folder.glob("lib/python3.*/site-packages"))
-    trees = {editable_install.find_package(site): editable_install.find_source_tree(site) for site in sites}
-    return package.parent in sites or trees.get(package) is not None
+def find_planned_engine(plan: Plan) -> Engine | None:
+    """Return the engine of a plan; where that is not made yet, the one that it is made from, if that is there."""
+    return find_any_engine(Path(plan.engine_folder)) or find_any_engine(Path(plan.unpatched_folder))
+
+
+def digest_state(engine: Engine) -> str:
+    """Return a digest of what is in an environment of the user's now: its packages, and the files of its vLLM.
+
+    It is empty for one of ours, which never changes.
+    """
+    if not engine.adopted:
+        return ""
+    noted = [path for path in engine.site_packages.iterdir() if path.suffix in {".dist-info", ".pth"}]
+    seen: list[tuple[str | int, ...]] = [(path.name, path.stat().st_mtime_ns) for path in noted]
+    for folder, names, files in os.walk(engine.vllm_package):
+        names[:] = [name for name in names if name != "__pycache__"]
+        for name in files:
+            status = (Path(folder) / name).lstat()
+            seen.append((f"{folder}/{name}", status.st_size, status.st_mtime_ns))
+    return _digest(repr(sorted(seen, key=str)))
 
 
 def remove_engine(engine: Engine) -> None:
@@ -261,7 +275,7 @@ def remove_engine(engine: Engine) -> None:
     Raises:
         UsageError: a server runs from it, or one that we installed is a link now.
     """
-    _refuse_running_server(Path(engine.folder))
+    refuse_running_server(Path(engine.folder))
     if not engine.adopted:
         _refuse_link(Path(engine.folder))
     _options_file(engine).unlink(missing_ok=True)
@@ -276,7 +290,12 @@ def remove_engine(engine: Engine) -> None:
     shutil.rmtree(renamed)
 
 
-def _refuse_running_server(folder: Path) -> None:
+def refuse_running_server(folder: Path) -> None:
+    """Return when no server runs from the engine in `folder`.
+
+    Raises:
+        UsageError: one does.
+    """
     for run in registry.list_runs():
         if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
             raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
@@ -287,12 +306,6 @@ def _refuse_link(folder: Path) -> None:
     if folder.is_symlink():
         hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
         raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)
-
-
-def measure_engine_size(engine: Engine) -> int:
-    """Return the bytes of the engine's files; those that uv shares with its cache by hard links count in full."""
-    files = (path for path in Path(engine.folder).rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files)
 
 
 def _read_adopted(record: Path) -> Engine | None:

@@ -16,11 +16,9 @@ from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.experiments.tuning.tuner import MachineTuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 
 def main(identity: str) -> int:
@@ -31,9 +29,7 @@ def main(identity: str) -> int:
         probe = planner.probe_for(recipe)
         resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
         recipe_trust.require_trust(recipe, [arm.plan for arm in design.arms])
-        driving = runner.run_experiment(
-            design, resolved_recipes, _plan_normal(design, probe, recipe), _find_tuner(design, probe, recipe)
-        )
+        driving = runner.run_experiment(design, resolved_recipes, _find_tuner(design, probe, recipe))
         return asyncio.run(_run_driver(driving))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
@@ -88,26 +84,6 @@ def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
         what = f"{arm.plan.recipe} has changed since the experiment began"
         raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="begin a new one")
     return planned.resolved
-
-
-def _plan_normal(design: Design, probe: GpuProbe, recipe: Recipe) -> Plan:
-    """Return the plan that the recipe has without what is varied, with the patches that it asks for itself."""
-    first = design.arms[0].request
-    fields = (name for name in LaunchChanges.__struct_fields__ if name in LaunchRequest.__struct_fields__)
-    varied = [
-        name
-        for name in fields
-        if name != "settings" and any(getattr(arm.request, name) != getattr(first, name) for arm in design.arms)
-    ]
-    settings = {name for arm in design.arms for name in arm.request.settings}
-    dropped = [
-        name
-        for name in settings
-        if name.startswith("patches.") or len({arm.request.settings.get(name) for arm in design.arms}) > 1
-    ]
-    # Patches and engine are the same on one host, which is all that is asked of this plan.
-    changes = LaunchChanges(removed=(*varied, "peers", "link"), removed_settings=tuple(dropped))
-    return planner.plan_launch(first.with_changes(changes), probe, recipe=recipe).plan
 
 
 if __name__ == "__main__":

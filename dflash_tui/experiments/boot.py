@@ -318,7 +318,7 @@ async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], 
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
         if why := fork_fallback.explain_failed_fork(run, state, time.time()):
-            failed_measures.remember_failed_measure(Path(run.plan.engine_folder), FORK, why)
+            failed_measures.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
             raise _BootFailed(why)
         if time.monotonic() > deadline:
             raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")

@@ -11,7 +11,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger
+from dflash_tui.engines.patching import engine_files
 from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
@@ -83,13 +83,11 @@ def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     """Return by patch the SHA-256 of the files that it changes, as they are now."""
     digests = {}
     for name in names:
-        digest = hashlib.sha256()
         try:
-            for path in patch_file.load_patch(name).paths:
-                digest.update(ledger.read_vllm_file(engine, path) or b"")
+            files = engine_files.read_files(engine, patch_file.load_patch(name).paths)
         except DflashError:
             continue
-        digests[name] = digest.hexdigest()
+        digests[name] = hashlib.sha256("".join(files.digests.values()).encode()).hexdigest()
     return digests
 
 

@@ -26,7 +26,7 @@ from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import Run
 
 _START_TIMEOUT = 60.0
-# A server has 15 s to stop; applying a patch again imports vLLM.
+# A server has 15 s to stop; a busy machine takes longer for it.
 _STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
 # Who holds the lock names itself at once, unless it is killed just then.

@@ -31,7 +31,7 @@ _MEASURED_ALIKE = {
     "concurrency": "the number of streams differs",
 }
 _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
-          "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
+          "unpatched_folder": "engine", "hardware": "hardware"}  # fmt: skip
 # What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
 _UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "

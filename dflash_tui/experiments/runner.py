@@ -19,7 +19,6 @@ import psutil
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.file_lock import try_lock
-from dflash_tui.engines import inventory
 from dflash_tui.experiments import (
     boot,
     boot_server,
@@ -30,10 +29,9 @@ from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.launch import admission, preparation
+from dflash_tui.launch import admission
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import (
     registry,
@@ -67,18 +65,16 @@ class Tuner(Protocol):
 async def run_experiment(
     design: Design,
     resolved_recipes: Sequence[ResolvedRecipe],
-    normal: Plan,
     tuner: Tuner | None = None,
 ) -> None:
     """Run all boots of `design` that are not over and write the report.
 
-    What an earlier driver left running is ended first, and its interrupted boot is begun anew. In the end the engine
-    has the patches that a launch of `normal` brings in. Cancelling ends the server that runs and says so.
+    What an earlier driver left running is ended first, and its interrupted boot is begun anew. Cancelling ends the
+    server that runs and says so.
 
     Args:
         design: the experiment.
         resolved_recipes: the recipe as each of its arms has it, those of a tune's rounds included.
-        normal: the plan whose patches the engine has in the end.
         tuner: what adds rounds to a tune and concludes it; None for an A/B.
 
     Raises:
@@ -101,13 +97,13 @@ async def run_experiment(
             report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
             report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
-            await _clean_up(folder, design, normal)
+            await _clean_up(folder, design)
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
-            await _halt(folder, normal, _describe_error(error))
+            _halt(folder, _describe_error(error))
             raise
         except asyncio.CancelledError:
-            await _halt(folder, normal, "stopped by request")
+            _halt(folder, "stopped by request")
             raise
 
 
@@ -195,29 +191,18 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     return unrecorded
 
 
-async def _clean_up(folder: Path, design: Design, normal: Plan) -> None:
-    """Bring the engine's patches to what they normally are, and delete the arms' compile caches on all hosts."""
+async def _clean_up(folder: Path, design: Design) -> None:
+    """Delete the arms' compile caches on all hosts."""
     shutil.rmtree(folder / "cache", ignore_errors=True)
     for left in await remove_far_caches(design):
         boot.write_driver_log(f"compile caches of the experiment are left on {left}")
-    await _restore_patches(normal)
 
 
-async def _restore_patches(normal: Plan) -> None:
-    if engine := inventory.find_any_engine(Path(normal.engine_folder)):
-        try:
-            await preparation.update_patches(normal, engine, boot.log_preparing)
-        except DflashError as error:
-            boot.write_driver_log(f"the patches of {engine.folder} are left as they are: {error}")
-
-
-async def _halt(folder: Path, normal: Plan, why: str) -> None:
+def _halt(folder: Path, why: str) -> None:
     """Write down why it ends here, as far as anything can be written."""
     boot.write_driver_log(f"halted: {why}")
     with contextlib.suppress(OSError):
         store.append_event(folder, ExperimentHalted(time.time(), why))
-    with contextlib.suppress(OSError):
-        await _restore_patches(normal)
 
 
 def _describe_error(error: OSError | DflashError) -> str:

@@ -42,7 +42,7 @@ async def end_failed_start(run: Run, state: RunState) -> str:
     """
     while FORK in run.plan.start and state.up_at is None:
         if why := explain_failed_fork(run, state, time.time()):
-            failed_measures.remember_failed_measure(Path(run.plan.engine_folder), FORK, why)
+            failed_measures.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
             await lifecycle.stop_server(run)
             return why
         if state.exit:

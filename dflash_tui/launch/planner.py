@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import UsageError
+from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines import failed_measures, inventory
 from dflash_tui.engines.environments import Engine
@@ -25,7 +25,7 @@ from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, PlannedModel
-from dflash_tui.planning.plan_builder import build_plan, engine_folder_for, list_models
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for, list_models
 from dflash_tui.planning.recipes import flag_files, recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Mode, Recipe
@@ -160,9 +160,7 @@ def plan_launch(
         port=request.port or port,
         num_speculative_tokens=0 if request.method is Method.NONE else request.num_speculative_tokens,
         gpus=[(card.index, card.uuid) for card in cards],
-        engine=Path(engine.folder) if engine else None,
-        patchable=engine is None or engine.patchable,
-        judged=_judge_patches(resolved, engine) if engine else {},
+        engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
         conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
         cluster=cluster,
@@ -312,11 +310,16 @@ def _describe_engine(engine: Engine) -> EngineSpec:
     )
 
 
-def _judge_patches(resolved: ResolvedRecipe, engine: Engine) -> dict[str, str]:
-    """Return why the files of an engine that was chosen by hand say that it does not need a patch, by name."""
+def _judge_engine(resolved: ResolvedRecipe, engine: Engine) -> ChosenEngine:
+    """Return an engine that was chosen by hand, with what its files say of the recipe's patches."""
     from dflash_tui.engines.patching import status
 
-    return status.judge_by_source(resolved.patches, engine, resolved.hardware)
+    folder = Path(engine.folder)
+    try:
+        judged, present = status.judge_patches(resolved.patches, engine, resolved.hardware)
+        return ChosenEngine(folder, engine.patchable, judged, present, inventory.digest_state(engine))
+    except EngineError:  # its packages are gone, of which the checks before a launch tell
+        return ChosenEngine(folder, engine.patchable)
 
 
 def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> tuple[Gpu, ...]:

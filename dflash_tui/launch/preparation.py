@@ -1,11 +1,9 @@
-"""Prepare a launch: install the engine, get the models, apply the patches; each only when needed."""
+"""Prepare a launch: install the engine, get the models, make the patched engine; each only when needed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -17,11 +15,10 @@ from dflash_tui.engines import cli_flags, engine_python, failed_measures, instal
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import download, model_identity, model_lookup
 from dflash_tui.engines.installation import Report
-from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
+from dflash_tui.engines.patching import patch_set, patched_engine, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import model_build, recipe_trust
-from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -76,7 +73,16 @@ async def prepare_and_launch(
 
     engine = await prepare_without_launch(resolved, plan, record, forced=forced)
     models = await asyncio.to_thread(model_identity.describe_models, plan)
-    return await _launch_locked(plan, engine, events, forced, restarted_from, far_ranks=far_ranks, models=models)
+    return lifecycle.launch_server(
+        plan,
+        engine=f"{engine.distribution} {engine.vllm}",
+        patches=await asyncio.to_thread(_list_patches, plan, engine),
+        prepared=events,
+        forced=forced,
+        restarted_from=restarted_from,
+        far_ranks=far_ranks,
+        models=models,
+    )
 
 
 async def prepare_without_launch(resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
@@ -95,7 +101,7 @@ async def prepare_without_launch(resolved: ResolvedRecipe, plan: Plan, report: R
         PatchError: a patch does not fit, or may not be applied.
     """
     engine = await prepare_engine_and_models(resolved, plan, report, forced=forced)
-    await update_patches(plan, engine, report)
+    engine = await make_patched_engine(plan, engine, report)
     await _inspect_models(plan, engine, report)
     return engine
 
@@ -103,7 +109,9 @@ async def prepare_without_launch(resolved: ResolvedRecipe, plan: Plan, report: R
 async def prepare_engine_and_models(
     resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = ""
 ) -> Engine:
-    """Install the engine and get the models of `plan` where they are missing; return the engine, without patches.
+    """Install the engine and get the models of `plan` where they are missing; return the engine.
+
+    It is the one that patches are still to be added to, unless that is gone and the patched one is there.
 
     Args:
         resolved: the resolved recipe.
@@ -118,16 +126,22 @@ async def prepare_engine_and_models(
     """
     recipe_trust.require_trust(resolved.recipe, [plan])
     require_named(plan.cluster)
-    engine = await _install_engine(resolved.engine, plan, report)
+    engine = await install_engine(resolved.engine, plan, report)
     await _check_flags(resolved, plan, engine, report, forced=forced)
     await model_build.build_models(plan, resolved.recipe.build, engine, report)
     await _download_models(plan, report)
     return engine
 
 
-async def _install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
-    folder = Path(plan.engine_folder)
-    if engine := await asyncio.to_thread(inventory.find_any_engine, folder):
+async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
+    """Return the engine that the patches of `plan` are added to; the patched one where only that is there.
+
+    Raises:
+        EngineError: the environment could not be built.
+    """
+    folder = Path(plan.unpatched_folder)
+    found = await asyncio.to_thread(inventory.find_any_engine, folder)
+    if engine := found or await asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder)):
         text = f"{engine.distribution} {engine.vllm}, already installed"
         report(Preparing(time.time(), Step.INSTALL, text, 1.0, done=True))
         return engine
@@ -166,33 +180,53 @@ async def _download_models(plan: Plan, report: Report) -> None:
             await download.download_model(availability, report)
 
 
-async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:
-    """Apply the patches that the plan needs, and revert those that it does not ask for.
+async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Engine:
+    """Return the engine of `plan`, made from `engine` with the patches that the plan adds.
 
-    A change that was interrupted is finished or undone first, also for a plan without patches.
+    Raises:
+        UsageError: a patch is not trusted.
+        PatchError: a patch does not fit, or the engine cannot be made.
     """
-    patches = patch_set.patches_for(plan)
-    removed, unfinished = patch_set.patches_to_remove(plan, engine), transaction.find_unfinished_change(engine)
-    if not patches.add and not removed and not unfinished:
-        return
-    missing = [
-        p.name for p in patches.add if status.find_patch_status(p, engine, plan.hardware).state is PatchState.NEEDED
-    ]
-    steps = [f"applying {', '.join(missing)}"] if missing else []
-    steps += [f"reverting {', '.join(removed)}"] if removed else []
-    if steps or unfinished:  # else it takes no noticeable time
-        report(Preparing(time.time(), Step.PATCHES, "; ".join(steps) or "finishing an interrupted change"))
-    recipe_trust.require_patch_trust(patches.add, engine)
-    outcome = await engine_python.run_in_cancellable_thread(
-        lambda: patcher.apply_patches(patches.add, engine, plan.hardware, remove=patches.remove)
+    folder = Path(plan.engine_folder)
+    if engine.folder == plan.engine_folder:
+        return engine
+    patches = patch_set.load_planned_patches(plan)
+    recipe_trust.require_patch_trust(patches, engine)
+    if found := await asyncio.to_thread(inventory.find_any_engine, folder):
+        text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
+        report(Preparing(time.time(), Step.PATCHES, text, 1.0, done=True))
+        return found
+    names = ", ".join(plan.patches)
+    report(
+        Preparing(time.time(), Step.PATCHES, f"making an engine with {names}, by links to the files of {engine.folder}")
     )
-    states = [status.find_patch_status(patch, engine, plan.hardware) for patch in patches.add]
+    made = await engine_python.run_in_cancellable_thread(
+        lambda: patched_engine.make_patched_engine(engine, folder, patches, plan.hardware)
+    )
+    states = [status.find_patch_status(patch, made.engine, plan.hardware) for patch in patches]
     results = [
-        f"{s.name} {'applied now' if s.name in outcome.names else _STATE_TEXT.get(s.state, s.state.value)}"
-        for s in states
+        f"{s.name} {'applied now' if s.name in made.added else _STATE_TEXT.get(s.state, s.state.value)}" for s in states
     ]
-    results += [f"{name} reverted ({patches.remove[name]})" for name in outcome.reverted]
-    report(Preparing(time.time(), Step.PATCHES, ", ".join([*outcome.notes, *results]), 1.0, done=True))
+    text = ", ".join(filter(None, [made.note, *results]))
+    report(Preparing(time.time(), Step.PATCHES, f"{text}, in {folder}", 1.0, done=True))
+    return made.engine
+
+
+def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
+    """Return every patch that is in the engine, whoever applied it.
+
+    Raises:
+        PatchError: one is there that the plan is to do without, or one that it needs is not.
+    """
+    present = status.list_present_patches(engine)
+    if disabled := [name for name in plan.disabled_patches if name in present]:
+        what = f"{', '.join(disabled)} is disabled, but in the engine {engine.folder}"
+        raise PatchError(what, hint="drop the setting, or use another engine")
+    states = [status.find_patch_status(patch, engine, plan.hardware) for patch in patch_set.load_planned_patches(plan)]
+    if absent := [state for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]:
+        what = f"{absent[0].name} is needed, and not in the engine {engine.folder}"
+        raise PatchError(what, evidence=absent[0].why, hint="see what differs: dflash-tui patch status")
+    return present
 
 
 async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
@@ -211,77 +245,10 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
         raise
     except (DflashError, OSError, msgspec.MsgspecError) as error:
         why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
-        failed_measures.remember_failed_measure(Path(engine.folder), MODELINFOS, why)
+        failed_measures.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
         text = f"left to vLLM, which imports itself again for each model: {clean_line(why)}"
         report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
         return
-    failed_measures.forget_failed_measure(Path(engine.folder), MODELINFOS)
+    failed_measures.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)
     text = f"{models} inspected in {time.monotonic() - began:.0f} s"
     report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
-
-
-async def _launch_locked(
-    plan: Plan,
-    engine: Engine,
-    prepared: list[Preparing],
-    forced: str,
-    restarted_from: str = "",
-    *,
-    far_ranks: FarRanks = (),
-    models: Mapping[str, str] = {},
-) -> Run:
-    """Launch the server while no other process can change the files of its engine."""
-    deadline = time.monotonic() + ledger.TIMEOUT
-    while True:
-        try:
-            # An environment adopted without permission to patch it is never changed, and may have nothing to lock.
-            with ledger.lock_ledger(engine, timeout=0.0) if engine.patchable else nullcontext():
-                return _launch_checked(
-                    plan, engine, prepared, forced, restarted_from, far_ranks=far_ranks, models=models
-                )
-        except ledger.LedgerBusy:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(0.1)
-
-
-def _launch_checked(
-    plan: Plan,
-    engine: Engine,
-    prepared: list[Preparing],
-    forced: str,
-    restarted_from: str,
-    *,
-    far_ranks: FarRanks,
-    models: Mapping[str, str],
-) -> Run:
-    """Launch the server, and record every patch that is applied to the engine, whoever applied it."""
-    if unfinished := transaction.find_unfinished_change(engine):
-        raise PatchError(
-            f"a change of the files in {engine.folder} was interrupted",
-            evidence=unfinished.message,
-            hint="launch again",
-        )
-    present = status.list_present_patches(engine)
-    if disabled := [name for name in plan.disabled_patches if name in present]:
-        what = f"{', '.join(disabled)} is disabled, but already applied in {engine.folder}, not by dflash-tui"
-        raise PatchError(what, hint="drop the setting, or use another engine")
-    if unwanted := patch_set.patches_to_remove(plan, engine):
-        raise PatchError(f"another process applied {', '.join(unwanted)} in the meantime", hint="launch again")
-    states = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
-    if reverted := [patch_state.name for patch_state in states if patch_state.state is PatchState.NEEDED]:
-        raise PatchError(f"another process reverted {', '.join(reverted)} in the meantime", hint="launch again")
-    if drifted := [patch_state for patch_state in states if patch_state.state is PatchState.DRIFTED]:
-        raise PatchError(f"{drifted[0].name} is needed, but does not fit the files of {engine.folder}",
-                         evidence=drifted[0].why, hint="see what differs: dflash-tui patch status")  # fmt: skip
-    label = f"{engine.distribution} {engine.vllm}"
-    return lifecycle.launch_server(
-        plan,
-        engine=label,
-        patches=present,
-        prepared=prepared,
-        forced=forced,
-        restarted_from=restarted_from,
-        far_ranks=far_ranks,
-        models=models,
-    )

@@ -68,7 +68,7 @@ def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds
     from dflash_tui.run_state import eta as expectations
 
     runs = [run for run in registry.list_runs() if run.id != exclude]
-    engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
+    engine = [run.prepared for run in runs if run.plan.unpatched_folder == plan.unpatched_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
     medians = expectations.summarize_steps(engine) | {
         Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)

@@ -34,7 +34,7 @@ _WORDS = {
 def describe_side(planned: PlannedLaunch) -> HostSide:
     """Return what a launch on this machine is made of; the folders that things lie in may differ between hosts."""
     plan, resolved = planned.plan, planned.resolved
-    engine = inventory.find_any_engine(Path(plan.engine_folder))
+    engine = inventory.find_planned_engine(plan)
     python = engine.site_packages.parent.name if engine else ""
     shared = (
         resolved.flags,

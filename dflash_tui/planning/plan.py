@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
     port: int
     """The port that the server listens on."""
     engine_folder: str
-    """The vLLM environment: one that we install, or one of the user's."""
+    """The vLLM environment: one that we install or make, or one of the user's."""
     argv: tuple[str, ...]
     """The command."""
     env: dict[str, str]
@@ -110,6 +110,13 @@ class Plan(msgspec.Struct, frozen=True):
     """Which of them this plan's own command is for."""
     ranks: tuple[RankCommand, ...] = ()
     """What the others run, from rank 1 on; their own plans may have other folders in it."""
+    base_folder: str = ""
+    """The engine that the one in `engine_folder` is made from with the patches; empty where no patch is added."""
+
+    @property
+    def unpatched_folder(self) -> str:
+        """The engine without the patches that the plan adds: launches with and without a patch share it."""
+        return self.base_folder or self.engine_folder
 
     @property
     def relaunch_request(self) -> LaunchRequest:
@@ -134,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True):
         own: tuple[str, ...] = () if self.method in {Method.DFLASH, Method.NONE} else (self.method.value,)
         own += (self.split,) if self.split else ()
         models = (self.target, self.drafter, str(self.num_speculative_tokens), *own)
-        return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
+        return (self.recipe, self.profile, self.variant, self.mode.value, self.unpatched_folder, *models)
 
     @property
     def split(self) -> str:

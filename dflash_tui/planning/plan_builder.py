@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +18,7 @@ from dflash_tui.planning import cuda_graphs, methods, patch_selection, start_mea
 from dflash_tui.planning.advice import release_defects
 from dflash_tui.planning.cluster.hosts import Cluster, build_unnamed_cluster
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
 from dflash_tui.planning.recipes import published_figures
@@ -61,6 +62,8 @@ class _Launch(NamedTuple):
     """Tokens that the drafter proposes per step."""
     method: Method
     """How they are drafted; `none` without any."""
+    base_folder: Path
+    """The vLLM environment without the patches that the plan adds."""
     engine_folder: Path
     """The vLLM environment."""
 
@@ -68,6 +71,21 @@ class _Launch(NamedTuple):
     def resolved(self) -> ResolvedRecipe:
         """The recipe in the mode, with what the measures for a shorter start set."""
         return self.measures.resolved
+
+
+class ChosenEngine(NamedTuple):
+    """An environment that was chosen by hand, and what its files say."""
+
+    folder: Path
+    """The folder of the environment."""
+    patchable: bool = True
+    """Whether a patched engine can be made from it."""
+    judged: Mapping[str, str] = {}
+    """Why its own files say that it does not need a patch, by name; empty for one that it needs."""
+    present: Collection[str] = ()
+    """The patches that are in effect in it."""
+    state: str = ""
+    """A digest of what is in an environment of the user's now; empty for one of ours, which never changes."""
 
 
 class _Models(NamedTuple):
@@ -86,9 +104,7 @@ def build_plan(
     port: int | None = None,
     num_speculative_tokens: int | None = None,
     gpus: Sequence[tuple[int, str]] = (),
-    engine: Path | None = None,
-    patchable: bool = True,
-    judged: Mapping[str, str] = {},
+    engine: ChosenEngine | None = None,
     request: LaunchRequest | None = None,
     conditions: StartConditions = _ANYWHERE,
     cluster: Cluster | None = None,
@@ -103,9 +119,7 @@ def build_plan(
         port: The port.
         num_speculative_tokens: Tokens that the drafter proposes per step.
         gpus: Index and UUID of each GPU that the server sees; all of them when empty.
-        engine: The folder of another environment.
-        patchable: Whether the environment may be patched.
-        judged: Why its own files say that it does not need a patch, by name; empty for one that it needs.
+        engine: Another environment than the one that is installed for the recipe.
         request: What the user asked for, to be kept with the plan.
         conditions: What of this machine decides how the server starts.
         cluster: The hosts of a server over several; without it words stand for their addresses.
@@ -116,10 +130,10 @@ def build_plan(
         UsageError: there is no patch or measure of a name that was set by hand, or it or graphs mode cannot be had.
     """
     resolved = _replace_models(resolved, folders)
-    patches = patch_selection.select_patches(resolved, patchable=patchable, judged=judged)
-    launch = _choose_launch(
-        resolved, mode, num_speculative_tokens, engine, conditions=conditions, patches=patches.names
+    patches = patch_selection.select_patches(
+        resolved, patchable=engine is None or engine.patchable, judged=engine.judged if engine else {}
     )
+    launch = _choose_launch(resolved, mode, num_speculative_tokens, engine, conditions=conditions, patches=patches)
     recipe, resolved = resolved.recipe, launch.resolved
     models = _place_models(resolved)
     cluster = None if resolved.hosts == 1 else cluster or build_unnamed_cluster(resolved.hosts)
@@ -158,6 +172,7 @@ def build_plan(
         cluster=cluster,
         rank=rank,
         ranks=ranks[1:] if rank == 0 else (),
+        base_folder=str(launch.base_folder) if launch.base_folder != launch.engine_folder else "",
     )
     return _explain(plan, launch, patches)
 
@@ -166,10 +181,10 @@ def _choose_launch(
     resolved: ResolvedRecipe,
     mode: Mode | None,
     num_speculative_tokens: int | None,
-    engine: Path | None,
+    engine: ChosenEngine | None,
     *,
     conditions: StartConditions,
-    patches: Collection[str],
+    patches: PatchSelection,
 ) -> _Launch:
     """Return what is launched of a recipe with these patches, and how; the others are arguments of `build_plan`."""
     mode = mode or resolved.mode
@@ -178,9 +193,13 @@ def _choose_launch(
     method = resolved.method if tokens else Method.NONE
     methods.check_release(method, resolved.engine.vllm)
     in_mode = cuda_graphs.apply_mode(resolved, mode, tokens)
-    folder = engine or engine_folder_for(in_mode.engine)
-    measures = start_measures.choose_start_measures(in_mode, mode, folder, conditions, patches)
-    return _Launch(in_mode, measures, mode, tokens, method, folder)
+    base = engine.folder if engine else engine_folder_for(in_mode.engine)
+    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
+    folder = base
+    if added and (engine is None or engine.patchable):
+        folder = patched_folder_for(base, added, engine.state if engine else "")
+    measures = start_measures.choose_start_measures(in_mode, mode, base, conditions, patches.names)
+    return _Launch(in_mode, measures, mode, tokens, method, base, folder)
 
 
 def _replace_models(resolved: ResolvedRecipe, folders: Mapping[str, str]) -> ResolvedRecipe:
@@ -324,6 +343,20 @@ def engine_folder_for(spec: EngineSpec) -> Path:
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
     installs += (spec.source_builds,) * spec.source_builds  # engines of before keep their folders
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
+
+
+def patched_folder_for(base: Path, patches: Iterable[Patch], state: str = "") -> Path:
+    """Return the folder of the engine that is made from the one in `base` with `patches`; other edits have another.
+
+    Args:
+        base: The folder of the engine without them.
+        patches: The patches that are added.
+        state: A digest of what is in `base` now, where that may change.
+    """
+    edits = sorted((patch.name, patch.digest) for patch in patches)
+    ours = base.parent == paths.engines_folder()
+    name = base.name if ours else f"{base.name}-{_digest(f'{base} {state}'.encode())}"
+    return paths.engines_folder() / f"{name}-patched-{_digest(msgspec.json.encode(edits))}"
 
 
 def _digest(data: bytes) -> str:

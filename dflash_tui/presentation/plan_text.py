@@ -76,7 +76,7 @@ def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
 
 def _describe_engine(spec: EngineSpec, plan: Plan) -> str:
     sizes = f"≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    is_here = inventory.find_any_engine(Path(plan.engine_folder)) is not None
+    is_here = inventory.find_planned_engine(plan) is not None
     return f"{spec.distribution} {spec.vllm}, {'installed' if is_here else f'to install: {sizes}'}"
 
 

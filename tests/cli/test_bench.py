@@ -196,7 +196,7 @@ async def test_the_report_names_the_sampling(serving, capfd):
         serving, plan=msgspec.structs.replace(serving.plan, argv=(*serving.plan.argv, "--chat-template", "t.jinja"))
     )
     await bench.run_bench(bench.Bench(serving, SUITE, Sampling(0.5, temperature=0.6, top_k=20)))
-    named = r"(?mi)^sampling: .*\b0\.6.*\b20\b.*\bt\.jinja\.?$"
+    named = r"(?mi)^(?:- )?sampling: .*\b0\.6.*\b20\b.*\bt\.jinja\.?$"
     assert re.search(named, capfd.readouterr().out)
     (serving.folder / "run.json").write_bytes(msgspec.json.encode(serving))
     serving.log.touch()

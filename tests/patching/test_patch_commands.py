@@ -83,29 +83,32 @@ def states(*words: str | Path) -> dict[str, str]:
 
 @pytest.mark.index
 @pytest.mark.parametrize("version", leave_to_long(NEEDED, but=["0.20.2", "0.32.0"]))
-def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(version, real_python):
-    """Twice in a row changes nothing; modules that need a GPU or torch are mentioned, not guessed at."""
+def test_apply_makes_an_engine_with_what_is_needed(version, real_python):
+    """Twice in a row makes one; modules that need a GPU or torch are mentioned, not guessed at."""
     fill(real_python, version)
     before = tree(real_python)
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     engine = ("--engine", real_python)
     at_first = states(*engine)
     assert {name for name in NEEDED[version] if at_first[name] != "absent-needed"} == set()
     said = dflash("patch", "apply", *engine, "--dry-run").stdout
-    assert tree(real_python) == before
+    assert not list(paths.engines_folder().glob("*-patched-*"))
     done = json.loads(dflash("patch", "apply", *engine, "--json").stdout)
     assert sorted(done["names"]) == NEEDED[version]
     check_lines("patch apply", [json.dumps(done)])
     if NEEDED[version]:
         assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load_patch(name).paths}
-        assert "ModuleNotFoundError" in done["notes"][0]
+        assert "ModuleNotFoundError" in done["note"]
         assert all(diff in said for diff in done["diffs"].values())
-    after = tree(real_python)
-    assert {name for name, state in states(*engine).items() if state == "applied-by-us"} == set(NEEDED[version])
-    assert dflash("patch", "apply", *engine).stdout == "nothing to apply\n"
-    assert tree(real_python) == after
-    assert "✗" not in dflash("patch", "verify", *engine).stdout
-    dflash("patch", "revert", *engine)
+    patched = ("--engine", done["engine"])
+    assert {name for name, state in states(*patched).items() if state == "applied-by-us"} == set(NEEDED[version])
+    after = tree(Path(done["engine"]))
+    assert done["engine"] in dflash("patch", "apply", *engine).stdout or not NEEDED[version]
+    assert dflash("patch", "apply", *patched).stdout == "nothing to apply\n"
+    assert tree(Path(done["engine"])) == after
+    assert "✗" not in dflash("patch", "verify", *patched).stdout
+    assert json.loads(dflash("patch", "revert", *patched, "--json").stdout)["engine"] == str(real_python)
+    assert f"{real_python} was never changed" in dflash("patch", "revert", *patched).stdout
     assert tree(real_python) == before
     assert states(*engine) == at_first
 
@@ -114,7 +117,7 @@ def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(vers
 def test_one_patch_by_name_and_its_unit(real_python):
     """Half of a unit is refused with exit code 5 and a way out; an experiment and an alternative come only by name."""
     fill(real_python, "0.20.2")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     engine = ("--engine", real_python)
     refused = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
     assert "--only triton-non-causal --only dflash-draft-flash-attn" in refused.stderr
@@ -122,23 +125,23 @@ def test_one_patch_by_name_and_its_unit(real_python):
     only = [word for name in names for word in ("--only", name)]
     beside = dflash("patch", "apply", *engine, *only, "--only", "triton-non-causal", code=5)
     assert re.search("dflash-selector-scope .* alternative to triton-non-causal", beside.stderr)
-    assert dflash("patch", "apply", *engine, *only).stdout == f"applied: {', '.join(names)}\n"
-    again = dflash("patch", "apply", *engine, "--only", names[0], "--only", "qwen3-next-eagle3", "--dry-run")
+    made = dflash("patch", "apply", *engine, *only).stdout
+    assert made.startswith(f"{', '.join(names)}: {paths.engines_folder()}/")
+    patched = ("--engine", made.rpartition(": ")[2].strip())
+    again = dflash("patch", "apply", *patched, "--only", names[0], "--only", "qwen3-next-eagle3", "--dry-run")
     assert "· dflash-selector-scope: applied-by-us" in again.stderr
-    shown = dflash("patch", "status", *engine).stdout
-    assert "experimental, only by name" in shown
-    diff = dflash("patch", "diff", *engine, "--only", "dflash-selector-scope").stdout
+    assert "experimental, only by name" in dflash("patch", "status", *engine).stdout
+    diff = dflash("patch", "diff", *engine, "--only", "dflash-selector-scope", "--only", names[1]).stdout
     assert "+    use_non_causal = False" in diff
-    dflash("patch", "revert", *engine, "--only", "dflash-draft-flash-attn", code=5)
-    dflash("patch", "revert", *engine, "--only", "gemma4-dflash-embed-scale")
-    assert states(*engine)["dflash-draft-flash-attn"] == "applied-by-us"
+    refused = dflash("patch", "apply", *patched, "--only", "triton-non-causal", code=5)
+    assert re.search("triton-non-causal .* alternative to dflash-selector-scope, .* already", refused.stderr)
 
 
 @pytest.mark.index
 def test_a_recipe_names_its_own(real_python):
     """What its plan needs on this engine and class of GPU, and why the others are not needed."""
     fill(real_python, "0.20.2")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     words = ("gemma-4-31b", "--engine", real_python, "--profile", "seed", "--gpu", "gb10")
     assert states(*words) == {
         "triton-non-causal": "absent-needed",
@@ -151,20 +154,24 @@ def test_a_recipe_names_its_own(real_python):
     off = ("--set", "patches.triton-non-causal=false")
     assert "requires" in dflash("patch", "apply", *words, *off, code=5).stderr
     dflash("patch", "apply", *words)
+    assert states(*words)["dflash-lookahead-block"] == "applied-by-us"
+    listed = [json.loads(line) for line in dflash("engine", "list", "--json").stdout.splitlines()]
+    assert [(engine["base"], len(engine["patches"])) for engine in listed] == [("", 0), (str(real_python), 3)]
+    assert "made from real" in dflash("engine", "list").stdout
     assert states("qwen3-coder-next", "--engine", real_python, "--gpu", "gb10") == {
         "qwen3-next-eagle3": "absent-needed",
         "dflash-aux-layers": "absent-needed",
-        "dflash-lookahead-block": "applied-by-us",
+        "dflash-lookahead-block": "absent-needed",
     }
     dflash("engine", "remove", real_python)
     assert "no engine called" in dflash("patch", "status", "--engine", real_python, code=2).stderr
 
 
 @pytest.mark.index
-def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
-    """What it replaces is not needed by status, diff and apply; in by us, it goes in the same step, and back again."""
+def test_an_alternative_of_the_plan_takes_its_place(real_python):
+    """What it replaces is not needed by status, diff and apply; each of both is in an engine of its own."""
     fill(real_python, "0.20.2")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     words = ("gemma-4-31b", "--engine", real_python, "--profile", "seed", "--gpu", "gb10")
     wanted = (*words, "--set", "patches.dflash-selector-scope=true")
     assert states(*wanted)["triton-non-causal"] == "not-applicable"
@@ -173,16 +180,10 @@ def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
     files = {"v1/attention/selector.py", "model_executor/models/qwen3_dflash.py", "v1/core/sched/scheduler.py"}
     assert shown.keys() == files
     check_lines("patch diff", [json.dumps(shown)])
-    dflash("patch", "apply", *words)
-    done = json.loads(dflash("patch", "apply", *wanted, "--json").stdout)
-    assert (done["names"], done["dropped"]) == (["dflash-selector-scope"], ["triton-non-causal"])
-    engine = ("--engine", real_python)
-    again = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
-    assert re.search("triton-non-causal .* alternative to dflash-selector-scope, .* already applied", again.stderr)
-    assert "revert --only dflash-selector-scope --only dflash-draft-flash-attn" in again.stderr
-    assert dflash("patch", "apply", *engine).stdout == "applied: dflash-aux-layers, qwen3-next-eagle3\n"
-    assert "reverted, triton-non-causal" in dflash("patch", "apply", *words).stderr
-    assert states(*engine)["dflash-selector-scope"] == "absent-needed"
+    done = [json.loads(dflash("patch", "apply", *each, "--json").stdout) for each in (words, wanted)]
+    assert done[0]["engine"] != done[1]["engine"]
+    assert "triton-non-causal" in done[0]["names"]
+    assert "triton-non-causal" not in done[1]["names"]
 
 
 @pytest.mark.index
@@ -215,7 +216,7 @@ def test_what_is_wrong_is_said(folders, snapshot):
 def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
     """Status, engine inspect and doctor name it with the reason; whoever needs it is refused with that reason."""
     fill(real_python, "0.20.2")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     own = paths.user_patches_folder()
     own.mkdir(parents=True)
     (own / "triton-non-causal.yaml").write_text('"\\e[31mtitle": x\n')
@@ -228,47 +229,18 @@ def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
     assert "\x1b" not in said.stderr
     assert "patch              triton-non-causal is unusable" in dflash("engine", "inspect", real_python).stdout
     assert "triton-non-causal is not valid" in dflash("doctor").stdout
-    assert dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3").stdout == "applied: qwen3-next-eagle3\n"
+    assert dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3").stdout.startswith("qwen3-next-eagle3: ")
     assert "✗" not in dflash("patch", "verify", *engine).stdout
-    assert dflash("patch", "revert", *engine).stdout == "reverted: qwen3-next-eagle3\n"
     refused = dflash("plan", "gemma-4-31b", *engine, "--profile", "seed", "--gpu", "gb10", code=2)
     assert "triton-non-causal.yaml:1: " in refused.stderr
     dflash("plan", "qwen3-coder-next", *engine, "--gpu", "gb10")
 
 
 @pytest.mark.index
-def test_a_patch_whose_file_broke_is_taken_out_by_its_name(real_python):
-    """The advice that is given works; a name that is none is still refused."""
-    fill(real_python, "0.21.0")
-    dflash("engine", "adopt", "--patch", real_python)
-    engine = ("--engine", real_python)
-    dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3")
-    paths.user_patches_folder().mkdir(parents=True)
-    (paths.user_patches_folder() / "qwen3-next-eagle3.yaml").write_text("files: [")
-    assert "no patch called" in dflash("patch", "revert", *engine, "--only", "qwen3-next", code=2).stderr
-    said = dflash("patch", "revert", *engine, "--only", "qwen3-next-eagle3").stdout
-    assert said == "reverted: qwen3-next-eagle3\n"
-
-
-@pytest.mark.index
-def test_of_half_a_change_only_that_is_said(real_python):
-    """How the patches stand in it says nothing; status and a dry run tell what ends it."""
-    fill(real_python, "0.21.0")
-    dflash("engine", "adopt", "--patch", real_python)
-    engine = ("--engine", real_python)
-    (real_python / "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    for words in (("status", *engine), ("apply", *engine, "--dry-run"), ("revert", *engine, "--dry-run")):
-        said = dflash("patch", *words)
-        assert "! an interrupted change" in said.stderr
-        assert not {"PATCH", "absent-needed", "nothing"} & set(said.stdout.split())
-    assert "applied: " in dflash("patch", "apply", *engine).stdout
-
-
-@pytest.mark.index
 def test_status_says_for_which_recipe(real_python):
     """Of what could be applied: an engine may serve several."""
     fill(real_python, "0.20.2")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     assert "; for gemma-4-31b, gemma-4-26b-a4b" in dflash("patch", "status", "--engine", real_python).stdout
 
 
@@ -281,7 +253,7 @@ def test_the_hardware_of_this_machine_counts(real_python, stand_in_nvml, kind, s
     runtime = site / "nvidia_cuda_runtime_cu12-12.9.79.dist-info"
     runtime.mkdir()
     (runtime / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-runtime-cu12\nVersion: 12.9.79\n")
-    dflash("engine", "adopt", "--patch", real_python)
+    dflash("engine", "adopt", real_python)
     done = fake_nvml.dflash(stand_in_nvml, kind, "patch", "status", "--engine", str(real_python), "--json")
     found = {one["name"]: one["state"] for one in map(json.loads, done.stdout.splitlines())}
     assert found["gb10-cutlass-fp8"] == state
@@ -293,7 +265,6 @@ def test_verify_tells_what_others_changed(real_python):
     fill(real_python, "0.21.0")
     dflash("engine", "adopt", real_python)
     engine = ("--engine", real_python)
-    assert "without permission" in dflash("patch", "apply", *engine, code=5).stderr
     changed = next(real_python.glob("lib/python3.*/site-packages/vllm/model_executor/models/qwen3_next.py"))
     changed.write_text(changed.read_text() + "# theirs\n")
     said = dflash("patch", "verify", *engine, code=5).stdout

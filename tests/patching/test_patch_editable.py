@@ -1,4 +1,4 @@
-"""An editable install of vLLM: its files are patched in its source tree, which is judged by what it holds."""
+"""An editable install of vLLM: it is judged by its source tree, and cloned with that into a patched engine."""
 
 import json
 import subprocess
@@ -9,16 +9,16 @@ import pytest
 import requests
 import uv
 
-from dflash_tui.common.errors import PatchError, UsageError
+from dflash_tui.common.errors import PatchError
 from dflash_tui.engines import editable_install, inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patcher, status
+from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.launch.planner import plan_launch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.request import LaunchRequest
-from tests.patching.conftest import build
+from tests.patching.conftest import build, make, tree
 from tests.support import wheels
 
 PATCH = "qwen3-next-eagle3"
@@ -34,10 +34,6 @@ version = "{version}"
 [tool.setuptools]
 packages = ["vllm"]
 """
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +68,27 @@ def noted(folder: Path, source: Path, version: str) -> Engine:
 
 @pytest.mark.index
 @pytest.mark.parametrize("settings", [[], ["editable_mode=compat"]], ids=["finder", "path-file"])
-def test_a_source_tree_is_patched_and_restored(settings, texts, tmp_path, real_python):
-    """By uv and setuptools: where Python finds it, in either form, and byte for byte back again."""
+def test_a_source_tree_is_cloned_and_kept(settings, texts, tmp_path, real_python):
+    """By uv and setuptools: where Python finds it, in either form; tree and environment stay as they were."""
     source = checkout(tmp_path / "with space", texts["0.23.0"])
     install = ["pip", "install", "-q", "--python", str(real_python), "--no-deps", "-e", str(source)]
     install += [word for setting in settings for word in ("--config-settings", setting)]
     subprocess.run([uv.find_uv_bin(), *install], check=True, cwd=tmp_path)
     (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
     before, inside = tree(source), tree(real_python)
-    engine = inventory.adopt_engine(real_python, patch=True)
+    engine = inventory.adopt_engine(real_python)
     assert (engine.vllm_package, engine.source_tree) == (source / "vllm", source)
     patch = patch_file.load_patch(PATCH)
     found = status.find_patch_status(patch, engine)
     assert found.state is PatchState.NEEDED
     assert "editable" in found.why
-    assert patcher.apply_patches([patch], engine).names == (PATCH,)
-    assert {path for path, data in tree(source).items() if data != before.get(path)} == {f"vllm/{FILE}"}
-    assert status.find_patch_status(patch, engine).state is PatchState.APPLIED
-    assert all(check.ok for check in status.verify_files(engine, {FILE}))
-    assert patcher.revert_patches(engine).names == (PATCH,)
+    patched = make(engine, patch).engine
+    assert (patched.source_tree, patched.patches) == (None, (PATCH,))
+    asked = "import importlib.util; print(importlib.util.find_spec('vllm').origin)"
+    origin = subprocess.run([patched.python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+    assert origin == str(patched.site_packages / "vllm" / "__init__.py")
+    assert "SupportsEagle3" in (patched.site_packages / "vllm" / FILE).read_text()
+    assert all(check.ok for check in status.verify_files(patched, {FILE}))
     assert (tree(source), tree(real_python)) == (before, inside)
 
 
@@ -130,7 +128,7 @@ def test_a_source_tree_that_fits_nothing_is_left_alone(texts, tmp_path):
     source = checkout(tmp_path / "source", texts["0.23.0"] | {FILE: text})
     engine = noted(tmp_path / "engine", source, "0.23.0")
     with pytest.raises(PatchError) as caught:
-        patcher.apply_patches([patch_file.load_patch(PATCH)], engine)
+        make(engine, patch_file.load_patch(PATCH))
     assert str(source) in caught.value.hint
     assert f"--set patches.{PATCH}=false" in caught.value.hint
     assert (source / "vllm" / FILE).read_text() == text
@@ -147,8 +145,8 @@ def test_a_link_out_of_the_source_tree_is_refused(tmp_path):
     assert "leads out of" in f"{found.why}{found.drift}"
 
 
-def test_a_package_on_a_path_file_alone_is_read_and_not_patched(tmp_path, real_python):
-    """No installer says that it is installed: it is somebody's, and may be of no installation at all."""
+def test_a_package_on_a_path_file_alone(tmp_path, real_python):
+    """No installer says that it is installed; it is found all the same."""
     source = checkout(tmp_path / "source", TEXTS)
     site = next(real_python.glob("lib/python3.*/site-packages"))
     (site / "mine.pth").write_text(f"# mine\n\n{source}\n")
@@ -158,9 +156,7 @@ def test_a_package_on_a_path_file_alone_is_read_and_not_patched(tmp_path, real_p
     (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
     assert editable_install.find_package(site) == source / "vllm"
     assert editable_install.find_source_tree(site) is None
-    with pytest.raises(UsageError):
-        inventory.adopt_engine(real_python, patch=True)
-    assert inventory.adopt_engine(real_python, patch=False).vllm_package == source / "vllm"
+    assert inventory.adopt_engine(real_python).vllm_package == source / "vllm"
 
 
 @pytest.mark.parametrize(

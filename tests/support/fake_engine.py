@@ -81,7 +81,7 @@ def make(
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
     recipe_trust.trust_recipe(recipe_loader.find_recipe(RECIPE))
     plan = command_line.planned(RECIPE).plan
-    folder = Path(plan.engine_folder)
+    folder = Path(plan.unpatched_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     for made in (folder / "bin", site / "vllm", Path(plan.models_folder)):
         made.mkdir(parents=True, exist_ok=True)

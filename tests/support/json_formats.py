@@ -16,13 +16,20 @@ from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
-from dflash_tui.cli.json_lines import CheckLine, LogText, RemovedEngine, StoppedServer, UnitText, WrittenFile
+from dflash_tui.cli.json_lines import (
+    CheckLine,
+    LogText,
+    PatchOutcome,
+    RemovedEngine,
+    StoppedServer,
+    UnitText,
+    WrittenFile,
+)
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.inventory import EnvironmentContents
-from dflash_tui.engines.patching.patcher import PatchOutcome
 from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
@@ -130,7 +137,7 @@ class InspectedEngine(EnvironmentContents, frozen=True, kw_only=True):
     folder: str
     adopted: bool
     patches: dict[str, str]
-    trouble: str
+    base: str
 
 
 class PatchLine(PatchStatus, frozen=True, kw_only=True):
@@ -142,7 +149,6 @@ class PatchLine(PatchStatus, frozen=True, kw_only=True):
     link: str
     files: tuple[str, ...]
     engine: str
-    trouble: str
 
 
 class UnusablePatch(msgspec.Struct):
@@ -184,7 +190,8 @@ _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = dict.fromkeys(
     (
-        "ab", "attach", "bench", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
+        "ab", "attach", "bench", "engine adopt", "engine inspect", "engine install", "engine list", "patch apply",
+        "patch revert", "patch status", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
         "service", "tune", "up", "verify-output",
     ),
     2,

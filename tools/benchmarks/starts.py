@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import LEVEL, student_t_quantile
 from dflash_tui.engines import inventory, model_inspection
-from dflash_tui.engines.patching import patcher
+from dflash_tui.engines.patching import patched_engine
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.orphans import find_orphans
@@ -56,11 +56,12 @@ class Start(NamedTuple):
 
 
 def make_plan(method: str, port: int, root: Path) -> Plan:
-    """Return the demo's plan, whose engine process starts by `method`, with a cache root; its patches are applied."""
+    """Return the demo's plan, whose engine process starts by `method`, with a cache root and its patches."""
     plan = planner.plan_launch(LaunchRequest(recipe="demo-cpu", port=port), GpuProbe()).plan
-    engine = inventory.find_any_engine(Path(plan.engine_folder))
+    engine = inventory.find_any_engine(Path(plan.unpatched_folder))
     assert engine
-    patcher.apply_patches([patch_file.load_patch(name) for name in plan.patches], engine)
+    patches = [patch_file.load_patch(name) for name in plan.patches]
+    patched_engine.make_patched_engine(engine, Path(plan.engine_folder), patches, plan.hardware)
     return replace(plan, env=plan.env | {"VLLM_WORKER_MULTIPROC_METHOD": method, "VLLM_CACHE_ROOT": str(root)})
 
 

@@ -1,4 +1,4 @@
-"""Apply patches to the files of an engine's vLLM and revert them: all or nothing, whatever kills the process.
+"""The states of patches in an engine's files, and the engines that are made with patches.
 
-Part of `engines`: imports `planning`, `machine` and `common`, and `runs` to see which servers use an engine.
+Part of `engines`: imports `planning`, `machine` and `common`.
 """

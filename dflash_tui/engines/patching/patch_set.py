@@ -1,14 +1,14 @@
-"""Which patches a launch applies and which it reverts, and how each stands by that."""
+"""Which patches belong together, and how those of a plan stand in its engine."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
-from msgspec.structs import replace
-
+from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
-from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.engines.patching.status import IN_EFFECT, PatchState, PatchStatus
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
@@ -16,59 +16,71 @@ from dflash_tui.planning.plan import Plan
 _DISABLED = "disabled by --set"
 
 
-class PatchSet(NamedTuple):
-    """The patches that a plan adds to its engine, and those that it removes where dflash-tui applied them."""
-
-    add: list[Patch]
-    """The patches to apply."""
-    remove: dict[str, str]
-    """The patches to revert: name -> reason."""
-
-
-def patches_for(plan: Plan) -> PatchSet:
-    """Return what a launch of `plan` does to the patches of its engine; the rest of them is left as it is.
+def load_planned_patches(plan: Plan) -> list[Patch]:
+    """Return the patches of a plan.
 
     Raises:
-        UsageError: a patch of the plan is gone or not valid.
+        UsageError: one is gone or not valid.
     """
-    add = [patch_file.load_patch(name) for name in plan.patches]
-    remove = {}
+    return [patch_file.load_patch(name) for name in plan.patches]
+
+
+def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
+    """Return why a launch of `plan` should run without patches that are `present` in its engine: name -> reason."""
+    wanted = load_planned_patches(plan)
+    reasons = {}
     for patch in patch_file.load_all_patches()[0]:
-        rival = next((other.name for other in add if patch_file.are_alternatives(patch, other)), "")
-        if patch.name not in plan.patches and (rival or patch.experimental):
-            remove[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
-    return PatchSet(add, remove | dict.fromkeys(plan.disabled_patches, _DISABLED))
+        rival = next((other.name for other in wanted if patch_file.are_alternatives(patch, other)), "")
+        if patch.name in present and patch.name not in plan.patches and (rival or patch.experimental):
+            reasons[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
+    return reasons | {name: _DISABLED for name in plan.disabled_patches if name in present}
 
 
-def patches_to_remove(plan: Plan, engine: Engine) -> dict[str, str]:
-    """Return the patches that a launch of `plan` reverts in `engine`: name -> reason."""
-    applied = status.list_applied_patches(engine)
-    return {name: why for name, why in patches_for(plan).remove.items() if name in applied}
-
-
-def list_planned_states(plan: Plan) -> list[PatchStatus]:
-    """Return how the patches of `plan` will stand in an engine that is not installed yet."""
-    needed = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
-    skipped = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.skipped_patches.items()]
-    disabled = [PatchStatus(name, PatchState.NOT_APPLICABLE, _DISABLED) for name in plan.disabled_patches]
-    return [*needed, *skipped, *disabled]
-
-
-def patch_status(plan: Plan, engine: Engine) -> list[PatchStatus]:
-    """Return how each patch that `plan` names or reverts stands in `engine`.
+def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
+    """Return how each patch that `plan` names stands in its engine, or will stand in one that is not installed yet.
 
     One that the plan does not want is not applicable with the plan's reason, however well it would fit.
     """
-    remove = patches_to_remove(plan, engine)
-    reasons = {**remove, **dict.fromkeys(plan.disabled_patches, _DISABLED), **plan.skipped_patches}
-    applied = status.list_applied_patches(engine)
-    states = []
-    for name in dict.fromkeys([*plan.patches, *reasons]):
-        state = status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware)
-        if name not in plan.patches:
-            if state.state is PatchState.NEEDED or (state.state is PatchState.DRIFTED and name not in applied):
-                state = PatchStatus(name, PatchState.NOT_APPLICABLE, reasons[name])
-            elif name in remove:
-                state = replace(state, why=f"{reasons[name]}: a launch reverts it")
-        states.append(state)
+
+    def find_state(patch: Patch) -> PatchStatus:
+        planned = PatchStatus(patch.name, PatchState.NEEDED)
+        return status.find_patch_status(patch, engine, plan.hardware) if engine else planned
+
+    reasons = plan.skipped_patches | dict.fromkeys(plan.disabled_patches, _DISABLED)
+    reasons |= explain_unwanted(plan, status.list_present_patches(engine)) if engine else {}
+    states = [find_state(patch) for patch in load_planned_patches(plan)]
+    for name, why in reasons.items():
+        state = find_state(patch_file.load_patch(name)).state
+        unneeded = state in {PatchState.NEEDED, PatchState.DRIFTED}
+        states.append(PatchStatus(name, PatchState.NOT_APPLICABLE if unneeded else state, why))
     return states
+
+
+def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
+    """Return when an engine can be made from `engine` with these patches.
+
+    Raises:
+        PatchError: one requires a patch that is not there, or is an alternative to one that is.
+    """
+    names = {patch.name for patch in needed}
+    for patch in needed:
+        for other in patch_file.load_all_patches()[0]:
+            if not patch_file.are_alternatives(patch, other):
+                continue
+            if other.name in names:
+                raise PatchError(f"patch {patch.name} is an alternative to {other.name}", hint="choose one of the two")
+            state = status.find_patch_status(other, engine, hardware).state
+            if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+                raise PatchError(
+                    f"patch {patch.name} is an alternative to {other.name}, which is in {engine.folder} already",
+                    hint=f"choose another engine, or do without it: --set patches.{patch.name}=false",
+                )
+        partners = [patch_file.load_patch(name) for name in patch.together_with if not names & {*patch.together_with}]
+        if partners and not any(
+            status.find_patch_status(partner, engine, hardware).state in IN_EFFECT for partner in partners
+        ):
+            raise PatchError(
+                f"patch {patch.name} requires {' or '.join(patch.together_with)}",
+                evidence=" ".join(patch.why.split()),
+                hint=f"apply both: --only {patch.name} --only {partners[0].name}",
+            )

@@ -1,19 +1,19 @@
-"""The state of each patch in an engine, read from its files, our record and the wheel's own RECORD."""
+"""The state of each patch in an engine, read from its files and the wheel's own RECORD."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, PatchError
-from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger, permissions, source_probe, text_edits, transaction
-from dflash_tui.engines.patching.ledger import LedgerEntry
+from dflash_tui.engines.environments import PATCHED_IN_PLACE, Engine
+from dflash_tui.engines.patching import source_probe, text_edits
+from dflash_tui.engines.patching.engine_files import EngineFiles, read_files, read_wheel_digests
 from dflash_tui.engines.patching.text_edits import EditFit
-from dflash_tui.engines.patching.unpatched_files import UnpatchedFiles
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_applicability, patch_file
 from dflash_tui.planning.patch_applicability import VllmBuild
@@ -79,56 +79,40 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
-    touched = {path for path, entry in ledger.read_applied_entries(engine).items() if patch.name in entry.patches}
-    base = UnpatchedFiles(engine, {*touched, *patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
     why = patch_applicability.explain_not_needed(patch, build, hardware)
-    editions = base.editions(patch)
-    if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be reverted
-        return PatchStatus(patch.name, PatchState.APPLIED, why)
-    if len(set(editions.values())) > 1:
-        mixed = f"files have different editions of it; revert it first: dflash-tui patch revert --only {patch.name}"
-        detail = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
-        return PatchStatus(patch.name, PatchState.DRIFTED, mixed, detail)
-    status = _find_applied(patch, engine, build, base, why) or _judge_absent(patch, build, base, why)
-    notes = [
-        status.why,
-        "" if status.state is PatchState.NOT_APPLICABLE else patch_applicability.explain_caveat(patch, build),
-    ]
-    if status.state is PatchState.NEEDED and editions:
-        older = patch.digest not in editions.values()
-        notes.insert(1, "an older edition of it is applied" if older else "half of it is applied")
+    if edition := engine.patch_digests.get(patch.name):
+        if edition == patch.digest:
+            return PatchStatus(patch.name, PatchState.APPLIED, why)
+        other = f"this engine was made with another edition of it; one is made from {engine.base} with this one"
+        return PatchStatus(patch.name, PatchState.DRIFTED, other)
+    files = read_files(engine, {*patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
+    status = _find_applied(patch, engine, build, files, why) or _judge_absent(patch, build, files, why)
+    judged = status.state is not PatchState.NOT_APPLICABLE
+    notes = [status.why, patch_applicability.explain_caveat(patch, build) if judged else ""]
     return msgspec.structs.replace(status, why="; ".join(filter(None, notes)))
 
 
-def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus | None:
+def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus | None:
     """Return that others have applied it, or that the source does it by itself; None when neither is so.
 
-    The wheel's RECORD tells which: a file that is as published is upstream's work.
-
-    Args:
-        patch: The patch in question.
-        engine: The engine in question.
-        build: The engine's vLLM.
-        base: The engine's files without our patches.
-        why: Why the engine does not need the patch by its file; empty when it does.
+    The wheel's RECORD tells which: a file that is as published is upstream's work. `why` says why the engine does not
+    need the patch by its file; empty when it does.
     """
     if patch.distribution != build.distribution:
         return None
-    upstream, fit = (
-        source_probe.matches_fingerprint(patch.upstream, base.texts),
-        text_edits.fit_edits(patch, base.texts),
-    )
+    texts = files.texts
+    upstream, fit = source_probe.matches_fingerprint(patch.upstream, texts), text_edits.fit_edits(patch, texts)
     if upstream and patch_applicability.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
     upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
-    exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, base.texts)
+    exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, texts)
     other = bool(patch.by_others) and all(
-        source_probe.matches_fingerprint(fingerprint, base.texts) for fingerprint in patch.by_others
+        source_probe.matches_fingerprint(fingerprint, texts) for fingerprint in patch.by_others
     )
     if not (upstream or exact or other):
         return None
     own = patch.paths if exact or other or not patch.upstream else (patch.upstream.path,)
-    published = base.as_published(engine, own)
+    published = _is_published(engine, files, own)
     if published is None:  # an editable installation has no RECORD of its files
         published = upstream and (
             bool(patch_applicability.explain_caveat(patch, build)) or not patch_applicability.covers_build(patch, build)
@@ -136,10 +120,21 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, base: Unpatche
     if published:
         return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it") if upstream or not why else None
     form = "its exact text is there" if exact else "another form of it is there" if other else "the source has it"
-    recorded = any(patch.name in entry.patches for entry in ledger.read_applied_entries(engine).values())
-    author = "in a file that was modified since dflash-tui applied it" if recorded else "not applied by dflash-tui"
-    reasons = [f"{form}, {author}", why]
-    return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, reasons)))
+    in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
+    author = "put in place by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
+    return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"{form}, {author}", why])))
+
+
+def _is_published(engine: Engine, files: EngineFiles, names: Iterable[str]) -> bool | None:
+    """Whether files, but for our patches, are those of the wheel's RECORD; None when that does not list all of them."""
+    official = read_wheel_digests(engine)
+    pairs = [
+        (official.get(path), engine.edited[path][0] if path in engine.edited else files.digests.get(path))
+        for path in names
+    ]
+    if any(listed and there and there != listed for listed, there in pairs):
+        return False
+    return True if all(listed and there for listed, there in pairs) else None
 
 
 def _matches_any_use(patch: Patch) -> bool:
@@ -153,16 +148,9 @@ def _matches_any_use(patch: Patch) -> bool:
     return not fingerprint.in_class and fingerprint.returns is None
 
 
-def _judge_absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus:
-    """Return whether the engine needs a patch that is not applied.
-
-    Args:
-        patch: The patch in question.
-        build: The engine's vLLM.
-        base: The engine's files without our patches.
-        why: Why the engine does not need the patch by its file; empty when it does.
-    """
-    fit = text_edits.fit_edits(patch, base.texts)
+def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
+    """Return whether the engine needs a patch that is not applied; `why` says why it does not, by its file."""
+    fit = text_edits.fit_edits(patch, files.texts)
     if not why and fit is not EditFit.ABSENT and not patch_applicability.covers_build(patch, build):
         why = f"{patch_applicability.explain_out_of_range(patch)}; {patch_applicability.explain_caveat(patch, build)}"
     if why:
@@ -172,38 +160,40 @@ def _judge_absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str
             PatchState.NOT_APPLICABLE,
             patch_applicability.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
-    if fit is EditFit.ABSENT and _would_take_effect(patch, base):
+    if fit is EditFit.ABSENT and _would_take_effect(patch, files):
         return PatchStatus(patch.name, PatchState.NEEDED)
     if fit is not EditFit.DRIFTED:
         undone = f"a later definition in {', '.join(patch.paths)} overrides what it changes"
         return PatchStatus(patch.name, PatchState.DRIFTED, undone)
     mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
-    reason = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or mismatch
+    reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable) or mismatch
     if patch_applicability.explain_caveat(patch, build):  # reinstalling would not help
         reason += f" (to launch without it: --set patches.{patch.name}=false)"
     return PatchStatus(
-        patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, base.texts, base.unreadable)
+        patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, files.texts, files.unreadable)
     )
 
 
-def _would_take_effect(patch: Patch, base: UnpatchedFiles) -> bool:
+def _would_take_effect(patch: Patch, files: EngineFiles) -> bool:
     """Whether the patch would have an effect; what would not compile is refused when it is applied."""
     try:
-        return text_edits.is_in_effect(patch, {**base.texts, **text_edits.patch_texts([patch], base.texts)})
+        return text_edits.is_in_effect(patch, {**files.texts, **text_edits.patch_texts([patch], files.texts)})
     except PatchError:
         return True
 
 
-def judge_by_source(names: Collection[str], engine: Engine, hardware: Hardware) -> dict[str, str]:
-    """Return why the engine does not need each patch, empty for one that it needs or has; nothing for a release.
+def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
+    """Return what the engine's files say of patches: why it does not need them, and which are in effect.
 
-    A development build and a source tree may be others than their version says, so that their files are asked.
+    The former is empty for one that it needs or has, and nothing is said of a release: a development build and a
+    source tree may be others than their version says, so that their files are asked.
     """
-    if build_of_engine(engine).release:
-        return {}
     states = [find_patch_status(patch_file.load_patch(name), engine, hardware) for name in names]
+    present = {status.name for status in states if status.state in IN_EFFECT}
+    if build_of_engine(engine).release:
+        return {}, present
     unneeded = {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
-    return {status.name: status.why or "upstream" if status.state in unneeded else "" for status in states}
+    return {status.name: status.why or "upstream" if status.state in unneeded else "" for status in states}, present
 
 
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
@@ -214,54 +204,32 @@ def list_present_patches(engine: Engine) -> tuple[str, ...]:
 
 
 def list_applied_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of the patches that we applied to the engine and that are still there."""
-    base = UnpatchedFiles(engine, ledger.read_applied_entries(engine))
-    return tuple(sorted({name for entry in base.ours.values() for name in entry.patches}))
+    """Return the names of the patches that the engine was made with."""
+    return engine.patches
 
 
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:
     """Check every file that a known patch could touch, or those of `only`.
 
-    A file is in order when it is as we left it, with an intact pristine copy, or as the wheel's RECORD has it.
+    A file is in order when it is as the engine was made, or as the wheel's RECORD has it.
     """
-    patched_paths = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
-    record = ledger.read_applied_entries(engine)
-    paths = patched_paths | set(record) if only is None else set(only)
-    base, official = UnpatchedFiles(engine, paths), permissions.read_wheel_digests(engine)
-    unfinished = transaction.find_unfinished_change(engine)
-    checks = [FileCheck(engine.folder, ok=False, found=unfinished.message)] if unfinished else []
-    for path, data in base.now.items():
-        if data is not None:
-            checks.append(_verify_file(engine, path, record.get(path), data, official.get(path)))
-        elif path in record or path in official or (engine.vllm_package / path).is_symlink():
-            checks.append(FileCheck(path, ok=False, found=base.unreadable[path]))
+    known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
+    files, official = (
+        read_files(engine, known | set(engine.edited) if only is None else only),
+        read_wheel_digests(engine),
+    )
+    checks = []
+    for path in files.texts:
+        now, published = files.digests.get(path), official.get(path)
+        patched = engine.edited[path][1] if path in engine.edited else None
+        if now is None:
+            if patched or published or (engine.vllm_package / path).is_symlink():
+                checks.append(FileCheck(path, ok=False, found=files.unreadable[path]))
+        elif now == (patched or published):
+            found = f"patched with {', '.join(engine.patches)}" if patched else "as published"
+            checks.append(FileCheck(path, ok=True, found=found))
+        elif patched or published:
+            checks.append(FileCheck(path, ok=False, found="modified, not by dflash-tui"))
+        else:
+            checks.append(FileCheck(path, ok=True, found="not listed in the wheel's RECORD"))
     return checks
-
-
-def _verify_file(engine: Engine, path: str, entry: LedgerEntry | None, data: bytes, official: str | None) -> FileCheck:
-    """Verify one file.
-
-    Args:
-        engine: The engine in question.
-        path: The file, relative to the `vllm` package.
-        entry: Our record of it, if any.
-        data: Its bytes.
-        official: Its SHA-256 by the wheel's RECORD, if any.
-    """
-    now = ledger.hash_bytes(data)
-    if entry and now == entry.patched_sha256:
-        if ledger.read_pristine_copy(engine, entry) is None:
-            return FileCheck(path, ok=False, found="patched, but its pristine copy is missing or damaged")
-        before = "" if official in {None, entry.pristine_sha256} else "; it was modified before that"
-        return FileCheck(path, ok=True, found=f"patched with {', '.join(entry.patches)}{before}")
-    if now == official:
-        return FileCheck(
-            path,
-            ok=True,
-            found="as published" + ("; the patches that dflash-tui applied to it are gone" if entry else ""),
-        )
-    if entry:
-        return FileCheck(path, ok=False, found=f"modified since {', '.join(entry.patches)} was applied")
-    if official is None:
-        return FileCheck(path, ok=True, found="not listed in the wheel's RECORD")
-    return FileCheck(path, ok=False, found="modified, not by dflash-tui")

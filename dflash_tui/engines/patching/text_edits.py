@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import difflib
-import heapq
 import itertools
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, matches_fingerprint, parse_source
 from dflash_tui.planning.patch_file import Edit, Patch
 
-# Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, windows of a
-# file, lines more of a window, characters of a line, and words and signs of a window.
-_DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 100, 9, 500, 600
+# Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, places in a
+# file, lines more of a place, characters of a line, and words and signs of a place.
+_DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 5, 9, 500, 600
 _MOST_TIMES = 100  # places of a text that are counted
 _LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
-_NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
+_NAMED = re.compile(r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)")
 # From the start of a run of blanks alone: a patch may hold 245,000 of them.
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
@@ -182,19 +181,11 @@ def _without(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def _find_definitions(named: Collection[str], lines: Sequence[str], size: int) -> list[int]:
-    """Return where the windows start that hold the definition of one of `named`."""
-    places = [at for at, line in enumerate(lines) if (match := _NAMED.match(line)) and match[1] in named]
-    last = max(0, len(lines) - size)
-    return sorted({start for at in places for start in range(max(0, at - size + 1), min(at, last) + 1)})
-
-
 def _diff_closest(path: str, wanted: str, text: str) -> str:
     """Return the diff from the text that a patch expects to the part of the file that is most like it.
 
-    Windows that share the most of its rarer words come first, and only those are compared: each of a long file would
-    take seconds. So do those with the definition of a name that is defined in the wanted text. The best ones of both
-    are then widened for lines that somebody has inserted. The order of words counts among the last few alone.
+    That is one of the places that share the most of its rarer words or define a name that it defines, with some more
+    lines for what somebody has inserted.
     """
     old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
     size, wanted_words = len(old), set(_WORD.findall(wanted))
@@ -202,28 +193,22 @@ def _diff_closest(path: str, wanted: str, text: str) -> str:
     count = Counter(word for line_words in words for word in line_words)
     sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
     starts = range(max(1, len(lines) - size + 1))
-    likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_CANDIDATES]
-    matcher = difflib.SequenceMatcher(
-        b=_PART.findall(wanted)[:_COMPARED]
-    )  # with autojunk: hundreds of alike lines take a minute without
-
-    def compare(part: slice) -> difflib.SequenceMatcher[str]:
-        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
-        return matcher
-
-    def overlap(part: slice) -> float:
-        return compare(part).quick_ratio()
+    likely = max(starts, key=lambda at: sums[min(at + size, len(lines))] - sums[at])
+    names = {match[1]: at for at, line in enumerate(old) if (match := _NAMED.match(line))}
+    named = [
+        max(0, at - names[match[1]])
+        for at, line in enumerate(lines)
+        if (match := _NAMED.match(line)) and match[1] in names
+    ]
+    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED])
 
     def similarity(part: slice) -> float:
-        return compare(part).ratio()
+        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
+        return matcher.ratio()
 
-    named = _find_definitions(_NAMED.findall(wanted), lines, size)[:_CANDIDATES]
-    nearest = []
-    for places in (named, likely):
-        nearest += heapq.nlargest(_WIDENED, (slice(at, at + size) for at in places), key=overlap)
-    wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
-    best = max(heapq.nlargest(_WIDENED, wider, key=overlap), key=similarity)
-    if (alike := similarity(best)) < _LEAST_SIMILARITY:
+    parts = [slice(at, at + size + more) for at in (likely, *named[:_CANDIDATES]) for more in range(_WIDENED)]
+    alike, best = max(((similarity(part), part) for part in parts), key=lambda pair: pair[0])
+    if alike < _LEAST_SIMILARITY:
         return f"{path}: nothing similar to this: {first_filled_line(wanted)}\n"
     place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"
     diff = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")

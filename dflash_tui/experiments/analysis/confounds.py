@@ -99,7 +99,7 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
     plans = [pair.design.arms[arm].plan for arm in pair.arms]
-    engines = {plan.engine_folder for plan in plans}
+    engines = {plan.unpatched_folder for plan in plans}
     apart = [select_measured_boots(pair.boots, arm) for arm in pair.arms]
     for boots in [pair.measured] if len(engines) == 1 else apart:
         yield from find_unequal_values(

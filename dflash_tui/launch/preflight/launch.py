@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
-from dflash_tui.engines import cli_flags, inventory
+from dflash_tui.engines import cli_flags, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
-from dflash_tui.engines.patching import patch_set, permissions, status, transaction
+from dflash_tui.engines.patching import patch_set, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import pair, ray, requirements
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
-from dflash_tui.planning import patch_file
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.recipes.artifacts import EngineSpec
@@ -83,12 +81,14 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
     if engine:
         yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
         return
-    if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
-        yield refuse_check("engine", f"{situation.plan.engine_folder} is not a known engine",
-                     f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
+    folder = Path(situation.plan.unpatched_folder)
+    if not folder.is_relative_to(paths.engines_folder()):
+        yield refuse_check("engine", f"{folder} is not a known engine", f"dflash-tui engine adopt {folder}")
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
+    unused = environments.find_unused_engine(folder) if (folder / environments.MARKER).exists() else None
+    instead = f"; the one in {folder} is not used: {unused.why}" if unused else ""
+    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}{instead}")
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
@@ -137,75 +137,41 @@ def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
 def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     present = status.list_present_patches(engine) if engine else ()
-    unfinished = transaction.find_unfinished_change(engine) if engine else None
-    interrupted = unfinished is not None and unfinished.repairs_itself  # it says nothing about the state of patches
-    if engine and unfinished:
-        yield _check_unfinished_change(engine, unfinished)
-    for name in plan.disabled_patches:
-        if engine and not interrupted and name in present and name not in status.list_applied_patches(engine):
-            finding = f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui"
+    for name, why in patch_set.explain_unwanted(plan, present).items():
+        if name in plan.disabled_patches:
+            finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
-    if engine and not interrupted:
-        yield from _check_extra_patches(situation, engine, present)
-    for name in plan.patches:
-        patch = patch_file.load_patch(name)
+        else:
+            finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
+            fix: Fix = ["use another engine, or ", hint_setting(f"patches.{name}", "true")]
+            yield warn_check("patch", finding, fix)
+    for patch in patch_set.load_planned_patches(plan):
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
-            yield refuse_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
-                         [hint_setting(f"patches.{patch.together_with[0]}", "true"), ", or ",
-                          hint_setting(f"patches.{name}", "false")])  # fmt: skip
+            finding = f"{patch.name} requires {' or '.join(patch.together_with)}"
+            either = hint_setting(f"patches.{patch.together_with[0]}", "true")
+            fix = [either, ", or ", hint_setting(f"patches.{patch.name}", "false")]
+            yield refuse_check("patch", finding, fix)
         elif engine is None:
-            yield pass_check("patch", f"{name} will be applied")
+            yield pass_check("patch", f"{patch.name} will be in the engine that is made with it")
         else:
-            patch_status = status.find_patch_status(patch, engine, plan.hardware)
-            if not interrupted or patch_status.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
-                yield _check_patch(patch_status, engine)
-
-
-def _check_extra_patches(situation: Situation, engine: Engine, present: Collection[str]) -> Iterator[Check]:
-    """Check patches that are applied and not asked for: a launch reverts ours, those by others stay."""
-    plan = situation.plan
-    removed = patch_set.patches_to_remove(plan, engine)
-    for name, why in removed.items():
-        if users := permissions.list_engine_users(engine):
-            finding = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
-            yield refuse_check("patch", finding, "stop it first: dflash-tui stop")
-        else:
-            yield pass_check("patch", f"{name} will be reverted: {why}")
-    for name, why in patch_set.patches_for(plan).remove.items():
-        if name in present and name not in removed and name not in plan.disabled_patches:
-            yield warn_check(
-                "patch",
-                f"{name} is already applied, not by dflash-tui: {why}",
-                ["revert it, or ", hint_setting(f"patches.{name}", "true")],
-            )
-
-
-def _check_unfinished_change(engine: Engine, unfinished: UnfinishedChange) -> Check:
-    """Check an unfinished change: a launch repairs one that was interrupted, unless a server runs from the engine."""
-    if not unfinished.repairs_itself:
-        return refuse_check("patch", unfinished.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
-    if users := permissions.list_engine_users(engine):
-        return refuse_check("patch", unfinished.message, f"stop {', '.join(users)} first: dflash-tui stop")
-    return warn_check("patch", unfinished.message)
+            yield _check_patch(status.find_patch_status(patch, engine, plan.hardware), engine)
 
 
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
+    name, why = patch_status.name, patch_status.why
     if patch_status.state is PatchState.DRIFTED:
         theirs: Fix
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
         if tree := engine.source_tree:
-            theirs = [f"update {tree}, or ", hint_setting(f"patches.{patch_status.name}", "false")]
-        return refuse_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
+            theirs = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
+        return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
-        finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
-        return refuse_check("patch", finding, f"dflash-tui engine adopt --patch {engine.folder}")
-    if patch_status.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
-        finding = f"{patch_status.name} is needed, and a server runs from this engine: {', '.join(users)}"
-        return refuse_check("patch", finding, "stop it first: dflash-tui stop")
-    return pass_check(
-        "patch", f"{patch_status.name}: {patch_status.state.value}{f', {patch_status.why}' if patch_status.why else ''}"
-    )
+        finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
+        return refuse_check("patch", finding, "omit --engine to use an engine of dflash-tui")
+    if patch_status.state is PatchState.NEEDED:
+        return pass_check("patch", f"{name}: an engine is made with it, by links to the files of {engine.folder}")
+    return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
 
 
 _NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")

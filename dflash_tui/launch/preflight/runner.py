@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 
@@ -55,7 +54,7 @@ async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = Fa
     """Probe all that the checks of `plan` look at; the hub is asked about the models, for ten seconds at most."""
     probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
-    engine_lookup = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
+    engine_lookup = asyncio.to_thread(inventory.find_planned_engine, plan)
     model_lookups = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(gpu_probe, engine_lookup, model_lookups)
     return Situation(resolved, plan, probe, _select_gpus(probe, resolved, plan), engine, tuple(models), bare)

@@ -1,11 +1,9 @@
-"""The dialog of a plan's patches: their states and diffs; keys apply and revert them."""
+"""The dialog of a plan's patches: their states and diffs; a key makes the engine with them."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -18,15 +16,16 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines import engine_python, inventory
+from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patch_set, patcher, transaction
+from dflash_tui.engines.patching import patch_set, patched_engine
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.engines.patching.transaction import UnfinishedChange
+from dflash_tui.events import Preparing
+from dflash_tui.launch import preparation
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ErrorDialog, measure_text
+from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
 from dflash_tui.tui.dialogs.trust import ask_patch_trust
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED
@@ -40,13 +39,14 @@ _MARKS = {
     PatchState.DRIFTED: ("✗ ", "bold $error"),
 }
 _WORDS = {
-    PatchState.NEEDED: "needed, a launch applies it",
-    PatchState.APPLIED: "applied by dflash-tui",
+    PatchState.NEEDED: "needed, a launch makes an engine with it",
+    PatchState.APPLIED: "in this engine",
     PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
     PatchState.UPSTREAM: "not needed",
     PatchState.NOT_APPLICABLE: "not needed",
     PatchState.DRIFTED: "does not fit",
 }
+_DIFFABLE = frozenset({PatchState.NEEDED, PatchState.APPLIED})
 _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
@@ -59,28 +59,22 @@ class PatchView(NamedTuple):
     """The state of each patch."""
     diffs: str
     """What the patches change, and how the source differs where one does not fit."""
-    unfinished: UnfinishedChange | None
-    """An interrupted change of the engine's files."""
     unusable: dict[str, str]
     """Patch files that are not valid: name -> reason."""
 
 
 def read_patch_view(plan: Plan) -> PatchView:
     """Return the states and diffs of the patches of `plan`; without an engine by what their files say."""
-    engine = inventory.find_any_engine(Path(plan.engine_folder))
+    engine = inventory.find_planned_engine(plan)
     _, unusable = patch_file.load_all_patches()
-    if engine is None:
-        states = tuple(patch_set.list_planned_states(plan))
-        return PatchView(None, states, "".join(map(_format_edits, plan.patches)), None, unusable)
-    unfinished = transaction.find_unfinished_change(engine)
-    if unfinished and unfinished.repairs_itself:  # the state of half a change says nothing
-        return PatchView(engine, (), "", unfinished, unusable)
+    base = inventory.find_any_engine(Path(plan.unpatched_folder))
     states = tuple(patch_set.patch_status(plan, engine))
-    diffable = {PatchState.NEEDED, PatchState.APPLIED}
-    fitting = [patch_file.load_patch(state.name) for state in states if state.state in diffable]
-    diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
+    if engine is None or base is None:
+        return PatchView(engine, states, "".join(map(_format_edits, plan.patches)), unusable)
+    fitting = [patch_file.load_patch(state.name) for state in states if state.state in _DIFFABLE]
+    diffs = "".join(patched_engine.preview_patches(fitting, base, plan.hardware).values())
     drift = "".join(f"{state.name} expects other text:\n{state.drift}" for state in states if state.drift)
-    return PatchView(engine, states, drift + diffs, unfinished, unusable)
+    return PatchView(engine, states, drift + diffs, unusable)
 
 
 def _format_edits(name: str) -> str:
@@ -98,10 +92,8 @@ def _format_edits(name: str) -> str:
 def render_patches(view: PatchView, width: int) -> Content:
     """Return the rows of the patches, wrapped at `width` cells, and, below, their diffs in colour."""
     rows = [row for state in view.states for row in _render_rows(state, width)]
-    if not rows and not view.unfinished:
+    if not rows:
         rows.append(Content("this recipe needs no patch of vLLM"))
-    if view.unfinished:
-        rows.append(render_hung(("! ", "bold $error"), clean_line(view.unfinished.message), width))
     for name, why in view.unusable.items():
         rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {clean_line(why)}", width))
     lines = [_render_diff_line(clean_line(line)) for line in view.diffs.splitlines()]
@@ -127,13 +119,12 @@ def _render_diff_line(line: str) -> Content:
 
 
 class PatchScreen(Dialog[None]):
-    """Shows the patches of a plan and what they change; `a` applies them, `R` reverts those that we applied."""
+    """Shows the patches of a plan and what they change; `a` makes the engine with them."""
 
     HEADING: ClassVar = "patches"
     BINDINGS: ClassVar = [
         Binding("escape,q,p", "dismiss", "close", key_display="esc"),
-        Binding("a", "apply", "apply now"),
-        Binding("R", "revert", "revert"),
+        Binding("a", "apply", "make the engine now"),
     ]
 
     def __init__(self, plan: Plan) -> None:
@@ -150,17 +141,15 @@ class PatchScreen(Dialog[None]):
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#checks").focus()
-        self.act(None)
+        self.act()
 
     @work(exclusive=True)
-    async def act(self, work: Callable[[Engine], patcher.PatchOutcome] | None) -> None:
-        """Do `work` with the engine's files, if any, and read them again."""
+    async def act(self, *, make: bool = False) -> None:
+        """Make the engine with the patches, if asked for, and read how they stand."""
         try:
-            if work and self.view and self.view.engine:
-                self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
-                outcome = await engine_python.run_in_cancellable_thread(partial(work, self.view.engine))
-                for note in outcome.notes:
-                    self.notify(note, markup=False, timeout=10)
+            if make and self.view and self.view.engine:
+                self.query_one("#verdict", Static).update(Content("making an engine with the patches …"))
+                await preparation.make_patched_engine(self.plan, self.view.engine, self._show_note)
             self.view = await asyncio.to_thread(read_patch_view, self.plan)
         except (DflashError, OSError) as error:
             self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
@@ -169,7 +158,7 @@ class PatchScreen(Dialog[None]):
             return
         engine = self.view.engine
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
-        note = "" if engine else ", not installed yet: a launch installs it and applies what is needed"
+        note = "" if engine else ", not installed yet: a launch installs it and makes one with what is needed"
         self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
         self.draw()
         self.refresh_bindings()
@@ -184,35 +173,23 @@ class PatchScreen(Dialog[None]):
             self.query_one("#found", Static).update(rows)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        if action not in {"apply", "revert"}:
-            return True
-        return self.view is not None and self.view.engine is not None and (action == "apply" or bool(self._ours))
+        return action != "apply" or (self.view is not None and self._is_to_be_made)
 
     @property
-    def _ours(self) -> list[str]:
-        """The patches that dflash-tui applied."""
-        return [state.name for state in self.view.states if state.state is PatchState.APPLIED] if self.view else []
+    def _is_to_be_made(self) -> bool:
+        """Whether the engine with the patches is not there, and the one that it is made from is."""
+        engine = self.view.engine if self.view else None
+        return engine is not None and engine.folder != self.plan.engine_folder
+
+    def _show_note(self, event: Preparing) -> None:
+        self.notify(event.text, markup=False, timeout=10) if event.done else None
 
     def action_apply(self) -> None:
         if self.view is None or (engine := self.view.engine) is None:
             return
         try:
-            patches = patch_set.patches_for(self.plan)
+            patches = patch_set.load_planned_patches(self.plan)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        work = partial(patcher.apply_patches, patches.add, hardware=self.plan.hardware, remove=patches.remove)
-        ask_patch_trust(self.app, patches.add, engine, lambda: self.act(work))
-
-    def action_revert(self) -> None:
-        if self.view is None or (engine := self.view.engine) is None:
-            return
-        ours = self._ours
-
-        def revert(sure: bool | None) -> None:
-            if sure:
-                work = partial(patcher.revert_patches, names=ours)
-                ask_patch_trust(self.app, (), engine, lambda: self.act(work), reverted=ours)
-
-        detail = "The files are restored byte for byte. A launch applies the patches that it needs again."
-        self.app.push_screen(Confirm(f"Revert {', '.join(ours)}?", detail, "revert"), revert)
+        ask_patch_trust(self.app, patches, engine, lambda: self.act(make=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -240,7 +239,7 @@ class LaunchScreen(OwnRecipesScreen):
         return render_plan.render_plan(
             resolved,
             plan,
-            engine=inventory.find_any_engine(Path(plan.engine_folder)),
+            engine=inventory.find_planned_engine(plan),
             fit=memory,
             suited=self.choice.suited(recipe),
             models=self.models.list_known(plan),

@@ -16,7 +16,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines import inventory
-from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments import store
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -155,13 +154,12 @@ def test_an_engine_that_is_a_link_is_not_removed_by_half(tmp_path, capsys, finis
 def test_a_broken_engine_hides_no_other(harm, capsys):
     """Neither a marker nor a record of an adopted one, nor what is cached of a good one; the list names each."""
     good = engine_in(paths.engines_folder() / "good")
-    for name in ("bad/dflash-engine.json", "adopted/bad.json", "good/dflash-patches.json"):
+    for name in ("bad/dflash-engine.json", "adopted/bad.json"):
         (paths.engines_folder() / name).parent.mkdir(exist_ok=True)
         HARMS[harm](paths.engines_folder() / name)
     HARMS[harm](inventory._options_file(good))
     assert inventory.list_engines() == [good]
     assert inventory.read_cached_serve_options(good) is None
-    assert ledger.read_ledger_or_none(good) is None
     bad, record = paths.engines_folder() / "bad", paths.engines_folder() / "adopted" / "bad.json"
     assert [unused.folder for unused in inventory.list_unused_engines()] == [bad, record]
     assert main.main(["engine", "list"]) == 0
@@ -215,10 +213,7 @@ def test_an_engine_that_was_moved_or_has_no_python_is_named(capsys):
 
 
 def test_an_engine_without_its_library_hides_no_other(capsys):
-    """Its record of patches speaks of files that nobody finds."""
     good, bad = (engine_in(paths.engines_folder() / name) for name in ("good", "bad"))
-    entry = ledger.LedgerEntry("a.py", ("some-patch",), "0" * 64, "1" * 64, 0.0)
-    (Path(bad.folder) / ledger.MANIFEST).write_bytes(msgspec.json.encode([entry]))
     shutil.rmtree(Path(bad.folder) / "lib")
     assert main.main(["engine", "list"]) == 0
     output = capsys.readouterr()

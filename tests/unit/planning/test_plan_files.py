@@ -19,7 +19,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import iterate_layers
@@ -49,7 +49,7 @@ def described(words: list[str]) -> str:
     for value, name in (
         (made.plan.models_folder, "{models}"),
         (made.plan.engine_folder, f"{{engines}}/{made.resolved.engine.distribution}-{made.plan.vllm}"),
-        (Path(made.plan.engine_folder).name, f"{made.resolved.engine.distribution}-{made.plan.vllm}"),
+        (Path(made.plan.unpatched_folder).name, f"{made.resolved.engine.distribution}-{made.plan.vllm}"),
         (str(paths.cache_folder()), "{cache}"),
     ):
         text = text.replace(value, name) if value else text
@@ -139,7 +139,7 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot
     assert "gb10-cutlass-fp8" in plan.patches
     assert "VLLM_DISABLED_KERNELS" not in plan.env
     assert any("--set patches.gb10-cutlass-fp8=false --set env.VLLM_DISABLED_KERNELS=" in w for w in plan.warnings)
-    without = build_plan(made, patchable=False)
+    without = build_plan(made, engine=ChosenEngine(Path("/engine"), patchable=False))
     assert "gb10-cutlass-fp8" not in without.patches
     assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
     assert without.skipped_patches["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")

@@ -11,7 +11,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import start_measures
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import resolve_recipe
@@ -30,7 +30,7 @@ def planned(
     settings: Mapping[str, Any] = NOTHING,
     mode: Mode = Mode.GRAPHS,
     conditions: StartConditions = HERE,
-    engine: Path | None = None,
+    engine: ChosenEngine | None = None,
 ) -> Plan:
     spec = recipe_loader.engine_for_release(vllm) if vllm else None
     hardware = None if name == "demo-cpu" else Hardware.H200
@@ -42,15 +42,15 @@ def test_every_default_is_taken_on_a_gpu():
     plan = planned(vllm="0.32.0")
     assert set(plan.start) == {measure.name for measure in MEASURES.values() if measure.is_default}
     assert plan.start_left_out == {}
-    root = paths.cache_folder() / "vllm" / Path(plan.engine_folder).name
+    root = paths.cache_folder() / "vllm" / Path(plan.unpatched_folder).name
     assert (plan.env[ROOT], plan.env[METHOD], plan.env[PLAN]) == (str(root), "fork", "1")
 
 
 def test_engines_share_no_cache_root():
     """Neither two releases, nor two environments of the user's that are called alike."""
-    folders = [None, None, Path("/home/a/venv"), Path("/home/b/venv")]
+    chosen = [None, None, *(ChosenEngine(Path(f"/home/{user}/venv")) for user in "ab")]
     plans = [
-        planned(vllm=vllm, engine=folder) for vllm, folder in zip(["0.31.0", *["0.32.0"] * 3], folders, strict=True)
+        planned(vllm=vllm, engine=engine) for vllm, engine in zip(["0.31.0", *["0.32.0"] * 3], chosen, strict=True)
     ]
     assert len({plan.env[ROOT] for plan in plans}) == 4
 

@@ -100,7 +100,10 @@ def _list_items() -> Iterator[DiskItem]:
 
 def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
     """Yield the engines that we installed, and what is left of others; adopted ones are not ours to remove."""
-    folders = [Path(engine.folder) for engine in inventory.list_engines() if not engine.adopted]
+    engines = inventory.list_engines()
+    for adopted in (engine for engine in engines if engine.adopted):
+        count.measure_folder(Path(adopted.folder))  # what ours share with it takes no room
+    folders = [Path(engine.folder) for engine in engines if not engine.adopted]
     for folder in (*folders, *inventory.list_leftovers(), *inventory.list_broken_engines()):
         users = tuple(run.id for run in living if run.plan.engine_folder == str(folder))
         command = f"dflash-tui engine remove {shlex.quote(folder.name)}"

@@ -16,16 +16,17 @@ from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.json_lines import RemovedEngine
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals
-from dflash_tui.cli.trust import confirm_patch_trust, confirm_trust
+from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common import paths
+from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines import installation, inventory
+from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patcher, status, transaction
-from dflash_tui.launch.planner import plan_launch_here
+from dflash_tui.engines.patching import status
+from dflash_tui.launch import preparation
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.recipes.artifacts import EngineSpec
 
 
 def engine(args: argparse.Namespace) -> int:
@@ -36,20 +37,20 @@ def engine(args: argparse.Namespace) -> int:
 
 def print_engines(args: argparse.Namespace) -> int:
     """Print the engines, ours and adopted ones, and what killed installations left."""
-    rows = []
-    for engine in inventory.list_engines():
-        size = None if engine.adopted else inventory.measure_engine_size(engine)
-        patches = status.list_applied_patches(engine)
+    rows, count = [], DiskCount()
+    for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
+        measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
+        size = None if engine.adopted else measured
         if args.json:
-            print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": patches}))
+            print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}))
         kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
         rows.append(
             (
                 f"{engine.distribution} {engine.vllm}",
                 kind,
                 format_gib(size),
-                ", ".join(patches) or "none",
-                engine.folder,
+                ", ".join(engine.patches) or "none",
+                f"{engine.folder}{f', made from {Path(engine.base).name}' if engine.base else ''}",
             )
         )
     if not args.json:
@@ -65,30 +66,22 @@ def print_engines(args: argparse.Namespace) -> int:
 
 
 def install(args: argparse.Namespace) -> int:
-    """Install the engine of a recipe, and apply its patches."""
+    """Install the engine of a recipe, and make the one with its patches."""
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
-    folder = Path(planned.plan.engine_folder)
-    spec = planned.resolved.engine
-    if chosen := inventory.find_any_engine(folder):
-        print_status(f"{chosen.distribution} {chosen.vllm} is installed")
-    else:
-        try:
-            chosen = asyncio.run(_install(spec, folder, as_json=args.json))
-        except asyncio.CancelledError:
-            return 128 + signal.SIGTERM
-    if planned.plan.patches and chosen.patchable:
-        patches = [patch_file.load_patch(name) for name in planned.plan.patches]
-        confirm_patch_trust(patches, chosen, args)  # one that is in it already may have changed
-        outcome = patcher.apply_patches(patches, chosen, planned.plan.hardware)
-        print_status(f"patches applied: {', '.join(outcome.names) or 'none, all already applied'}")
+    try:
+        chosen = asyncio.run(_install(planned, as_json=args.json))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
     return 0
 
 
-async def _install(spec: EngineSpec, folder: Path, *, as_json: bool) -> Engine:
+async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
+    report = PreparingLines(as_json=as_json)
     with cancelled_by_signals():
-        return await installation.install_engine(spec, folder, PreparingLines(as_json=as_json))
+        engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
+        return await preparation.make_patched_engine(planned.plan, engine, report)
 
 
 def inspect(args: argparse.Namespace) -> int:
@@ -97,12 +90,11 @@ def inspect(args: argparse.Namespace) -> int:
     contents = inventory.describe_environment(chosen.python)
     patches, unusable = patch_file.load_all_patches()
     states = [status.find_patch_status(patch, chosen) for patch in patches]
-    unfinished = transaction.find_unfinished_change(chosen)
     if args.json:
         patched = {status_of_patch.name: status_of_patch.state.value for status_of_patch in states} | dict.fromkeys(
             unusable, "unusable"
         )
-        more = {"patches": patched, "trouble": unfinished.message if unfinished else ""}
+        more = {"patches": patched, "base": chosen.base}
         print_data(
             json.dumps(msgspec.to_builtins(contents) | {"folder": chosen.folder, "adopted": chosen.adopted} | more)
         )
@@ -110,11 +102,11 @@ def inspect(args: argparse.Namespace) -> int:
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
     parts = [(name, contents.packages[name]) for name in named if name in contents.packages]
     rows = [("folder", f"{chosen.folder}{' (adopted)' if chosen.adopted else ''}"), ("Python", contents.python)]
+    rows += [("made from", chosen.base)] if chosen.base else []
     rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(contents.packages)))]
     rows += [("patch", f"{status_of_patch.name}: {status_of_patch.state.value}") for status_of_patch in states]
     rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
-    rows += [("unfinished", unfinished.message)] if unfinished else []
     rows += [("drift", line) for line in _drift(chosen, contents)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
@@ -127,9 +119,8 @@ def remove(args: argparse.Namespace) -> int:
         inventory.clear_leftover(incomplete)
         return _report_removal(args, str(incomplete), f"removed {incomplete}")
     chosen = inventory.find_engine_by_name(args.engine)
-    applied = status.list_applied_patches(chosen)
     inventory.remove_engine(chosen)
-    forgotten = f"{chosen.folder} is no longer listed; {_describe_rest(applied)}"
+    forgotten = f"{chosen.folder} is no longer listed; nothing in it was changed"
     return _report_removal(args, chosen.folder, forgotten if chosen.adopted else f"removed {chosen.folder}")
 
 
@@ -140,21 +131,12 @@ def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int
     return 0
 
 
-def _describe_rest(patches: tuple[str, ...]) -> str:
-    """Return a sentence about the patches that stay in an environment that is no longer listed."""
-    if not patches:
-        return "nothing in it was changed"
-    return (
-        f"{', '.join(patches)} stay applied; to revert them, adopt it again and use `dflash-tui patch revert --engine`"
-    )
-
-
 def adopt(args: argparse.Namespace) -> int:
     """Add an environment that the user made to the list."""
-    chosen = inventory.adopt_engine(Path(args.folder), patch=args.patch)
+    chosen = inventory.adopt_engine(Path(args.folder))
     print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
-    permission = "recipes may patch it" if chosen.patchable else "recipes may not patch it"
-    print_status(f"{chosen.distribution} {chosen.vllm}, adopted; {permission}. Use it with --engine {chosen.folder}")
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+                 f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
     return 0
 
 

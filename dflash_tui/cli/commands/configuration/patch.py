@@ -1,4 +1,4 @@
-"""`patch`: show the state of an engine's patches, diff, apply, revert and verify them."""
+"""`patch`: show the state of an engine's patches and what they change, make an engine with them, verify its files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.json_lines import PatchOutcome
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.trust import confirm_patch_trust
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patch_set, patcher, published_files, transaction
+from dflash_tui.engines.patching import patch_set, patched_engine, published_files
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.planner import plan_launch_here
@@ -25,6 +26,7 @@ from dflash_tui.machine.hardware import Hardware, parse_class
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import patched_folder_for
 
 
 class Scope(NamedTuple):
@@ -65,7 +67,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     all_patches, unusable = patch_file.load_all_patches()
     if args.recipe:
         plan = plan_launch_here(read_launch_request(args)).plan
-        engine = inventory.find_any_engine(Path(plan.engine_folder))
+        engine = inventory.find_planned_engine(plan)
         if engine is None:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
@@ -78,16 +80,8 @@ def _scope(args: argparse.Namespace) -> Scope:
     else:
         raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
     if args.only:
-        patches, plan = (
-            [patch_file.load_patch(name) for name in args.only if name not in _revertible_by_name(args, engine)],
-            None,
-        )
+        patches, plan = [patch_file.load_patch(name) for name in args.only], None
     return Scope(engine, patches, hardware, unusable, plan)
-
-
-def _revertible_by_name(args: argparse.Namespace, engine: Engine) -> set[str]:
-    """Return the patches that can be reverted although their files may be gone or not valid: all that we applied."""
-    return set(patching_status.list_applied_patches(engine)) if args.action == "revert" else set()
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
@@ -108,7 +102,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     if args.only:
         return scope.patches
     if scope.plan:
-        return patch_set.patches_for(scope.plan).add
+        return patch_set.load_planned_patches(scope.plan)
     present = patching_status.list_present_patches(scope.engine)
     replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
@@ -118,15 +112,12 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
 def status(args: argparse.Namespace) -> int:
     """Print the state of each patch, and how the source differs where one does not fit."""
     scope = _scope(args)
-    unfinished = transaction.find_unfinished_change(scope.engine)
-    interrupted = unfinished is not None and unfinished.repairs_itself  # the state of half a change says nothing
     states = scope.states
     if args.json:
         for patch, state in zip(scope.patches, states, strict=True):
             about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
             about |= {"link": patch.link, "files": patch.paths}
-            where = {"engine": scope.engine.folder, "trouble": unfinished.message if unfinished else ""}
-            print_data(json.dumps(msgspec.to_builtins(state) | about | where))
+            print_data(json.dumps(msgspec.to_builtins(state) | about | {"engine": scope.engine.folder}))
         for name, why in scope.unusable.items():
             print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
         return 0
@@ -134,15 +125,12 @@ def status(args: argparse.Namespace) -> int:
     rows = [
         (state.name, state.state.value, _why(patch, state)) for patch, state in zip(scope.patches, states, strict=True)
     ]
-    if not interrupted:
-        print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
+    print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {clean_line(why)}")
     for state in states:
-        if state.drift and not interrupted:
+        if state.drift:
             print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
-    if unfinished:
-        print_status(f"! {unfinished.message}")
     return 0
 
 
@@ -157,18 +145,14 @@ def _why(patch: Patch, state: PatchStatus) -> str:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Print what the patches change, or have changed, as a unified diff; without the engine on its published wheel."""
+    """Print what the patches change, as a unified diff; without the engine on its published wheel."""
     planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
-    if planned and inventory.find_any_engine(Path(planned.plan.engine_folder)) is None:
+    if planned and inventory.find_planned_engine(planned.plan) is None:
         chosen = [patch_file.load_patch(name) for name in args.only or planned.plan.patches]
         diffs = published_files.preview_on_wheel(chosen, planned.resolved.engine)
     else:
         scope = _scope(args)
-        chosen = _chosen(scope, args)
-        if scope.plan:  # other patches that we applied are shown, too
-            applied = {state.name for state in scope.states if state.state is PatchState.APPLIED}
-            chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
-        diffs = patcher.preview_patches(chosen, scope.engine, scope.hardware)
+        diffs = patched_engine.preview_patches(_chosen(scope, args), _find_base(scope.engine), scope.hardware)
     if args.json:
         print_data(json.dumps(diffs))
     else:
@@ -176,55 +160,55 @@ def diff(args: argparse.Namespace) -> int:
     return 0
 
 
+def _find_base(engine: Engine) -> Engine:
+    """Return the engine that a patched one was made from, if it is still there."""
+    base = inventory.find_any_engine(Path(engine.base)) if engine.base else None
+    return _find_base(base) if base else engine
+
+
 def apply(args: argparse.Namespace) -> int:
-    """Apply the patches that the engine needs; with --dry-run print what that would change."""
+    """Make an engine with the patches that are needed; with --dry-run print what would differ in it."""
     scope = _scope(args)
-    chosen = _chosen(scope, args)
+    base, chosen = scope.engine, _chosen(scope, args)
+    if scope.plan:
+        base = inventory.find_any_engine(Path(scope.plan.unpatched_folder)) or base
+    states = [patching_status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
+    needed = [state.name for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]
+    wanted = [patch for patch in chosen if patch.name in needed]
     if not args.dry_run:
-        needed = {state.name for state in scope.states if state.state is PatchState.NEEDED}
-        confirm_patch_trust([patch for patch in chosen if patch.name in needed], scope.engine, args)
-    remove = patch_set.patches_for(scope.plan).remove if scope.plan else {}
-    outcome = patcher.apply_patches(chosen, scope.engine, scope.hardware, remove=remove, dry=args.dry_run)
-    _print_outcome(outcome, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
-    for name in outcome.reverted if not args.json else ():
-        print_status(f"· {name}: {'would be ' if args.dry_run else ''}reverted, {remove[name]}")
-    for patch in chosen:
-        if patch.name not in outcome.names and not args.json and not outcome.pending:
-            state = patching_status.find_patch_status(patch, scope.engine, scope.hardware)
-            print_status(f"· {patch.name}: {state.state.value}{f', {state.why}' if state.why else ''}")
+        confirm_patch_trust(wanted, base, args)
+    diffs, note, folder = patched_engine.preview_patches(chosen, base, scope.hardware), "", Path(base.folder)
+    if wanted:
+        named = patched_folder_for(folder, wanted, inventory.digest_state(base))
+        folder = Path(scope.plan.engine_folder) if scope.plan else named
+    if wanted and not args.dry_run:
+        note = patched_engine.make_patched_engine(base, folder, chosen, scope.hardware).note
+    if args.json:
+        print_json(PatchOutcome(tuple(needed), str(folder), diffs, note))
+        return 0
+    if args.dry_run and diffs:
+        print_data(_clean_diff("".join(diffs.values())))
+    would = "would be in " if args.dry_run else ""
+    print_data(f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply")
+    if note:
+        print_status(f"! {note}")
+    for state in states:
+        if state.name not in needed:
+            print_status(f"· {state.name}: {state.state.value}{f', {state.why}' if state.why else ''}")
     return 0
 
 
 def revert(args: argparse.Namespace) -> int:
-    """Revert the patches that we applied: those of the recipe, of --only, or all."""
-    scope = _scope(args)
-    names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
-    if names is not None and not args.dry_run:
-        confirm_patch_trust((), scope.engine, args, reverted=names)
-    outcome = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
-    _print_outcome(outcome, args, "would be reverted" if args.dry_run else "reverted", "nothing to revert")
-    return 0
-
-
-def _print_outcome(outcome: patcher.PatchOutcome, args: argparse.Namespace, verb: str, nothing: str) -> None:
-    """Print what was applied or reverted.
-
-    Args:
-        outcome: What `patcher` did.
-        args: The command line, for --json and --dry-run.
-        verb: What happened to the patches, e.g. "applied".
-        nothing: The sentence for no patch.
-    """
+    """Say which engine has no patches: it was never changed, so there is nothing to undo."""
+    base = _find_base(_scope(args).engine)
     if args.json:
-        print_json(outcome)
-        return
-    if args.dry_run and outcome.diffs:
-        print_data(_clean_diff("".join(outcome.diffs.values())))
-    for note in outcome.notes:
-        print_status(f"! {note}")
-    if outcome.pending:
-        return
-    print_data(f"{verb}: {', '.join(outcome.names)}" if outcome.names else nothing)
+        print_json(PatchOutcome((), base.folder))
+    else:
+        print_data(f"nothing to undo: {base.folder} was never changed")
+        print_status(
+            "patched engines are folders of their own: dflash-tui engine list, dflash-tui engine remove ENGINE"
+        )
+    return 0
 
 
 def _clean_diff(diff: str) -> str:

@@ -71,7 +71,7 @@ def _format_unit(args: argparse.Namespace, plan: Plan) -> str:
     total = system.read_system_memory().total
     reserve = max(total // 20, min(4 << 30, total // 4))
     # The port stays the same, for the clients.
-    changes = LaunchChanges(port=plan.port, engine=plan.engine_folder if args.engine else None)
+    changes = LaunchChanges(port=plan.port, engine=plan.unpatched_folder if args.engine else None)
     force = ["--force", args.force] if args.force else []
     launch = ["up", *plan.relaunch_request.with_changes(changes).to_argv(), *force]
     words = [sys.executable, "-P", "-m", "dflash_tui", *launch, "--every", str(args.every), "--foreground"]

@@ -1,0 +1,267 @@
+"""Make a patched engine from an unpatched one, whole or not at all; afterwards neither changes.
+
+Both share their files by hard links. Files of its own are those that the patches edit, and those that name the folder
+of the environment. An environment of the user's is cloned in the same way, and nothing is written into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import EngineError, PatchError
+from dflash_tui.common.file_lock import acquire_lock
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.engines import engine_python, environments
+from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine
+from dflash_tui.engines.patching import engine_files, patch_set, status, text_edits
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.patch_file import Patch
+
+_TIMEOUT = 300.0  # importing vLLM for the check may take minutes
+_LARGEST_SCRIPT = 1 << 20
+_OWN_FILES = frozenset({MARKER, PATCHED_IN_PLACE, "dflash-pristine"})
+_PREFIX = re.compile(rb"[!'\" ](/[^'\"\n]*)/bin/python")
+
+
+class PatchedEngine(NamedTuple):
+    """An engine with patches, and what was done to it."""
+
+    engine: Engine
+    added: tuple[str, ...] = ()
+    """The patches that it needed and was given now; none where it was there already."""
+    note: str = ""
+    """What could not be checked."""
+
+
+def make_patched_engine(
+    base: Engine, folder: Path, patches: Sequence[Patch], hardware: Hardware | None = None
+) -> PatchedEngine:
+    """Return the engine in `folder`, made from `base` with those of `patches` that it needs when it is not there.
+
+    Two callers wait for each other. What a killed one left is removed by the next.
+
+    Raises:
+        PatchError: a patch does not fit, its modules do not import, or the files cannot be written.
+        Cancelled: the caller was cancelled; nothing was made.
+    """
+    if not base.patchable:
+        raise PatchError(
+            f"{base.folder} is not a virtual environment, so no patched engine can be made from it",
+            hint="python3 -m venv creates one; without --engine dflash-tui creates its own",
+        )
+    private_files.ensure_private_folder(folder.parent)
+    with _hold_lock(folder):
+        if found := environments.find_engine(folder):
+            return PatchedEngine(found)
+        needed = _select_needed(patches, base, hardware)
+        edited = _edit_texts(base, needed)
+        making = folder.with_name(f"{MAKING}{folder.name}")
+        for left in (making, folder):
+            shutil.rmtree(left, ignore_errors=True)
+        try:
+            return _make(base, making, folder, needed, edited)
+        except OSError as error:
+            hint = "free some space" if error.errno == errno.ENOSPC else "see that the folder is yours and writable"
+            evidence = f"{error.filename or ''}: {error.strerror}".lstrip(": ")
+            raise PatchError(f"{folder} cannot be made", evidence=evidence, hint=hint) from None
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
+    """Return by path the unified diff of those of `patches` that the engine needs.
+
+    Raises:
+        PatchError: one does not fit.
+    """
+    before = engine_files.read_files(engine, {path for patch in patches for path in patch.paths}).texts
+    edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
+    return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}
+
+
+def _select_needed(patches: Sequence[Patch], base: Engine, hardware: Hardware | None) -> list[Patch]:
+    """Return the patches that `base` needs.
+
+    Raises:
+        PatchError: one does not fit, or not without another.
+    """
+    states = {patch.name: status.find_patch_status(patch, base, hardware) for patch in patches}
+    for patch in patches:
+        if states[patch.name].state is PatchState.DRIFTED:
+            raise _build_drift_error(patch, base, states[patch.name])
+    needed = [patch for patch in patches if states[patch.name].state is PatchState.NEEDED]
+    patch_set.check_dependencies(needed, base, hardware)
+    return needed
+
+
+def _build_drift_error(patch: Patch, base: Engine, state: PatchStatus) -> PatchError:
+    mend = f"dflash-tui engine remove {Path(base.folder).name}, and install it again"
+    if base.adopted or base.source_tree:
+        mend = f"update vLLM in {base.source_tree or base.folder}"
+    return PatchError(
+        f"patch {patch.name} does not fit {base.distribution} {base.vllm}",
+        evidence=state.drift.rstrip() or state.why,
+        hint=f"{mend}, launch without the patch (--set patches.{patch.name}=false), or report it: {patch.link}",
+    )
+
+
+def _edit_texts(base: Engine, needed: Sequence[Patch]) -> dict[str, str]:
+    """Return by path the new texts; each compiles."""
+    names = {path for patch in needed for path in patch.paths}
+    return text_edits.patch_texts(needed, engine_files.read_files(base, names).texts)
+
+
+@contextmanager
+def _hold_lock(folder: Path) -> Iterator[None]:
+    with open(folder.with_name(f".{folder.name}.lock"), "ab", opener=private_files.open_private) as lock:
+        if not acquire_lock(lock.fileno(), _TIMEOUT, engine_python.raise_if_cancelled):
+            raise PatchError(f"another dflash-tui is making {folder}", hint="try again when it is done")
+        yield
+
+
+def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
+    """Make the engine in `making`, check it, and give it its name."""
+    began = time.monotonic()
+    clone_environment(base, making, folder)
+    clone = replace(base, folder=str(making), adopted=False, base=base.folder)
+    before = engine_files.read_files(base, edited).digests
+    for path, text in edited.items():
+        _replace_file(engine_files.resolve_vllm_file(clone, path), text)
+    engine_python.raise_if_cancelled()
+    note = _check_imports(base, clone, edited)
+    after = engine_files.read_files(clone, edited).digests
+    engine = replace(
+        clone,
+        folder=str(folder),
+        installed_at=time.time(),
+        seconds=time.monotonic() - began,
+        patch_digests=base.patch_digests | {patch.name: patch.digest for patch in needed},
+        edited=base.edited | {path: (base.edited.get(path, (before[path],))[0], after[path]) for path in edited},
+    )
+    private_files.write_private_file(making / MARKER, msgspec.json.encode(engine))
+    making.rename(folder)
+    return PatchedEngine(engine, tuple(patch.name for patch in needed), note)
+
+
+def _replace_file(file: Path, text: str) -> None:
+    """Put a new file in the place of a link to a shared one, and take away what was compiled from that."""
+    mode = file.stat().st_mode
+    file.unlink()
+    file.write_text(text, encoding="utf-8", newline="")
+    file.chmod(mode & ~0o002)
+    for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+        stale.unlink()
+
+
+def clone_environment(base: Engine, target: Path, final: Path) -> None:
+    """Make in `target` a clone of an environment that is used in the folder `final`; its files are hard links.
+
+    A file is copied where it cannot be linked, as onto another disk. A `vllm` package that lies elsewhere, as that of
+    an editable install does, is cloned into the environment.
+    """
+    source = Path(base.folder)
+    _clone_folder(source, target, source, leave_out=_OWN_FILES)
+    target.chmod(0o700)
+    site = target / base.site_packages.relative_to(source)
+    package, inside = base.vllm_package, site / "vllm"
+    if package.is_symlink() or not package.is_relative_to(source):
+        inside.unlink(missing_ok=True)
+        _clone_folder(paths.resolve_links(package), inside, source)
+    prefixes = {os.fsencode(source), *_find_other_names(source)}
+    for file in (target / "pyvenv.cfg", *(target / "bin").iterdir(), *site.glob("*.pth")):
+        _rename_environment(file, prefixes, os.fsencode(final))
+
+
+def _clone_folder(folder: Path, target: Path, root: Path, leave_out: Iterable[str] = ()) -> None:
+    """Clone a folder with all that is in it; links that lead to places below `root` lead to the clone's."""
+    target.mkdir(mode=0o755)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            there = target / entry.name
+            # A server that runs from it may be writing byte code, under another name until it is whole.
+            if entry.name in leave_out or (folder.name == "__pycache__" and not entry.name.endswith(".pyc")):
+                continue
+            if entry.is_symlink():
+                leads = Path(entry.path).readlink()
+                inside = leads.is_absolute() and leads.is_relative_to(root)
+                there.symlink_to(os.path.relpath(leads, folder) if inside else leads)
+            elif entry.is_dir():
+                _clone_folder(Path(entry.path), there, root)
+            elif entry.is_file():
+                _link(entry.path, there)
+
+
+def _link(source: str, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, a file of another user, more links than the file system has
+        shutil.copy2(source, target)
+
+
+def _find_other_names(folder: Path) -> set[bytes]:
+    """Return other paths of an environment that its programs name, as one that was made through a link."""
+    head = (folder / "bin" / "vllm").read_bytes()[:1000] if (folder / "bin" / "vllm").is_file() else b""
+    return {name for name in _PREFIX.findall(head) if paths.resolve_links(Path(os.fsdecode(name))) == folder}
+
+
+def _rename_environment(file: Path, prefixes: Iterable[bytes], final: bytes) -> None:
+    """Have a script or setting name the folder `final` where it names its environment; programs are left alone."""
+    if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGEST_SCRIPT:
+        return
+    text = file.read_bytes()
+    if b"\0" in text or not (file.name == "pyvenv.cfg" or any(prefix in text for prefix in prefixes)):
+        return
+    for prefix in prefixes:
+        text = re.sub(re.escape(prefix) + rb"(?![\w.-])", lambda _: final, text)
+    mode = file.stat().st_mode
+    file.unlink()
+    file.write_bytes(text)
+    file.chmod(mode)
+
+
+def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
+    """Have the clone's own Python import the edited modules; return why that could not be checked, or nothing.
+
+    A module that `base` cannot import either (without a GPU, say) tells nothing about the patch.
+
+    Raises:
+        PatchError: a module imports as it was, and not with the patch.
+    """
+    if not edited:
+        return ""
+    modules = ["vllm." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in edited]
+    if not (failed := _list_failed_imports(clone, modules, {"PYTHONDONTWRITEBYTECODE": ""})):
+        return ""
+    plain = _list_failed_imports(base, list(failed))
+    for name, why in failed.items():
+        if name not in plain:
+            what = f"{name} no longer imports with the patch"
+            raise PatchError(what, evidence=clean_line(why)[:500], hint="report it")
+    name = next(iter(failed))
+    reason = clean_line(plain[name])[:200]
+    return f"the patched {name} was not tested: it does not import here without the patch either ({reason})"
+
+
+def _list_failed_imports(engine: Engine, modules: Sequence[str], env: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the modules that the engine does not import, and why; all of them where its Python cannot be asked."""
+    try:
+        answer = engine_python.run_script(
+            engine.python, "import_check.py", json.dumps(modules), timeout=engine_python.IMPORT_TIMEOUT, env=env
+        )
+    except EngineError as error:
+        return dict.fromkeys(modules, error.evidence or error.what)
+    return msgspec.json.decode(answer, type=dict[str, str])
