@@ -11,9 +11,10 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui.events import Exited
+from dflash_tui.launch import recipe_trust
 from dflash_tui.machine import process_identity
 from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import ModelBuild
+from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -40,6 +41,13 @@ def written(run: Run, log: bytes = LOG) -> Run:
     for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
         run_files.record_event(run, event)
     return run
+
+
+def a_trusted_recipe(**changes) -> Recipe:
+    """Return a recipe that is not shipped, and may be launched."""
+    recipe = a_recipe(**changes)
+    recipe_trust.trust_recipe(recipe)
+    return recipe
 
 
 @pytest.fixture
@@ -114,7 +122,7 @@ async def test_stop_asks_and_only_yes_stops(running):
 
 
 async def test_launching_beside_a_server_asks_first(running):
-    panel = app({"toy": a_recipe(build=BUILD)}, now=running.started_at + 150)
+    panel = app({"toy": a_trusted_recipe(build=BUILD)}, now=running.started_at + 150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
@@ -131,7 +139,7 @@ async def insist(pilot, reason: str) -> None:
 
 
 async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():
-    panel = app({"toy": a_recipe(engine=huge(), build=BUILD)}, now=time.time())
+    panel = app({"toy": a_trusted_recipe(engine=huge(), build=BUILD)}, now=time.time())
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
@@ -178,7 +186,7 @@ async def test_the_checks_can_be_looked_at_and_left():
 async def test_a_taken_port_is_moved_and_said():
     listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     taken = listener.sockets[0].getsockname()[1]
-    panel = app({"toy": a_recipe(engine=huge(), build=BUILD, port=taken)}, now=time.time())
+    panel = app({"toy": a_trusted_recipe(engine=huge(), build=BUILD, port=taken)}, now=time.time())
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
