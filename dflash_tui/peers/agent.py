@@ -68,6 +68,7 @@ from dflash_tui.peers.messages import (
     WatchRank,
 )
 from dflash_tui.planning.compile_caches import separate_caches
+from dflash_tui.planning.request import Advice
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
@@ -213,13 +214,15 @@ async def _check_rank(command: CheckRank) -> RankChecked:
     _require_free(planned)
     report = await runner.run_preflight(planned.resolved, planned.plan)
     findings = tuple(
-        Finding(
-            check.name, check.level.value, truncate(check.finding, _LONGEST_TEXT), truncate(check.fix, _LONGEST_TEXT)
-        )
+        Finding(check.name, check.level.value, truncate(check.finding, _LONGEST_TEXT), _truncate_advice(check.advice))
         for check in report.checks
     )
     side = await asyncio.to_thread(host_parity.describe_side, planned)
     return RankChecked(command.id, planned.plan, findings, side, planned.memory)
+
+
+def _truncate_advice(advice: Advice) -> Advice:
+    return tuple(truncate(part, _LONGEST_TEXT) if isinstance(part, str) else part for part in advice)
 
 
 def _require_free(planned: PlannedLaunch) -> None:

@@ -21,7 +21,7 @@ from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.request import Hint, LaunchRequest
 from dflash_tui.readings import Amount, GpuLoad, Whole
 
 # Another number is another language: both sides have to be of a release that speaks it.
@@ -155,7 +155,7 @@ class Finding(msgspec.Struct, frozen=True):
     name: _Text
     level: Annotated[str, Meta(pattern=r"^(?:ok|warn|fail)\Z")]
     finding: _Text
-    fix: _Text = ""
+    advice: tuple[_Text | Hint, ...] = ()
 
 
 class HostSide(msgspec.Struct, frozen=True):

@@ -248,10 +248,10 @@ class DflashApp(ServerApp):
 
         Textual may wait for a terminal that is gone, and what is unfinished would stay.
         """
-        if self._launching and not self._launching.is_finished:
-            self._launching.cancel()
+        if self._front and not self._front.worker.is_finished:
+            self._front.worker.cancel()
             with suppress(WorkerError):
-                await self._launching.wait()
+                await self._front.worker.wait()
         farewell = ""
         if code != 128 + SIGHUP:
             farewell = build_farewell()

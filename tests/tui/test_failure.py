@@ -8,11 +8,9 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
-from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -74,28 +72,10 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
         assert isinstance(panel.screen, RemedyDialog)
-        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
+        monkeypatch.setattr(panel, "bring_up", lambda job: wanted.append(job.planned.plan))
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(wanted))
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
-
-
-async def test_a_start_that_hangs_is_launched_again_with_spawn(monkeypatch):
-    """By the panel that launched it, without a key, and it shows what comes next."""
-    panel, wanted = app(now=1e10), list[Plan]()
-
-    async def hung(_run: Run, _state: RunState) -> str:
-        return "it hung"
-
-    monkeypatch.setattr(fork_fallback, "end_failed_start", hung)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        run = of_demo("--set", "max-model-len=2048")
-        await feed(pilot, run, [])
-        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
-        panel.watch_fork(run)
-        await wait_for(pilot, lambda: bool(wanted))
-        assert panel.run_screen.view.plan is wanted[0]
-    assert wanted[0].relaunch_request.settings == {"max-model-len": "2048", "start.fork": "false"}
 
 
 async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
@@ -187,7 +167,7 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, lambda: isinstance(panel.screen, ErrorDialog))
-        await shows(pilot, "report.md cannot be written", "not a file")
+        await shows(pilot, "report.md cannot be written", "Is a directory")
         assert panel.clipboard.startswith("# RuntimeError")
 
 
