@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from contextlib import suppress
@@ -51,13 +50,9 @@ def _run() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"dflash-tui {__version__}")  # noqa: T201
         return 0
-    gc.disable()  # what is imported stays: to look through it again and again takes as long as a short command's work
     from dflash_tui.cli import main as cli_main
 
-    try:
-        return cli_main.main()
-    finally:
-        gc.freeze()  # nor when Python ends
+    return cli_main.main()
 
 
 if __name__ == "__main__":

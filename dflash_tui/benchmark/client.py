@@ -11,9 +11,8 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from itertools import count, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from dflash_tui.benchmark import scraper
@@ -29,7 +28,10 @@ from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, Requ
 from dflash_tui.readings import Counters
 from dflash_tui.vllm_output.metrics import subtract
 
-_TIMEOUT = httpx.Timeout(30.0, read=600.0)
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT, _READING = 30.0, 600.0
 # Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
 # needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
@@ -192,8 +194,10 @@ async def send_probe(url: str, model: str, patience: float, *, key: str = "") ->
         return await _send(client, body, CompletionStream(PROBE), patience)
 
 
-def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
-    return bounded_http.open_client(url, timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else None)
+def _client(url: str, key: str, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    reading = _READING if timeout == _TIMEOUT else None
+    return bounded_http.open_client(url, timeout=timeout, reading=reading, headers=headers)
 
 
 def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
@@ -252,7 +256,7 @@ async def _send_measured(
 
 
 async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
-    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
+    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         return (await scraper.fetch_metrics(client)).counters
     return None
 
@@ -287,7 +291,7 @@ async def _send(
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
         stream.error = str(error)
-    except bounded_http.FAILED as error:
+    except bounded_http.list_failures() as error:
         broken = isinstance(error, ssl.SSLError)
         words = bounded_http.describe_failure(error) if broken else f"{type(error).__name__}: {error}"
         stream.error = quote_server_text(words)
@@ -329,7 +333,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
 
 async def _await_end(lines: AsyncIterator[str]) -> None:
     """Wait a moment for an answer that is complete to end; what more it says is no part of it."""
-    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
+    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         async with asyncio.timeout(_ENDING):
             async for line in lines:
                 if line:

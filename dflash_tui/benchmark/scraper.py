@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import httpx
+from typing import TYPE_CHECKING
 
 from dflash_tui.common import bounded_http
 from dflash_tui.vllm_output.metrics import MetricsReader, Scrape
+
+if TYPE_CHECKING:
+    import httpx
 
 
 async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:

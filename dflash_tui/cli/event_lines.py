@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
 from dflash_tui.event_json import encode
 from dflash_tui.events import (
@@ -27,7 +28,6 @@ from dflash_tui.events import (
     Preparing,
     RequestDone,
 )
-from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.run_state.alarm import Alarm
@@ -48,7 +48,15 @@ class PlanMade(Event, frozen=True, tag="plan"):
 class CheckDone(Event, frozen=True, tag="check"):
     """What a check before the launch found."""
 
-    check: Check
+    check: CheckLine
+
+
+class Restarting(Event, frozen=True, tag="restarting"):
+    """The server of `run` failed and is launched again after `wait` seconds, for the `restart`-th time."""
+
+    run: str
+    restart: int
+    wait: float
 
 
 class WindowFigures(Event, frozen=True, tag="figures"):

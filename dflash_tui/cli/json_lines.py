@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json
+from dflash_tui.launch.preflight.check import Check, CheckLevel
 
 
 class LogText(msgspec.Struct, frozen=True):
@@ -14,6 +15,26 @@ class LogText(msgspec.Struct, frozen=True):
 
     line: str
     """As a terminal would show it, without control characters and own secrets."""
+
+
+class CheckLine(msgspec.Struct, frozen=True):
+    """The result of one preflight check."""
+
+    name: str
+    """What was checked."""
+    level: CheckLevel
+    """Whether it is right, worth a warning, or blocks the launch."""
+    finding: str = msgspec.field(name="found")
+    """What was found."""
+    fix: str = ""
+    """What to do about it; empty when it is right."""
+    final: bool = False
+    """Whether no reason overrules it, since the launch itself would be refused."""
+
+    @classmethod
+    def from_check(cls, check: Check) -> CheckLine:
+        """Return a check as a line."""
+        return cls(check.name, check.level, check.finding, check.fix, check.final)
 
 
 class StoppedServer(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
@@ -146,7 +145,6 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.host is not None:
         from dflash_tui.cli.commands.server import far_host
 
-        gc.enable()
         with _ended_like_ctrl_c():
             return far_host.run_there(args)
     if args.command is not None:
@@ -154,8 +152,6 @@ def _dispatch(args: argparse.Namespace) -> int:
         handler: Callable[[argparse.Namespace], int] = getattr(
             import_module(f"dflash_tui.cli.commands.{module}"), function
         )
-        gc.freeze()  # what is imported stays; to look through it once takes as long as to read forty recipes
-        gc.enable()
         with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
             return handler(args)
     return _open_panel(as_json=args.json)

@@ -8,20 +8,27 @@ import functools
 import ssl
 from collections.abc import Callable, Mapping
 from http.cookiejar import CookieJar
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from dflash_tui.common.sanitizer import clean_line
+
+if TYPE_CHECKING:
+    import httpx
 
 # The /metrics of a real server are some 100 kB, of eight engines under one port less than 1 MB.
 BODY_LIMIT = 4 << 20
 WHOLE = 10.0
 # Nothing packed: a small answer could unpack to a large one.
 PLAIN = {"Accept-Encoding": "identity"}
+
+
 # What a request without an answer raises. httpx lets the error of a TLS record that is broken after the handshake
 # through, and whoever does not know it takes it for one of a file: it is an OSError.
-FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError)
+def list_failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what a request without an answer raises, and `others`, for an `except`."""
+    import httpx
+
+    return (*others, httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError)
 
 
 class BadResponse(Exception):
@@ -34,6 +41,8 @@ class BadResponse(Exception):
 
 def describe_failure(error: Exception) -> str:
     """Return why there is no answer, or none that is used: `no answer within 5 s`, or what httpx or TLS says."""
+    import httpx
+
     if isinstance(error, httpx.TimeoutException):
         seconds = None
         with contextlib.suppress(RuntimeError):  # no request belongs to it
@@ -48,19 +57,22 @@ def describe_failure(error: Exception) -> str:
 
 
 def open_client(
-    base_url: str = "", *, timeout: float | httpx.Timeout, headers: Mapping[str, str] | None = None
+    base_url: str = "", *, timeout: float, reading: float | None = None, headers: Mapping[str, str] | None = None
 ) -> httpx.AsyncClient:
     """Return a client that asks no proxy, follows no redirect and keeps no cookie.
 
     Args:
         base_url: what paths are added to.
         timeout: seconds for each part of a request.
+        reading: seconds for each part of an answer, where that is another time.
         headers: are sent with each request.
     """
+    import httpx
+
     plain = PLAIN | dict(headers or {})
     return httpx.AsyncClient(
         base_url=base_url,
-        timeout=timeout,
+        timeout=httpx.Timeout(timeout, read=reading or timeout),
         trust_env=False,
         headers=plain,
         cookies=_NoCookies(),
@@ -84,6 +96,8 @@ async def _forget_redirect(response: httpx.Response) -> None:
 @functools.cache
 def _load_certificates() -> ssl.SSLContext:
     """Return the authorities whose certificates are trusted, read once: it takes 15 ms, while answers are timed."""
+    import httpx
+
     return httpx.create_ssl_context(trust_env=False)
 
 

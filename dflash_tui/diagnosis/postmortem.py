@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.formatting import format_gib, pluralize
 from dflash_tui.diagnosis import cause, remedies
 from dflash_tui.diagnosis.cause import Diagnosis
 from dflash_tui.diagnosis.far_ranks import RankLog, explain_by_ranks
 from dflash_tui.diagnosis.remedies import Remedy
+from dflash_tui.diagnosis.unknown_error import shorten_frame
 from dflash_tui.events import RankState
 from dflash_tui.machine import processes
 from dflash_tui.monitoring.recording import Recording
@@ -62,6 +63,18 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
     proposals = remedies.propose_remedies(diagnosis, run.plan, port)
     commands = tuple(_format_command(run, remedy) for remedy in proposals)
     return Postmortem(run.id, diagnosis, proposals, commands, _describe_leftovers(run), str(run.log))
+
+
+def build_failure(postmortem: Postmortem) -> ServerFailed:
+    """Return a post-mortem as an error: what happened and why, the evidence, what to do."""
+    diagnosis = postmortem.diagnosis
+    evidence = [shorten_frame(line) for line in (*diagnosis.evidence, postmortem.leftovers) if line]
+    steps = [*diagnosis.fix, *([f"see also: {diagnosis.link}"] if diagnosis.link else [])]
+    for remedy, command in zip(postmortem.remedies, postmortem.commands, strict=True):
+        steps.append(f"{remedy.words}:\n      {command}")
+    steps.append(f"the full log: {postmortem.log}")
+    what = f"{diagnosis.what}: {diagnosis.cause}"
+    return ServerFailed(what, evidence="\n  ".join(evidence), hint="\n  → ".join(steps))
 
 
 def _read_rank_logs(run: Run) -> list[RankLog]:

@@ -11,8 +11,9 @@ from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.advice.flag_conflicts import find_conflicts
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import Advice, hint_setting
 
-FIX = "correct the recipe, or drop a flag with --set NAME=null"
+FIX: Advice = ("correct the recipe, or drop a flag with ", hint_setting("NAME", "null", is_example=True))
 _SPECULATION = "speculative-config"
 _LONGEST = 300
 

@@ -130,7 +130,7 @@ async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswe
         tokens, decoded = await scorer.decode(prompt, len(ours_tokens[:room]))
         read = await scorer.read(prompt, tokens)
         gaps = measure_gaps(scored, read if tokens == [*scored] else await scorer.read(prompt, scored))
-    except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
+    except bounded_http.list_failures(bounded_http.BadResponse) as error:
         return replace(check, error=bounded_http.describe_failure(error))
     shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
     if place is not None and place >= room:

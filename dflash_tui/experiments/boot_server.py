@@ -11,7 +11,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.events import Preparing
 from dflash_tui.experiments.design import HostFacts
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.peers import cluster_launch, keeper, pairing
 from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
 from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
@@ -61,7 +61,7 @@ class BootServer:
             checks, survey = await pairing.check_and_survey(planned, peers)
             checks.raise_failed(offer_force=False)
             self.hosts = describe_hosts(planned, peers, survey.answers)
-            run = self._run = await cluster_launch.launch_over_hosts(planned, peers, report)
+            run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
         return run
 
     async def stop(self) -> list[str]:

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import stock, store, variation
 from dflash_tui.experiments.analysis import measures
 from dflash_tui.experiments.design import Arm, Design
-from dflash_tui.experiments.variation import Varied
+from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
@@ -42,6 +42,7 @@ LAUNCH_IDENTITY_FIELDS = (
     "start",
 )
 
+_HOW_TO_DIFFER = "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
 # Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
 _ROOM = 16_384
 # `contexts` has one of about 33 thousand.
@@ -239,24 +240,20 @@ def _plan_arms(
         try:
             planned = plan(request)
         except UsageError as error:
-            raise UsageError(
-                f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
+            raise VariationError(
+                f"{varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
             ) from None
         arm = Arm(name, request, planned.plan)
         if alike := next(
             (earlier for earlier in arms if are_alike(earlier, arm) and not name.startswith(f"{earlier.name} (")), None
         ):
-            what = f"--vary {varied.key}: {alike.name} and {name} come to the same launch"
-            raise UsageError(what, hint=_suggest_other_arms(varied, name))
+            what = f"{varied.key}: {alike.name} and {name} come to the same launch"
+            if varied.key == stock.KEY:
+                raise VariationError(what, hint=_HOW_TO_DIFFER)
+            raise VariationError(what, example=f"{varied.key}={name},{name} compares a launch with itself")
         arms.append(arm)
         resolved_recipes.append(planned.resolved)
     return tuple(arms), resolved_recipes
-
-
-def _suggest_other_arms(varied: Varied, name: str) -> str:
-    if varied.key == stock.KEY:
-        return "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
-    return f"--vary {varied.key}={name},{name} compares a launch with itself"
 
 
 def are_alike(a: Arm, b: Arm) -> bool:

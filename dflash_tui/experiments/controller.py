@@ -1,4 +1,4 @@
-"""Checks, begins, resumes and stops experiments, each of which is driven by a detached process."""
+"""Starts, resumes and stops experiments, each of which is driven by a detached process."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from dflash_tui.common import private_files
-from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.design import Design, ExperimentExtended
-from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import process_identity, processes
-from dflash_tui.peers import cluster_launch, pairing
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import Run
@@ -38,30 +34,6 @@ _NAME_TIMEOUT = 1.0
 _LONGEST_NAME = 100
 # By the experiments' ids.
 _children: list[tuple[str, subprocess.Popen[bytes]]] = []
-
-
-async def check_arms(design: Design, resolved_recipes: list[ResolvedRecipe]) -> None:
-    """Raise when an arm could not start, before anything is started."""
-    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        try:
-            async with pairing.open_peers(arm.request.peers) as peers:
-                checks = await pairing.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
-            checks.raise_failed(offer_force=False)
-        except PreflightFailed as error:
-            raise PreflightFailed(f"{arm.name}: {error.what}", evidence=error.evidence, hint=error.hint) from None
-
-
-async def prepare_arms(
-    design: Design, resolved_recipes: list[ResolvedRecipe], report: Callable[[Preparing], None]
-) -> None:
-    """Install, build and fetch on every host what any arm needs; `report` is called with each event.
-
-    Raises:
-        DflashError: something could not be prepared, or the hosts do not have the same.
-    """
-    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with pairing.open_peers(arm.request.peers) as peers:
-            await cluster_launch.prepare_hosts(PlannedLaunch(resolved, arm.plan), peers, report)
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:
@@ -87,7 +59,7 @@ def _is_disturbed(a: Plan, b: Plan) -> bool:
     return a.port == b.port or a.disturbs(b)
 
 
-def build_disturbed_error(runs: list[Run], hint: str) -> UsageError:
+def build_disturbed_error(runs: Sequence[Run], hint: str) -> UsageError:
     """Return the error that servers are in the way, with what to do about it."""
     return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=hint)
 

@@ -50,6 +50,15 @@ SPECULATION = Varied(
 )
 
 
+class VariationError(UsageError):
+    """What is to be varied cannot be; `example` says what could be."""
+
+    def __init__(self, what: str, *, evidence: str = "", hint: str = "", example: str = "") -> None:
+        self.without_option = UsageError(what, evidence=evidence, hint=hint or example)
+        """The same for who types what is varied without the option of the command line."""
+        super().__init__(f"--vary {what}", evidence=evidence, hint=hint or (f"--vary {example}" if example else ""))
+
+
 def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Varied:
     """Return the arms of `KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
 
@@ -62,19 +71,19 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
     if not equals or not key:
-        raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
-        raise UsageError(f"--vary {key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
-        what = f"--vary {key}: each prompt is made unique so that no cache answers, so this would compare nothing"
+        what = f"{key}: each prompt is made unique so that no cache answers, so this would compare nothing"
         do = "--dataset repeat sends the same prompts again and again"
-        raise UsageError(what, hint=do)
+        raise VariationError(what, hint=do)
     values = _split_values(key, values_text)
     if place := find_secret(key, values):
-        what = f"--vary {place}: these are secrets, and arms are called by their values"
-        raise UsageError(what, hint=f"{advise_on_secret(place)}, the same for all arms")
+        what = f"{place}: these are secrets, and arms are called by their values"
+        raise VariationError(what, hint=f"{advise_on_secret(place)}, the same for all arms")
     if len(values) < least:
-        raise UsageError(f"--vary {words}: expected at least two values", hint=f"--vary {key}=VALUE,VALUE")
+        raise VariationError(f"{words}: expected at least two values", example=f"{key}=VALUE,VALUE")
     arms: dict[str, LaunchChanges] = {}
     for value in values:
         repeats = sum(name == value or name.startswith(f"{value} (") for name in arms)
@@ -100,10 +109,10 @@ def build_host_variation(words: str, request: LaunchRequest, width: int) -> Vari
     """
     hosts = 1 + len(request.peers)
     if hosts == 1:
-        raise UsageError("--vary hosts needs other hosts", hint="--peer HOST names one")
+        raise VariationError("hosts needs other hosts", hint="--peer HOST names one")
     numbers = [word.strip() for word in words.partition("=")[2].split(",")]
     if sorted(numbers) != ["1", str(hosts)]:
-        raise UsageError(f"--vary {words}: {hosts} hosts are named with this one", hint=f"--vary hosts=1,{hosts}")
+        raise VariationError(f"{words}: {hosts} hosts are named with this one", example=f"hosts=1,{hosts}")
     share = width // hosts if width % hosts == 0 else width
 
     def build_changes(number: int) -> LaunchChanges:
@@ -124,11 +133,11 @@ def _split_values(key: str, text: str) -> list[str]:
     try:
         node = yaml_values.compose_yaml(line)
     except YamlError as error:
-        raise UsageError(
-            f"--vary {key}: expected values separated by commas", evidence=str(error), hint="quote what is text"
+        raise VariationError(
+            f"{key}: expected values separated by commas", evidence=str(error), hint="quote what is text"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
-        raise UsageError(f"--vary {key}: brackets do not match", hint="quote what is text")
+        raise VariationError(f"{key}: brackets do not match", hint="quote what is text")
     values = [
         node_value.value
         if isinstance(node_value, yaml.ScalarNode)
@@ -136,7 +145,7 @@ def _split_values(key: str, text: str) -> list[str]:
         for node_value in node.value
     ]
     if any(not value.strip() or not value.isprintable() for value in values):
-        raise UsageError(f"--vary {key}: a value is empty or not plain text", hint=f"--vary {key}=VALUE,VALUE")
+        raise VariationError(f"{key}: a value is empty or not plain text", example=f"{key}=VALUE,VALUE")
     return values
 
 
@@ -160,9 +169,9 @@ def _build_changes(key: str, value: str) -> LaunchChanges:
 def _change_field(name: str, value: str) -> LaunchChanges:
     if name in _NAMES and value not in _NAMES[name]:
         *others, last = _NAMES[name]
-        raise UsageError(f"--vary {name}: expected {', '.join(others)} or {last}, not '{value}'")
+        raise VariationError(f"{name}: expected {', '.join(others)} or {last}, not '{value}'")
     if value.startswith("-"):
-        raise UsageError(f"--vary {name}: '{value}' is not a name")
+        raise VariationError(f"{name}: '{value}' is not a name")
     if name == "variant" and value == "none":
         return LaunchChanges(removed=("variant",))
     return msgspec.convert({name: value}, LaunchChanges)
@@ -170,11 +179,11 @@ def _change_field(name: str, value: str) -> LaunchChanges:
 
 def _read_tokens(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 2 and int(value) <= 64):
-        raise UsageError(f"--vary n: expected whole numbers from 0 to 64, not '{value}'")
+        raise VariationError(f"n: expected whole numbers from 0 to 64, not '{value}'")
     return int(value)
 
 
 def _switch(key: str, value: str) -> bool:
     if value not in {"on", "off"}:
-        raise UsageError(f"--vary {key}: expected on or off, not '{value}'", hint=f"--vary {key}=on,off")
+        raise VariationError(f"{key}: expected on or off, not '{value}'", example=f"{key}=on,off")
     return value == "on"

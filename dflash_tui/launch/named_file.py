@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-
-import httpx
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import looks_secret
+
+if TYPE_CHECKING:
+    import httpx
 
 _TIMEOUT = 20.0
 _REDIRECTS = 5
@@ -60,6 +62,8 @@ def _refuse_address(address: str) -> None:
 
 
 async def _fetch(address: str, limit: int) -> bytes:
+    import httpx
+
     try:
         async with (
             asyncio.timeout(_TIMEOUT),

@@ -36,6 +36,7 @@ from dflash_tui.planning.server_command import build_flag, count_gpus_needed, co
 from dflash_tui.planning.start_measures import StartConditions, list_exported
 from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
+from dflash_tui.runs.run import FarRank
 
 # What is known of the models on this machine, by name and revision.
 LocalModels = Mapping[tuple[str, str], LocalModel]
@@ -55,6 +56,19 @@ class PlannedLaunch(NamedTuple):
     """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
     cache: ArmCache | None = None
     """The caches that an arm of an experiment has for itself; None for any other launch."""
+
+
+class LaunchJob(NamedTuple):
+    """A server that is to be launched."""
+
+    planned: PlannedLaunch
+    """What to launch on this machine."""
+    forced: str = ""
+    """Why failed checks are overruled; empty when none is."""
+    replaces: str = ""
+    """The id of the failed run that this one replaces."""
+    far_ranks: tuple[FarRank, ...] = ()
+    """The ranks of it that run on other hosts already."""
 
 
 class LaunchOutline(NamedTuple):

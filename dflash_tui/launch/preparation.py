@@ -24,6 +24,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import format_advice
 from dflash_tui.planning.start_measures import MEASURES, MODELINFOS
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
@@ -163,7 +164,9 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
     mistakes = cli_flags.find_flag_mistakes(plan, options)
     if mistakes and not forced:
         raise UsageError(
-            "this vLLM does not accept the flags of the recipe", evidence="; ".join(mistakes), hint=cli_flags.FIX
+            "this vLLM does not accept the flags of the recipe",
+            evidence="; ".join(mistakes),
+            hint=format_advice(cli_flags.FIX),
         )
     text = "; ".join(mistakes) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True))

@@ -14,15 +14,14 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from dflash_tui.benchmark import scraper
 from dflash_tui.common import bounded_http
-from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
+from dflash_tui.common.bounded_http import WHOLE, BadResponse, list_failures
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line, join_clean_lines
@@ -30,11 +29,14 @@ from dflash_tui.common.secrets import looks_secret
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.readings import Histogram
 
+if TYPE_CHECKING:
+    import httpx
+
 _Answer = TypeVar("_Answer")
 # Never an argument: every user of the machine can read those.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
-_TIMEOUT = httpx.Timeout(5.0)
+_TIMEOUT = 5.0
 # Enough for a greeting, of which a whole server's answer is not needed.
 _FIRST_BYTES, _FIRST_BYTES_WITHIN = 200, 2.0
 # A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
@@ -87,7 +89,7 @@ class ForeignServer:
                 scrape = await _with_key_hint(scraper.fetch_metrics(client, self.url + "/metrics"))
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
-        except (BadResponse, *FAILED) as error:
+        except list_failures(BadResponse) as error:
             detail = bounded_http.describe_failure(error)
             self.answers = self.answers or isinstance(error, BadResponse)
             if not self.answers and not self.fault:
@@ -103,6 +105,8 @@ class ForeignServer:
 
     async def _explain_silence(self, error: Exception, detail: str) -> tuple[str, str]:
         """Return why there is no answer, in one clause, and the evidence: something else may listen there."""
+        import httpx
+
         place = urlsplit(self.url).netloc
         if isinstance(error, httpx.RemoteProtocolError):
             greeting = await _read_first_bytes(self.url)
@@ -124,7 +128,7 @@ class ForeignServer:
     async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
         try:
             return msgspec.json.decode(await self._get(client, path))
-        except (BadResponse, *FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except list_failures(BadResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
@@ -193,6 +197,8 @@ def _parse_address(url: str) -> str:
     # A URL has a zone as `%25eth0` (RFC 6874), a socket as `%eth0`; people write both.
     host = re.sub("%(25)?", "%", str(parts.hostname), count=1)
     address = f"{parts.scheme.lower()}://{format_host_and_port(host, port)}{path}"
+    import httpx
+
     try:
         httpx.URL(address).host  # noqa: B018 - a name in other letters is decoded there
     except (httpx.InvalidURL, UnicodeError) as error:

@@ -7,8 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-
-import httpx
+from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http
@@ -24,6 +23,9 @@ from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import Scrape
+
+if TYPE_CHECKING:
+    import httpx
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
@@ -62,7 +64,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
 
 async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
+    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
             return (await scraper.fetch_metrics(client)).counters
     return None
@@ -132,7 +134,7 @@ class _Recorder:
                 return False
         try:
             await bounded_http.fetch_bounded(client, "/health")
-        except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
+        except bounded_http.list_failures(bounded_http.BadResponse) as error:
             self._failed_checks += 1
             if self._health is not Health.STARTING and self._failed_checks >= _FAILED_CHECKS:
                 self._record_health(Health.UNHEALTHY, _describe_error("/health", error))
@@ -142,7 +144,7 @@ class _Recorder:
         try:
             self._record_metrics(await scraper.fetch_metrics(client))
             detail = ""
-        except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
+        except bounded_http.list_failures(bounded_http.BadResponse) as error:
             detail = _describe_error("/metrics", error)
         self._record_health(Health.WARM if self._warm else Health.HEALTHY, detail)
         return True

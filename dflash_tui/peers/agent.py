@@ -201,7 +201,7 @@ async def _check_rank(command: CheckRank) -> RankChecked:
     planned = await asyncio.to_thread(_plan_rank, command.order)
     _require_free(planned)
     report = await runner.run_preflight(planned.resolved, planned.plan)
-    findings = tuple(Finding(check.name, check.level.value, check.finding, check.fix) for check in report.checks)
+    findings = tuple(Finding(check.name, check.level.value, check.finding, check.advice) for check in report.checks)
     side = await asyncio.to_thread(host_parity.describe_side, planned)
     return RankChecked(command.id, planned.plan, findings, side, planned.memory)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, PreflightFailed
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import preparation
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight.check import CheckLevel
-from dflash_tui.peers import host_parity, keeper
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.launch.session import Hosts, ThisMachine
+from dflash_tui.peers import host_parity, keeper, pairing
 from dflash_tui.peers.connection import PeerConnection, open_connection
 from dflash_tui.peers.copies import CopySource, copy_missing, find_sources
 from dflash_tui.peers.messages import (
@@ -27,7 +30,6 @@ from dflash_tui.peers.messages import (
     StopMarked,
     StopRank,
 )
-from dflash_tui.peers.pairing import list_orders
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 
@@ -36,37 +38,61 @@ _LAUNCH_SECONDS = 900.0
 _STOP_SECONDS = 40.0
 
 
+class ConnectedHosts:
+    """This machine and others, for a session."""
+
+    def __init__(self, peers: Sequence[PeerConnection]) -> None:
+        self._peers = peers
+
+    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
+        """Return what is planned, on the link that the hosts share."""
+        return await pairing.place_on_hosts(planned, self._peers)
+
+    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
+        """Return the checks of a launch on all hosts, and what is planned with their commands."""
+        report, survey = await pairing.check_and_survey(planned, self._peers)
+        return report, survey.planned
+
+    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+        """Prepare and launch the server on all hosts."""
+        return await launch_over_hosts(job, self._peers, report)
+
+
+@asynccontextmanager
+async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
+    """Connect to other hosts, for a session, for as long as the block lasts; without any it is this machine alone.
+
+    Raises:
+        UsageError: one is not reached, or has another release.
+    """
+    if not names:
+        yield ThisMachine()
+        return
+    async with pairing.open_peers(names) as peers:
+        yield ConnectedHosts(peers)
+
+
 async def launch_over_hosts(
-    planned: PlannedLaunch,
-    peers: Sequence[PeerConnection],
-    report: Callable[[Preparing], None],
-    *,
-    forced: str = "",
-    restarted_from: str = "",
+    job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
 ) -> Run:
-    """Launch all ranks of what is planned, and the keeper that holds them together; return the run of rank 0.
+    """Launch all ranks of a job, and the keeper that holds them together; return the run of rank 0.
 
     When anything fails, what was launched elsewhere is stopped again. Without peers it is a launch as any other.
 
     Args:
-        planned: what to launch here.
+        job: what to launch here.
         peers: the other hosts, from rank 1 on.
         report: called with each event of the preparation, here and there.
-        forced: why failed checks were overruled; empty when none was.
-        restarted_from: the id of the failed run that this one replaces.
 
     Raises:
         DflashError: a rank could not be prepared or launched, or the hosts do not have the same.
     """
-    resolved, plan = planned.resolved, planned.plan
     far: list[FarRank] = []
     try:
         if peers:
-            await _prepare_all(planned, peers, report, forced=forced)
-            await _launch_peers(planned, peers, report, far)
-        run = await preparation.prepare_and_launch(
-            resolved, plan, report, forced=forced, restarted_from=restarted_from, far_ranks=tuple(far)
-        )
+            await _prepare_all(job, peers, report)
+            await _launch_peers(job.planned, peers, report, far)
+        run = await ThisMachine().launch(job._replace(far_ranks=tuple(far)), report)
     except BaseException:
         await asyncio.shield(_stop_launched(peers, far))
         raise
@@ -86,7 +112,7 @@ async def prepare_hosts(
         DflashError: something could not be prepared, or the hosts do not have the same.
     """
     if peers:
-        await _prepare_all(planned, peers, report, forced="")
+        await _prepare_all(LaunchJob(planned), peers, report)
     else:
         await preparation.prepare_engine_and_models(planned.resolved, planned.plan, report)
 
@@ -135,9 +161,7 @@ async def _stop_all(run: Run) -> None:
     await keeper.stop_far_ranks(run)
 
 
-async def _prepare_all(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None], *, forced: str
-) -> None:
+async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
 
     What is whole here is copied to who lacks it; of the rest each host fetches its own.
@@ -145,12 +169,13 @@ async def _prepare_all(
     Raises:
         PreflightFailed: the hosts do not have the same; a reason to overrule checks is none for that.
     """
+    planned = job.planned
     for peer in peers:
         peer.report = _name_host(peer.host, report)
-    orders = list_orders(planned)
+    orders = pairing.list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=forced)
+    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=job.forced)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         *answers, _ = await asyncio.gather(*tasks, near)
@@ -191,7 +216,7 @@ async def _launch_peers(
     Raises:
         DflashError: a peer cannot launch its rank; those before it are in `far`.
     """
-    for peer, order in zip(peers, list_orders(planned), strict=True):
+    for peer, order in zip(peers, pairing.list_orders(planned), strict=True):
         answer = await peer.ask(LaunchRank, _LAUNCH_SECONDS, order=order)
         if not isinstance(answer, RankLaunched):
             raise DflashError(f"{peer.host} sent an unexpected answer")

@@ -16,7 +16,7 @@ from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.request import Hint, LaunchRequest
 from dflash_tui.readings import GpuLoad
 
 # Another number is another language: both sides have to be of a release that speaks it.
@@ -178,7 +178,7 @@ class Finding(msgspec.Struct, frozen=True):
     name: str
     level: str
     finding: str
-    fix: str = ""
+    advice: tuple[str | Hint, ...] = ()
 
 
 class HostSide(msgspec.Struct, frozen=True):

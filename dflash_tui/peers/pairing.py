@@ -187,7 +187,7 @@ async def _check_models(
 ) -> list[Check]:
     """Return what a peer found, and which models it gets from here: where they come from else does not count then."""
     checks = [
-        Check(f"{peer.host}: {finding.name}", CheckLevel(finding.level), finding.finding, finding.fix)
+        Check(f"{peer.host}: {finding.name}", CheckLevel(finding.level), finding.finding, finding.advice)
         for finding in answer.findings
     ]
     if planned.plan.cluster is None:

@@ -1,7 +1,7 @@
 """What the user asked to launch, as a value: a plan keeps it, remedies and experiments change it. Pure."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -51,6 +51,37 @@ class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether anything changes."""
         return self != LaunchChanges()
 
+    def to_options(self) -> list[str]:
+        """Return the options of the command line that ask for this."""
+        return _list_options(self)
+
+
+class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of the launch that helps; each front end has its own words for it."""
+
+    changes: LaunchChanges
+    is_example: bool = False
+    """Whether a part of it is to be replaced, such as NAME or a path."""
+
+
+# What to do: words, and between them changes of the launch.
+Advice = tuple[str | Hint, ...]
+
+
+def name_options(hint: Hint) -> str:
+    """Return the options of the command line for a change."""
+    return " ".join(hint.changes.to_options())
+
+
+def format_advice(advice: Advice, word: Callable[[Hint], str] = name_options) -> str:
+    """Return what to do as a sentence, in which `word` says the changes."""
+    return "".join(part if isinstance(part, str) else word(part) for part in advice)
+
+
+def hint_setting(name: str, value: object, *, is_example: bool = False) -> Hint:
+    """Return the hint to make a setting."""
+    return Hint(LaunchChanges(settings={name: str(value)}), is_example)
+
 
 class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the user asked to launch. A field that is None is left to the recipe or to the machine."""
@@ -91,9 +122,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def to_argv(self) -> list[str]:
         """Return the recipe and the options that ask for this on the command line, to stand after `up` or `ab`."""
-        options = [(f"--{name.replace('_', '-')}", getattr(self, name)) for name in _OPTIONS]
-        argv = [self.recipe, *(word for name, value in options if value is not None for word in (name, str(value)))]
-        argv += [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        argv = [self.recipe, *_list_options(self)]
         argv += [word for host in self.peers for word in ("--peer", host)]
         return argv + (["--link", self.link] if self.link else [])
 
@@ -123,6 +152,12 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         }
         fields |= {"settings": settings} | ({"recipe": options[""]} if "" in options else {})
         return msgspec.convert(fields, cls, strict=False)
+
+
+def _list_options(of: "LaunchChanges | LaunchRequest") -> list[str]:
+    options = [(f"--{name.replace('_', '-')}", getattr(of, name)) for name in _OPTIONS]
+    words = [word for name, value in options if value is not None for word in (name, str(value))]
+    return words + [word for name, value in of.settings.items() for word in ("--set", f"{name}={value}")]
 
 
 register_type(LaunchChanges)

@@ -227,7 +227,7 @@ def format_restart(policy: RestartPolicy) -> str:
     """Return how a server that dies is launched again, and by whom; empty when it is not."""
     if not policy.times:
         return ""
-    return f"after a crash, {format_restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
+    return f"after a crash, {format_restart_limit(policy)}, by `up` and the panel while they watch it, and by `service`"
 
 
 def format_restart_limit(policy: RestartPolicy) -> str:

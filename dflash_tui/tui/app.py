@@ -5,61 +5,43 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import App
 from textual.binding import Binding
-from textual.events import Ready
-from textual.worker import WorkerError, get_current_worker
+from textual.worker import WorkerError
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.experiments import store
 from dflash_tui.launch import planner
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.player import Player
+from dflash_tui.monitoring.recording import Recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
-from dflash_tui.tui.later_imports import import_later
+from dflash_tui.tui.dialogs.experiments import ExperimentList
+from dflash_tui.tui.dialogs.runs import RunList
+from dflash_tui.tui.farewell import build_farewell
+from dflash_tui.tui.palette import Panel, PanelCommands
+from dflash_tui.tui.screens.chat import ChatScreen
+from dflash_tui.tui.screens.experiment import ExperimentScreen
+from dflash_tui.tui.screens.foreign import ForeignScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.playback import PlaybackScreen
+from dflash_tui.tui.screens.replay import ReplayScreen, build_player
+from dflash_tui.tui.screens.verdict import VerdictScreen
 from dflash_tui.tui.server_app import ServerApp
-from dflash_tui.tui.terminal import CachedStylesheet, leave_on_signals, start_threads
-from dflash_tui.tui.theme import DARK, LIGHT, SCREENS_SHEET, SERIES
+from dflash_tui.tui.terminal import leave_on_signals, start_threads
+from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
-from dflash_tui.tui.widgets.key_line import KeyLine
 from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
-
-if TYPE_CHECKING:  # the other screens come after the first paint
-    from textual.actions import ActionParseResult
-    from textual.dom import DOMNode
-
-    from dflash_tui.machine.gpus import GpuProbe
-    from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.monitoring.player import Player
-    from dflash_tui.tui.palette import Panel, PanelCommands
-    from dflash_tui.tui.screens.chat import ChatScreen
-    from dflash_tui.tui.screens.experiment import ExperimentScreen
-    from dflash_tui.tui.screens.playback import PlaybackScreen
-    from dflash_tui.tui.screens.replay import ReplayScreen
-    from dflash_tui.tui.screens.verdict import VerdictScreen
-
-_SETTLED = 3.0  # seconds after the first frame until what it did without is imported
-_OPENING = "opening …"
-_OPENS = frozenset(
-    {"ab", "chat", "check", "command_palette", "drafters", "experiments", "hosts", "options", "patches", "runs",
-     "show", "tune"}
-)  # fmt: skip
-"""The actions that open what is imported later."""
-
-
-def load_palette() -> type[PanelCommands]:
-    """Return what the palette finds commands with, when it is opened."""
-    from dflash_tui.tui.palette import PanelCommands
-
-    return PanelCommands
 
 
 class DflashApp(ServerApp):
@@ -77,16 +59,13 @@ class DflashApp(ServerApp):
     """
 
     TITLE = "dflash-tui"
-    COMMANDS: ClassVar = {load_palette}  # Textual's own, what is of use, among them
+    COMMANDS: ClassVar = {PanelCommands}
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar = [
         Binding("ctrl+q", "leave", "Quit", show=False, priority=True),
         Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark theme"),
-        Binding("3", "show('ab')", "Last A/B", show=False, tooltip="The A/B viewed last, or the newest"),
-        Binding("4", "chat", "Chat", show=False, tooltip="Talk with the server"),
-        Binding("r", "runs", "Runs", tooltip="Runs: watch, replay or export one"),
     ]
 
     def __init__(
@@ -105,46 +84,26 @@ class DflashApp(ServerApp):
         super().__init__(now)
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
-        self.theme = DARK.name  # before anything is drawn: a change parses and applies all styles again
-        self.stylesheet = CachedStylesheet(variables=self.get_css_variables())
+        self.set_reactive(App.theme, DARK.name)  # a change would parse and apply all styles once more
+        self.stylesheet.set_variables(self.get_css_variables())
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
         self.launch_screen = LaunchScreen(now, probe, load)
-        self.add_mode("ab", lambda: self.ab_screen)
-        self.add_mode("compare", lambda: self.compare_screen)
+        self.replay_screen, self.ab_screen, self.compare_screen = ReplayScreen(), ExperimentScreen(now), VerdictScreen()
+        self.chat_screen = ChatScreen()
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
         self.add_mode("replay", lambda: self.replay_screen)
+        self.add_mode("ab", lambda: self.ab_screen)
+        self.add_mode("compare", lambda: self.compare_screen)
+        self.add_mode("chat", lambda: self.chat_screen)
         self._last_experiment_mode = ""
-        self._chat_screen: ChatScreen | None = None
         self._mode_before_chat = "live"
-        self.imports_later = False  # while a key may wait for an import
 
     @property
     def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
         """The mode to begin in; without one of ours Textual makes a screen, and lays it out, that nobody sees."""
         return "launch" if self._at_launch else App.DEFAULT_MODE
-
-    @cached_property
-    def replay_screen(self) -> ReplayScreen:
-        """The screen of recordings, as all but the launch screen made when it is needed first."""
-        from dflash_tui.tui.screens.replay import ReplayScreen
-
-        return ReplayScreen()
-
-    @cached_property
-    def ab_screen(self) -> ExperimentScreen:
-        """The screen of an experiment that goes on."""
-        from dflash_tui.tui.screens.experiment import ExperimentScreen
-
-        return ExperimentScreen(self._now)
-
-    @cached_property
-    def compare_screen(self) -> VerdictScreen:
-        """The screen of a report."""
-        from dflash_tui.tui.screens.verdict import VerdictScreen
-
-        return VerdictScreen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -158,8 +117,6 @@ class DflashApp(ServerApp):
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
-            from dflash_tui.tui.screens.foreign import ForeignScreen
-
             screen = ForeignScreen(self._foreign)
             self.add_mode("foreign", lambda: screen)
             await self.switch_mode("foreign")
@@ -170,54 +127,6 @@ class DflashApp(ServerApp):
             await self.push_screen(self._playback)
         elif self._attach_to:
             self.attach(self._attach_to)
-
-    def on_ready(self, event: Ready) -> None:
-        super().on_ready(event)
-        if not self.is_headless:
-            self.imports_later = True
-            self.set_timer(_SETTLED, self.import_other_screens)
-
-    @work(thread=True, group="imports")
-    def import_other_screens(self) -> None:
-        """Import what the first frame did without, before a key asks for it."""
-        worker = get_current_worker()
-        import_later(lambda: worker.is_cancelled)
-        self.call_from_thread(self.read_other_styles)
-        self.imports_later = False
-
-    def read_other_styles(self) -> None:
-        """Read the style sheet of the other screens, before one of them is shown."""
-        if not self.stylesheet.has_source(str(SCREENS_SHEET)):
-            self.stylesheet.read(SCREENS_SHEET)
-            self.stylesheet.parse()
-
-    async def run_action(
-        self,
-        action: str | ActionParseResult,
-        default_namespace: DOMNode | None = None,
-        namespaces: Mapping[str, DOMNode] | None = None,
-    ) -> bool:
-        """Run an action; where it may wait for an import, that it opens something is seen before."""
-        words = action.partition("(")[0] if isinstance(action, str) else f"{action[0]}.{action[1]}"
-        place, _, name = words.rpartition(".")
-        owner = self if place == "app" or default_namespace is None else default_namespace
-        if not (self.imports_later and name in _OPENS and owner.check_action(name, ())):
-            return await super().run_action(action, default_namespace, namespaces)
-        self.notify(_OPENING)
-        # By way of the row that shows it: the screen does not know yet that there is something to draw.
-        row: KeyLine | DflashApp = next(iter(self.screen.query(KeyLine)), self)
-        row.call_after_refresh(self.call_later, self._open, action, default_namespace, namespaces)
-        return True
-
-    async def _open(
-        self,
-        action: str | ActionParseResult,
-        default_namespace: DOMNode | None,
-        namespaces: Mapping[str, DOMNode] | None,
-    ) -> None:
-        await super().run_action(action, default_namespace, namespaces)
-        if self.status and self.status.text == _OPENING:
-            self._set_status(None)
 
     def play(self, player: Player, own: Run | None = None) -> None:
         """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""
@@ -230,10 +139,7 @@ class DflashApp(ServerApp):
 
     def open_run(self, run: Run) -> None:
         """Watch `run` if its server is running, else replay it."""
-        from dflash_tui.monitoring.recording import Recording
-        from dflash_tui.tui.screens.replay import build_player
-
-        current = self.run_screen.run
+        current = self.run_screen.view.run
         if current and current.id == run.id:
             self.switch_mode("live")
         elif not server_process.is_alive(run):
@@ -248,8 +154,6 @@ class DflashApp(ServerApp):
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
         """Show the report of an experiment, or its boots if there is none yet or with `boots`."""
-        from dflash_tui.experiments import store
-
         report = None if boots else store.read_report(store.experiment_folder(identity))
         if report and not report.tune:  # the screen of a tune shows what it has found, too
             self.compare_screen.begin(report)
@@ -263,20 +167,18 @@ class DflashApp(ServerApp):
     def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
         self.show_experiment(message.identity)
 
-    def _on_verdict_screen_boots(self, message: VerdictScreen.Boots) -> None:
+    @on(VerdictScreen.Boots)
+    def _on_boots_wanted(self, message: VerdictScreen.Boots) -> None:
         self.show_experiment(message.identity, boots=True)
 
-    def _on_experiment_screen_over(self, message: ExperimentScreen.Over) -> None:
-        from dflash_tui.experiments import store
-
+    @on(ExperimentScreen.Over)
+    def _on_experiment_over(self, message: ExperimentScreen.Over) -> None:
         if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
             self.notify("the report is not written yet, or cannot be read", severity="warning")
 
     def action_experiments(self) -> None:
-        from dflash_tui.tui.dialogs.experiments import ExperimentList
-
         self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
 
     def choose(self, name: str) -> None:
@@ -286,17 +188,12 @@ class DflashApp(ServerApp):
 
     def action_chat(self) -> None:
         """Talk with the server that is watched, else with the newest, a boot of an A/B where there is no other."""
-        from dflash_tui.tui.screens.chat import ChatScreen
-
-        watched = self.run_screen.run if self.has_server else None
+        watched = self.run_screen.view.run if self.has_server else None
         run = watched or registry.choose_newest(registry.list_living_servers())
         if run is None:
             self.notify("no server is running", severity="warning")
             return
-        if self._chat_screen is None:
-            screen = self._chat_screen = ChatScreen()
-            self.add_mode("chat", lambda: screen)
-        self._chat_screen.begin(run)
+        self.chat_screen.begin(run)
         self._mode_before_chat = self.current_mode
         self.switch_mode("chat")
 
@@ -305,12 +202,10 @@ class DflashApp(ServerApp):
         self.switch_mode(self._mode_before_chat)
 
     def action_runs(self) -> None:
-        from dflash_tui.tui.dialogs.runs import RunList
-
         self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     def action_show(self, mode: str) -> None:
-        if mode == "live" and self.run_screen.plan is None:  # what is shown instead of a run
+        if mode == "live" and self.run_screen.view.plan is None:  # what is shown instead of a run
             mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
             if mode == "live" and (newest := registry.choose_newest(self.launch_screen.running)):
                 self.open_run(newest)
@@ -321,8 +216,6 @@ class DflashApp(ServerApp):
             self.switch_mode(mode)
 
     def _show_last_experiment(self) -> None:
-        from dflash_tui.experiments import store
-
         if self._last_experiment_mode:
             self.switch_mode(self._last_experiment_mode)
         elif designs := store.list_experiments():
@@ -355,14 +248,12 @@ class DflashApp(ServerApp):
 
         Textual may wait for a terminal that is gone, and what is unfinished would stay.
         """
-        if self._launching and not self._launching.is_finished:
-            self._launching.cancel()
+        if self._front and not self._front.worker.is_finished:
+            self._front.worker.cancel()
             with suppress(WorkerError):
-                await self._launching.wait()
+                await self._front.worker.wait()
         farewell = ""
         if code != 128 + SIGHUP:
-            from dflash_tui.tui.farewell import build_farewell
-
             farewell = build_farewell()
         self.exit(farewell, return_code=code)
 

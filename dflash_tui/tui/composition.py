@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from textual.css.query import NoMatches
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker
 
 Composed = TypeVar("Composed", bound=Widget)
-Opened = TypeVar("Opened", bound=Screen[Any])
+Opened = TypeVar("Opened", bound=Widget)
 Given = ParamSpec("Given")
 
 
@@ -36,11 +35,11 @@ def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Con
     """Return a `draw` that may come when parts of its screen are missing: a worker draws while the panel closes."""
 
     @functools.wraps(draw)
-    def draw_if_open(screen: Opened, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+    def draw_if_open(widget: Opened, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
         try:
-            draw(screen, *args, **kwargs)
+            draw(widget, *args, **kwargs)
         except NoMatches:
-            if screen.app.is_running and screen.is_active and screen.is_mounted:
+            if widget.app.is_running and widget.is_mounted and widget.screen.is_active:
                 raise
 
     return draw_if_open

@@ -10,13 +10,16 @@ from textual import work
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.peers import pairing, program_install
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import registry
+from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
+from dflash_tui.tui.dialogs.program import ProgramDialog
 from dflash_tui.tui.launch_selection import LaunchSelection
-from dflash_tui.tui.terminal import CoveredScreen
+from dflash_tui.tui.widgets.basic import SizedScreen
 
 _SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
 
@@ -59,8 +62,6 @@ class HostSurveys:
 
     async def survey(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
         """Connect to the hosts, keep their link and their commands in `choice`, and `draw` after each answer."""
-        from dflash_tui.peers import pairing
-
         request = plan.relaunch_request
         try:
             async with pairing.open_peers(request.peers) as peers:
@@ -80,8 +81,6 @@ class HostSurveys:
 
     def _explain_missing(self, error: NeedsProgram) -> DflashError:
         """Return what to say of a host without this program, and keep that it is to be offered there."""
-        from dflash_tui.peers import program_install
-
         if error.host in self.installed:
             return program_install.build_unheard_error(error)
         self._missing = error
@@ -111,12 +110,16 @@ class HostSurveys:
         return rows
 
 
-class HostsScreen(CoveredScreen):
+class HostsScreen(SizedScreen[None]):
     """A screen on which the hosts of a launch are chosen, and asked about the plan that is shown."""
 
     def __init__(self) -> None:
         super().__init__()
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
+
+    def draw(self) -> None:
+        """Bring every part up to date."""
+        raise NotImplementedError
 
     @property
     def _recipe(self) -> Recipe | None:
@@ -125,8 +128,6 @@ class HostsScreen(CoveredScreen):
 
     def action_hosts(self) -> None:
         """Choose the hosts of the recipe that is shown."""
-        from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
-
         if not (recipe := self._recipe):
             return
 
@@ -170,7 +171,6 @@ class HostsScreen(CoveredScreen):
 
     def _offer_program(self, error: NeedsProgram) -> None:
         """Ask whether this program is to be installed on a host, and ask that host again when it was."""
-        from dflash_tui.tui.dialogs.program import ProgramDialog
 
         def ask_again(installed: bool | None) -> None:
             if installed:

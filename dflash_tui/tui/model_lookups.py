@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from dflash_tui.engines.hub import model_lookup
+from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.planning.plan import Plan, PlannedModel
 from dflash_tui.tui.launch_selection import LaunchSelection
-
-if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
-    from dflash_tui.engines.hub.model_lookup import ModelAvailability
 
 
 class ModelLookups:
@@ -41,8 +39,6 @@ class ModelLookups:
 
     async def look_up(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
         """Look up the models of a plan, tell `choice` which are here, and `draw` after each answer."""
-        from dflash_tui.engines.hub import model_lookup
-
         for model in plan.models:
             key = model.name, model.revision
             self._answers[key] = await model_lookup.look_up_model(*key)

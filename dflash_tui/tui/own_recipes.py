@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from textual import work
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.launch import derived_recipes
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation.recipe import recipe_schema
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.drafters import DrafterChoice, DrafterDialog
 from dflash_tui.tui.host_surveys import HostsScreen
 from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
-
-if TYPE_CHECKING:  # the first paint is spared it
-    from dflash_tui.tui.dialogs.drafters import DrafterChoice
 
 
 class OwnRecipesScreen(HostsScreen):
@@ -44,8 +42,6 @@ class OwnRecipesScreen(HostsScreen):
 
     def action_drafters(self) -> None:
         """Ask for a model, and make a recipe of it and the drafter that is chosen."""
-        from dflash_tui.tui.dialogs.drafters import DrafterDialog
-
         recipe = self._recipe
 
         def derive(choice: DrafterChoice | None) -> None:
@@ -57,8 +53,6 @@ class OwnRecipesScreen(HostsScreen):
     @work(exclusive=True, group="derive")
     async def derive(self, target: str, drafter: str, method: Method | None) -> None:
         """Make a recipe of a pair by what its models say themselves, and highlight it."""
-        from dflash_tui.launch import derived_recipes
-
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
             name = await derived_recipes.add_recipe_of_models(target, drafter, method, recipe_schema.schema_text())

@@ -83,7 +83,7 @@ class PanelCommands(Provider):
         """Yield what the keys of the screen do, those that every screen has aside; none opens the palette itself."""
         done = {"command_palette", "app.command_palette"}
         active = self.screen.active_bindings.values()
-        for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(self.screen, binding.node)):
+        for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(binding.node)):
             text = binding.tooltip or (binding.description if binding.show else "")
             if enabled and text and binding.action not in done:
                 done.add(binding.action)

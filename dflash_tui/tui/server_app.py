@@ -2,29 +2,126 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on, work
-from textual.worker import Worker
+from textual.worker import Worker, get_current_worker
 
-from dflash_tui.common.errors import DflashError, explain_resource_limit
+from dflash_tui.common.errors import DflashError, ServerFailed, explain_resource_limit
 from dflash_tui.common.formatting import format_duration
-from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.events import Preparing
+from dflash_tui.launch import restart_policy
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.presentation.plan_text import format_restart_limit
+from dflash_tui.runs import rank_records, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog, offer_same_again
+from dflash_tui.tui.dialogs.trust import confirm_trust
 from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.run import RunScreen, ViewScreen
 from dflash_tui.tui.terminal import TerminalApp
+from dflash_tui.tui.widgets.run_view import RunView
 
-if TYPE_CHECKING:  # the other screens come after the first paint
-    from dflash_tui.tui.dialogs.remedies import Launch
-    from dflash_tui.tui.screens.run import RunScreen
+if TYPE_CHECKING:
+    from dflash_tui.launch.session import LaunchEvent, LaunchQuestion
+    from dflash_tui.run_state.state import RunState
+
+
+class _Front:
+    """What a launch asks, shows and watches in the panel."""
+
+    def __init__(self, panel: ServerApp, worker: Worker[None]) -> None:
+        self._panel, self.worker = panel, worker
+        self.is_preparing = False
+        self.crashed: Run | None = None
+        """The run that failed and is about to be launched again."""
+
+    async def confirm(self, question: LaunchQuestion) -> bool:
+        """Ask in a dialog."""
+        from dflash_tui.launch import session
+
+        match question:
+            case session.TrustQuestion(recipe, plans):
+                return await confirm_trust(self._panel, recipe, plans)
+            case session.BesideQuestion(plan, others):
+                names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
+                detail = f"{names} and this one would share memory and processor, so the figures of each suffer."
+                confirm = Confirm("Launch beside a running server?", detail, f"launch {plan.recipe} as well")
+                return await self._panel.push_screen_wait(confirm)
+
+    def show(self, event: LaunchEvent) -> None:
+        """Show what happens on the run screen, and as messages."""
+        from dflash_tui.launch import session
+
+        screen = self._panel.run_screen.view
+        match event:
+            case session.LaunchBegun(job):
+                self.is_preparing, self.crashed = True, None
+                self._panel.begin_watching(self)
+                screen.prepare(job.planned.plan)
+                self._show_screen(job)
+            case session.LaunchPlanned(job):
+                if job.planned.plan is not screen.plan:
+                    screen.prepare(job.planned.plan)
+                if text := _describe_moved_port(job.planned):
+                    self._panel.notify(text, markup=False)
+            case Preparing():
+                screen.take(event)
+            case session.ServerLaunched(_, job):
+                self.is_preparing = False
+                self._show_screen(job)
+            case _:
+                self._notify(event)
+
+    def _show_screen(self, job: LaunchJob) -> None:
+        if not job.replaces:  # who does something else meanwhile is not interrupted
+            self._panel.switch_mode("live")
+
+    def _notify(self, event: LaunchEvent) -> None:
+        from dflash_tui.launch import session
+
+        notify = partial(self._panel.notify, markup=False)
+        match event:
+            case session.ForkFailed(_, why):
+                notify(f"{why}; launching again with spawn", severity="warning", timeout=20)
+            case session.RestartDue(run, number, seconds, policy):
+                self.crashed = run
+                self._panel.screen.refresh_bindings()
+                text = f"launching again in {seconds:.0f} s: restart {number}, {format_restart_limit(policy)}"
+                notify(text, severity="warning", timeout=max(seconds, 5))
+            case session.RestartRefused(_, why):
+                self.crashed = None
+                notify(f"not launched again: {why}", severity="error", timeout=60)
+            case session.LaunchNote(text):
+                notify(text)
+
+    async def watch(self, run: Run, state: RunState) -> None:
+        """Feed the run screen with the events of `run` until its server ends.
+
+        Raises:
+            ServerFailed: it failed.
+        """
+        from dflash_tui.diagnosis import postmortem
+        from dflash_tui.monitoring.observer import observe_run
+
+        self._panel.run_screen.view.begin(run)
+        self._panel.run_screen.view.state = state
+        async with observe_run(run) as events:
+            async for event in events:
+                self._panel.run_screen.view.take(event)
+        if failure := postmortem.build_postmortem(run, state):
+            raise postmortem.build_failure(failure)
+
+
+def _describe_moved_port(planned: PlannedLaunch) -> str:
+    """Return that a server gets another port than its recipe's, which nobody asked for; empty when it does not."""
+    plan, port = planned.plan, planned.resolved.recipe.port
+    is_moved = plan.port != port and not plan.relaunch_request.port
+    return f"port {port} is taken, so it gets {plan.port}" if is_moved else ""
 
 
 class ServerApp(TerminalApp):
@@ -36,21 +133,14 @@ class ServerApp(TerminalApp):
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._now = now
-        self._launching: Worker[None] | None = None
+        self.run_screen = RunScreen(now)
+        self._front: _Front | None = None
         self._stopping: Worker[None] | None = None
-
-    @cached_property
-    def run_screen(self) -> RunScreen:
-        """The screen of the run that is launched or watched; it is made when it is needed first."""
-        from dflash_tui.tui.screens.run import RunScreen
-
-        return RunScreen(self._now)
 
     @property
     def has_server(self) -> bool:
         """Whether the server of a run that is watched is there or on its way."""
-        return "run_screen" in vars(self) and self.run_screen.has_server
+        return self.run_screen.view.has_server
 
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
@@ -60,121 +150,81 @@ class ServerApp(TerminalApp):
         try:
             async with observe_run(run) as events:
                 async for event in events:
-                    self.run_screen.take(event)
+                    self.run_screen.view.take(event)
         except DflashError as error:
-            self.run_screen.fail(error)
+            self.run_screen.view.fail(error)
 
-    @work(exclusive=True, group="bring-up")
-    async def bring_up(self, resolved: ResolvedRecipe, plan: Plan, forced: str) -> None:
-        """Prepare and launch `plan`, then follow it."""
-        from dflash_tui.launch import admission
-        from dflash_tui.peers import cluster_launch, pairing
+    @work(group="launch")
+    async def bring_up(self, job: LaunchJob) -> None:
+        """Launch a server and keep it up, after asking what has to be asked."""
+        from dflash_tui.launch import session
+        from dflash_tui.peers import cluster_launch
 
-        def report_moved(line: str) -> None:
-            self.call_from_thread(self.notify, line, markup=False)
-
+        front = _Front(self, get_current_worker())
         try:
-            async with pairing.open_peers(plan.relaunch_request.peers) as peers:
-                wanted = await pairing.place_on_hosts(PlannedLaunch(resolved, plan), peers)
-                async with admission.reserve_launch(wanted, report_moved, forced=forced) as planned:
-                    if planned.plan is not plan:
-                        self.run_screen.prepare(planned.plan)
-                    run = await cluster_launch.launch_over_hosts(planned, peers, self.run_screen.take, forced=forced)
+            await session.run_server(job, front, cluster_launch.open_hosts, job.planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
+            if isinstance(error, ServerFailed) and not front.is_preparing:
+                return  # the run screen says why a server failed that it watched
             explained = explain_resource_limit(error) or error
             if isinstance(explained, RuntimeError):
                 raise
-            self.run_screen.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
-            return
-        self._launching = None
-        self.attach(run)
-        self.watch_fork(run)
-
-    @work(exclusive=True, group="fork")
-    async def watch_fork(self, run: Run) -> None:
-        """Launch `run` again with spawn when its forked engine process hangs."""
-        from dflash_tui.launch import fork_fallback
-
-        try:
-            why = await fork_fallback.end_failed_start(run, self.run_screen.state)
-            planned = await asyncio.to_thread(fork_fallback.plan_with_spawn, run.plan) if why else None
-        except DflashError as error:
-            self.run_screen.fail(error)
-            return
-        if planned and self.run_screen.run is run and not self.preparing:
-            self.notify(f"{why}; launching again with spawn", severity="warning", markup=False, timeout=20)
-            self.workers.cancel_group(self, "observe")
-            self.run_screen.prepare(planned.plan)
-            self._launching = self.bring_up(planned.resolved, planned.plan, run.forced)
+            self.run_screen.view.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
 
     def attach(self, run: Run) -> None:
         """Show `run` on the run screen."""
-        self.run_screen.begin(run)
+        self.begin_watching(None)
+        self.run_screen.view.begin(run)
         self.switch_mode("live")
         self.follow(run)
 
+    def begin_watching(self, front: _Front | None) -> None:
+        """Let the run screen be that of a launch, or of a run that was launched before; another launch is forgotten."""
+        if self._front and self._front is not front:
+            self._front.worker.cancel()
+        self._front = front
+        self.workers.cancel_group(self, "observe")
+
     @on(LaunchScreen.Launch)
     def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
-        from dflash_tui.tui.dialogs.trust import ask_trust
-
-        ask_trust(self, message.resolved.recipe, [message.plan], lambda: self._ask_and_start(message))
-
-    def _ask_and_start(self, message: LaunchScreen.Launch) -> None:
-        """Launch what is wanted, after asking where another server runs."""
-        plan, port = message.plan, message.resolved.recipe.port
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
-            return
-        moved = (
-            f" Port {port} is taken, so it gets {plan.port}."
-            if plan.port != port and not (plan.request and plan.request.port)
-            else ""
-        )
-        others = registry.list_living_servers()
-        if not others:
-            self._start(message, moved)
-            return
-        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
-        question = Confirm(
-            "Launch beside a running server?",
-            f"{names} and this one would share memory and processor, so the figures of each suffer.{moved}",
-            f"launch {plan.recipe} as well",
-        )
-        self.push_screen(question, lambda yes: self._start(message, moved) if yes else None)
-
-    def _start(self, message: LaunchScreen.Launch, moved: str) -> None:
-        if moved:
-            self.notify(moved.strip(), markup=False)
-        self.workers.cancel_group(self, "observe")
-        self.run_screen.prepare(message.plan)
-        self.switch_mode("live")
-        self._launching = self.bring_up(message.resolved, message.plan, message.forced)
+        else:
+            self.bring_up(LaunchJob(PlannedLaunch(message.resolved, message.plan), message.forced))
 
     @property
     def preparing(self) -> bool:
         """Whether a launch is being prepared, which leaving would give up."""
-        return self._launching is not None and self._launching.is_running
+        return self._front is not None and self._front.is_preparing and self._front.worker.is_running
+
+    @property
+    def restarting(self) -> Run | None:
+        """The failed run whose server is about to be launched again."""
+        return self._front.crashed if self._front and self._front.worker.is_running else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action == "fix":
-            return self._shown.own_run is not None and bool(self._shown.failure and self._shown.failure.remedies)
+            return self._shown.own is not None and bool(self._shown.failure and self._shown.failure.remedies)
         if action == "relaunch":
-            return self._shown.own_run is not None
-        return self.has_server if action == "stop" else True
+            return self._shown.own is not None
+        return self.has_server or self.restarting is not None if action == "stop" else True
 
     @property
-    def _shown(self) -> RunScreen:
-        """The run screen or the replay that one sees, else the run screen."""
-        from dflash_tui.tui.screens.run import RunScreen
-
-        return self.screen if self.screen_stack and isinstance(self.screen, RunScreen) else self.run_screen
+    def _shown(self) -> RunView:
+        """The run or the replay that one sees, else the run."""
+        shown = self.screen if self.screen_stack else None
+        return shown.view if isinstance(shown, ViewScreen) else self.run_screen.view
 
     def action_stop(self) -> None:
-        if self.preparing and self._launching:
+        if self.preparing:
             question = Confirm("Cancel the launch?", "Whatever is unfinished is removed.", "cancel it", "go on")
             self.push_screen(question, self._cancel_launch)
             return
-        run = self.run_screen.run
+        if crashed := self.restarting:
+            question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
+            self.push_screen(question, lambda yes: restart_policy.cancel_restarts(crashed) if yes else None)
+            return
+        run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):
             self.notify("no server is running", severity="warning")
             return
@@ -186,10 +236,9 @@ class ServerApp(TerminalApp):
             self._stopping = self.stop(run)
 
     def _cancel_launch(self, yes: bool | None) -> None:
-        if yes and self._launching:
-            self._launching.cancel()
-            self._launching = None
-            self.run_screen.clear()
+        if yes:
+            self.begin_watching(None)
+            self.run_screen.view.clear()
             self.switch_mode("launch")
 
     @work(exclusive=True, group="stop")
@@ -209,20 +258,16 @@ class ServerApp(TerminalApp):
         self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
         if stayed:
             self.notify(stayed, severity="warning", markup=False, timeout=20)
-        if self.current_mode == "live" and self.run_screen.run is run:
+        if self.current_mode == "live" and self.run_screen.view.run is run:
             self.switch_mode("launch")
 
     def action_fix(self) -> None:
-        from dflash_tui.tui.dialogs.remedies import RemedyDialog
-
-        run, failure = self._shown.own_run, self._shown.failure
+        run, failure = self._shown.own, self._shown.failure
         if run and failure and failure.remedies:
             self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def action_relaunch(self) -> None:
-        from dflash_tui.tui.dialogs.remedies import RemedyDialog, offer_same_again
-
-        if run := self._shown.own_run:
+        if run := self._shown.own:
             self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
 
     def _launch_again(self, chosen: Launch | None) -> None:

@@ -7,12 +7,13 @@ import os
 
 from msgspec.structs import replace
 
-from dflash_tui.experiments.analysis.report import ExperimentReport, list_verdicts
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, list_verdicts
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.screens.playback import PlaybackScreen, build_playback
 
-_SIZE = (120, 44)
+_SIZE, _PLAYBACK_SIZE = (120, 44), (100, 30)
 
 
 def draw_experiment(report: ExperimentReport) -> str:
@@ -30,6 +31,35 @@ def draw_run(name: str) -> str:
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
     recorded = recording.find_recording(name)
     return asyncio.run(_run(Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)))
+
+
+def draw_playback(report: ExperimentReport, comparison: Comparison | None, prompt: str = "") -> str:
+    """Return two arms of an experiment at the moment at which the faster one is done, as SVG.
+
+    Args:
+        report: the experiment, with the boots that are over.
+        comparison: the arms that are compared; None where there is no verdict yet.
+        prompt: the kind of the prompt; empty for the one whose ratio is the median.
+
+    Raises:
+        UsageError: nothing of them can be played, or no prompt is called so.
+    """
+    os.environ.setdefault("DFLASH_TUI_MARKER", "block")
+    moment = 0.0
+    screen = build_playback(report, comparison, prompt, lambda: moment)
+    moment = min(screen.pair.a.seconds, screen.pair.b.seconds)
+    return asyncio.run(_playback(screen))
+
+
+async def _playback(screen: PlaybackScreen) -> str:
+    panel = DflashApp(playback=screen, load=dict)
+    async with panel.run_test(size=_PLAYBACK_SIZE) as pilot:
+        while not screen.is_active:
+            await pilot.pause(0.02)
+        for _ in range(3):
+            screen.draw()
+            await pilot.pause()
+        return panel.export_screenshot(title="dflash-tui A/B")
 
 
 async def _ab(report: ExperimentReport) -> str:
@@ -50,5 +80,5 @@ async def _run(player: Player) -> str:
             await pilot.pause(0.02)
         for _ in range(3):
             await pilot.pause()
-            panel.replay_screen.draw()
+            panel.replay_screen.view.draw()
         return panel.export_screenshot(title="dflash-tui run")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from textual.theme import Theme
-
-SCREENS_SHEET = Path(__file__).with_name("screens.tcss")
-"""The style sheet of every screen but the launch screen."""
 
 # Other themes, from the palette, get these for the variables that Textual does not know.
 SERIES = {"series-a": "#56B4E9", "series-b": "#E69F00", "series-c": "#CC79A7", "series-dim": "#3F6E8C"}

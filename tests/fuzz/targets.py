@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import msgspec
+from rich.cells import cell_len
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
@@ -142,7 +143,7 @@ def chart(data: bytes) -> None:
         named = [line_of(line, "primary", str(place)) for place, line in enumerate(lines)]
         axis = [str(number) for number in range(labels % 40)]
         drawn.show(named, _SPANS[span % len(_SPANS)], _TOPS[top % len(_TOPS)], axis)
-        assert all(row.cell_length == width for row in drawn._draw(width, height))
+        assert all(cell_len(row) <= width for row in drawn.draw(width, height).plain.splitlines())
 
     loop.run_until_complete(draw())
 

@@ -16,9 +16,10 @@ from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.request import format_advice
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.doctor import name_keys
+from dflash_tui.tui.dialogs.doctor import name_key
 from tests.tui.panel import NO_GPU, text, wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
@@ -139,7 +140,7 @@ async def _refused_on_the_launch_screen() -> None:
         await wait_for(pilot, lambda: "has no flag --max-model-length" in text(panel))
         shown = " ".join(str(panel.screen.query_one("#found", Static).content).split())
         assert "did you mean --max-model-len?" in shown
-        assert f"→ {name_keys(cli_flags.FIX)}" in shown
+        assert f"→ {format_advice(cli_flags.FIX, name_key)}" in shown
         assert "1 of" in text(panel)
         assert "F launch anyway" in text(panel)
         await pilot.press("escape")

@@ -486,3 +486,15 @@ def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
     assert server_process.is_alive(registry.find_run(other))
     run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
     assert not server_process.is_alive(registry.find_run(other))
+
+
+def test_a_failed_preparation_leaves_the_server_running(port, monkeypatch):
+    """Servers in the way are stopped once the arms are prepared, not before."""
+    fake_engine.make(port)
+    up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]
+    other = subprocess.run(up, check=True, capture_output=True, text=True).stdout.strip()
+    fake_engine.lose_models(monkeypatch)
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running", code=3).stderr
+    assert "building target and drafter" in said
+    assert server_process.is_alive(registry.find_run(other))
+    assert not store.list_experiments()

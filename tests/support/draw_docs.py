@@ -37,7 +37,7 @@ async def draw(name: str, folder: Path) -> None:
     async with panel.run_test(size=(columns, rows)) as pilot:
         await wait_for(pilot, lambda: not player.behind)
         for _ in range(2):  # the first drawing gives the charts their size
-            panel.replay_screen.draw()
+            panel.replay_screen.view.draw()
             await pilot.pause(0.2)
         (folder / f"{name}.svg").write_text(panel.export_screenshot(title="dflash-tui replay"), encoding="utf-8")
 

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
 
 import msgspec
+import pytest
 import yaml
 
 from dflash_tui.common import paths
@@ -95,6 +97,13 @@ def make(
     (folder / engines.MARKER).write_bytes(msgspec.json.encode(engine))
     assert inventory.find_any_engine(folder) == engine
     return folder
+
+
+def lose_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the models of the recipe, which cannot be built again: no package is to be had."""
+    shutil.rmtree(command_line.planned(RECIPE).plan.models_folder)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(paths.cache_folder() / "empty"))
 
 
 def launches(folder: Path) -> int:

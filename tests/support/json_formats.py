@@ -12,11 +12,19 @@ from dflash_tui import events
 from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.conversation import chat
 from dflash_tui.benchmark.imported_results import ImportedResult
-from dflash_tui.cli import event_lines, restarts
+from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands.configuration.disk import DiskItem
 from dflash_tui.cli.commands.server import why
 from dflash_tui.cli.commands.server.runs import PrunedRun
-from dflash_tui.cli.json_lines import LogText, PatchOutcome, RemovedEngine, StoppedServer, UnitText, WrittenFile
+from dflash_tui.cli.json_lines import (
+    CheckLine,
+    LogText,
+    PatchOutcome,
+    RemovedEngine,
+    StoppedServer,
+    UnitText,
+    WrittenFile,
+)
 from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
@@ -26,7 +34,6 @@ from dflash_tui.engines.patching.status import FileCheck, PatchStatus
 from dflash_tui.experiments import design
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.launch.preflight.check import Check
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
@@ -178,7 +185,7 @@ def _list_events(*modules: ModuleType) -> list[Any]:
     return [kind for kind in dict.fromkeys(classes) if issubclass(kind, events.Event) and kind is not events.Event]
 
 
-_WATCHED = _list_events(events, event_lines, restarts, why)
+_WATCHED = _list_events(events, event_lines, why)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = dict.fromkeys(
@@ -219,7 +226,7 @@ FORMATS: dict[str, JsonFormat] = {
         "export": [WrittenFile],
         "service": [UnitText],
         "plan": [PlanLine],
-        "doctor": [Check],
+        "doctor": [CheckLine],
         "gpus": [GpuProbe],
         "disk": [DiskItem],
         "recipes": [Recipe, UnusableRecipe],

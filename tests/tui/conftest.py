@@ -1,10 +1,14 @@
 """Recorded runs for the panel: real logs of real servers, read by the product's own reader."""
 
+import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partialmethod
 
 import msgspec
 import pytest
+from textual.app import App
+from textual.pilot import Pilot
 
 from dflash_tui.events import (
     AnyEvent,
@@ -26,10 +30,11 @@ from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs.run import Run
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import launch
-from dflash_tui.tui.terminal import TerminalApp
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.tui.panel import text
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
@@ -37,10 +42,31 @@ HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
 
 @pytest.fixture(autouse=True)
 def steady(folders, monkeypatch):
-    """Draw with the blocks that every font has, ask no hub about the models, and leave messages until the next one."""
+    """Draw with the blocks that every font has, ask no hub about the models, and show messages as the panel does."""
     monkeypatch.setenv("DFLASH_TUI_MARKER", "block")
     monkeypatch.setattr(launch, "_SETTLED", 3600.0)
-    monkeypatch.setattr(TerminalApp, "_end_status", lambda *_: None)
+    monkeypatch.setattr(App, "run_test", partialmethod(App.run_test, notifications=True))
+
+
+@pytest.fixture
+def text_compare(snapshot):
+    """Return what compares the words on the screen with those kept, as `snap_compare` does with pictures."""
+
+    def compare(
+        panel: DflashApp,
+        *,
+        terminal_size: tuple[int, int],
+        run_before: Callable[[Pilot[str]], Awaitable[None]] = Pilot.pause,
+    ) -> bool:
+        async def read() -> str:
+            async with panel.run_test(size=terminal_size) as pilot:
+                await run_before(pilot)
+                await pilot.pause()
+                return text(panel)
+
+        return bool(asyncio.run(read()) == snapshot)
+
+    return compare
 
 
 def recorded(name: str) -> list[AnyEvent]:

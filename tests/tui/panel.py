@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable
 
-from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -30,15 +29,15 @@ async def feed(pilot: Pilot[str], run: Run, events: Iterable[AnyEvent]) -> None:
     """Show `run` with these events on the run screen."""
     panel = pilot.app
     assert isinstance(panel, DflashApp)
-    panel.run_screen.begin(run)
+    panel.run_screen.view.begin(run)
     for event in (*run.prepared, run.launched, *events):
-        panel.run_screen.take(event)
+        panel.run_screen.view.take(event)
     panel.switch_mode("live")
-    await wait_for(pilot, lambda: panel.run_screen.is_active and not panel.run_screen.changed)
-    panel.run_screen.draw()
+    await wait_for(pilot, lambda: panel.run_screen.is_active and not panel.run_screen.view.changed)
+    panel.run_screen.view.draw()
     await pilot.pause()
     # The classes that the first drawing set have given the charts their size; now they get their columns.
-    panel.run_screen.draw()
+    panel.run_screen.view.draw()
     await pilot.pause()
 
 
@@ -50,17 +49,11 @@ async def wait_for(pilot: Pilot[str], true: Callable[[], bool]) -> None:
         await pilot.pause(0.05)
 
 
-def press_at_once(panel: DflashApp, *keys: str | Paste) -> None:
-    """Press keys and paste without letting the panel work in between, as where all of it comes in one packet."""
-    for key in keys:
-        panel.post_message(Key(key, key if len(key) == 1 else None) if isinstance(key, str) else key)
-
-
 async def shows(pilot: Pilot[str], *parts: str) -> None:
     """Let the panel work until all of these stand on the screen, wrapped or not; it draws one thing after the other."""
     panel, deadline = pilot.app, time.monotonic() + PATIENCE
     assert isinstance(panel, DflashApp)
-    while missing := [part for part in parts if part not in text(panel) and part not in words(panel)]:
+    while missing := [part for part in parts if not any(part in seen(panel) for seen in (text, words, said))]:
         assert time.monotonic() < deadline, f"{missing} not in\n{text(panel)}"
         await pilot.pause(0.05)
 
@@ -77,6 +70,11 @@ def words(panel: DflashApp) -> str:
     return " ".join(word for word in text(panel).split() if word != "│")
 
 
+def said(panel: DflashApp) -> str:
+    """Return the messages that are shown, one per line, however they are wrapped."""
+    return "\n".join(str(toast.render()) for toast in panel.screen.query("Toast"))
+
+
 async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
     """Open the panel on a failed run; return what it found, the words on the screen, and what `f` would change.
 
@@ -84,18 +82,18 @@ async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
     """
     panel = DflashApp(run, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
+        await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
         # What the system says of the end comes last.
         await wait_for(pilot, lambda: all(worker.is_finished for worker in panel.workers if worker.group == "observe"))
-        panel.run_screen.draw()
+        panel.run_screen.view.draw()
         await wait_for(pilot, lambda: "✗ FAILED" in text(panel) and "cause" in text(panel))
         await pilot.pause()
-        found, seen, offered = panel.run_screen.failure, words(panel), ""
+        found, seen, offered = panel.run_screen.view.failure, words(panel), ""
         assert found is not None
         if found.remedies:
             await pilot.press("f")
             await wait_for(pilot, lambda: "what changes of" in words(panel))
-            offered = str(panel.screen.query_one("#change", Static).content)
+            offered = str(panel.screen.query_one("#about", Static).content)
             await pilot.press("escape")
             await pilot.pause()
             assert panel.screen is panel.run_screen

@@ -21,7 +21,7 @@ from dflash_tui.tui.render.catalogue import render_catalogue_pair
 from dflash_tui.tui.theme import DARK, LIGHT
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
 from tests.support.preflight_situations import a_gpu
-from tests.tui.panel import NO_GPU, press_at_once, shows, text, wait_for
+from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
@@ -46,7 +46,13 @@ async def test_pairs_stand_below_the_recipes_and_say_what_is_known(hub):
         assert {*rows.visible_names[: len(recipes)]} == {*recipes}
         assert len(rows.visible_names) == len(recipes) + len(PAIRS)
         rows.choose("qwen3.8-27b/dflash2")
-        await shows(pilot, "z-lab/Qwen3.8-27B-DFlash2", "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0", "59.8 GiB")
+        await shows(
+            pilot,
+            "z-lab/Qwen3.8-27B-DFlash2",
+            "24.27 decode tok/s, 1x gb10, n=8, vLLM 0.28.0",
+            "59.8 GiB",
+            "⏎ Make a recipe",
+        )
         keys = text(panel).splitlines()[-1]
         assert ("⏎ Make a recipe" in keys, "Mode" in keys, "Doctor" in keys) == (True, False, False)
         await pilot.press("e", "m", "plus", "y", "a", "d")  # keys of a recipe do nothing here
@@ -107,7 +113,7 @@ async def test_the_recipe_that_the_filter_found_stays_highlighted_without_it(hub
     async with panel.run_test(size=(120, 36)) as pilot:
         rows = panel.screen.query_one(RecipeList)
         await wait_for(pilot, lambda: rows.place.budget is not None)
-        press_at_once(panel, "slash", *"qwen3-coder", "enter")
+        await pilot.press("slash", *"qwen3-coder", "enter")
         await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "qwen3-coder-next")
         every = [*rows.entries]
         await pilot.press("escape")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import pytest
+from rich.style import Style
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.content import Content
 
@@ -35,7 +37,7 @@ async def main():
                                for _ in range(random.choice([0, 1, 2, 3, 50, 200, 700]))], "primary", str(n))
                          for n in range(random.choice([0, 1, 1, 2, 3]))]
                 chart.show(lines, random.choice([0.0, 1.0, 120.0, 3600.0]), random.choice([None, 0.0, 5.0, 1e12]))
-                chart._draw(random.randint(0, 200), random.randint(0, 60))
+                chart.draw(random.randint(0, 200), random.randint(0, 60))
             if round % 10 == 0:
                 await pilot.pause()
     print("alive")
@@ -108,68 +110,34 @@ class Host(App[None]):
         yield Chart("speed", top=10, id="chart")
 
 
-async def drawn(theme: str) -> Chart:
-    """Return a chart of a rising and a level line, drawn."""
+async def drawn(theme: str) -> tuple[Text, str]:
+    """Return what is drawn of a rising and a level line, and the title."""
     panel = Host()
     async with panel.run_test(size=(60, 16)) as pilot:
         panel.theme = theme
         await pilot.pause()
         chart = panel.query_one(Chart)
-        chart.show(
-            [ChartLine([float(n) for n in range(50)], "primary", "one"), ChartLine([5.0] * 50, "accent", "other")], 600
-        )
+        lines = [ChartLine([float(n) for n in range(50)], "primary", "one"), ChartLine([5.0] * 50, "accent", "other")]
+        chart.show(lines, 600)
         await pilot.pause()
-        return chart
+        shown = chart.render()
+        assert isinstance(shown, Text)
+        return shown, Content.from_markup(str(chart.border_title)).plain
 
 
 @pytest.mark.parametrize("theme", ["ansi-dark", "ansi-light"])
 async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes(theme):
     """Nothing can be blended with a colour that nobody knows: black boxes without axes came of it."""
-    chart = await drawn(theme)
-    segments = [segment for strip in chart._rows or [] for segment in strip]
-    assert {segment.style.bgcolor for segment in segments if segment.style} == {None}
-    axis = next(segment for segment in segments if "50" in segment.text)
-    assert axis.style is None or axis.style.color is None
+    shown, _ = await drawn(theme)
+    assert {span.style.bgcolor for span in shown.spans if isinstance(span.style, Style)} == {None}
+    axis = shown.plain.index("50")
+    styles = [span.style for span in shown.spans if span.start <= axis < span.end]
+    assert [style for style in styles if isinstance(style, Style) and style.color] == []
 
 
 async def test_lines_differ_in_shape_and_the_title_shows_which(monkeypatch):
     monkeypatch.setenv("DFLASH_TUI_MARKER", "braille")
-    chart = await drawn("textual-dark")
-    shown = "".join(segment.text for strip in chart._rows or [] for segment in strip)
-    assert "•" in shown
-    assert any("⠀" < sign <= "⣿" for sign in shown)
-    assert Content.from_markup(str(chart.border_title)).plain == "speed  ━ one  • other"
-
-
-@pytest.fixture
-def drawn_times(monkeypatch):
-    """Return a list that grows with each drawing by plotext."""
-    times: list[int] = []
-
-    def plot(_chart, width, height, _top):
-        times.append(width)
-        return "\n" * height
-
-    monkeypatch.setattr(Chart, "_plot", plot)
-    return times
-
-
-async def test_what_lies_on_the_same_dots_is_not_drawn_again(drawn_times):
-    """Plotext takes some milliseconds a drawing, and a panel has four of them each second."""
-    async with Host().run_test(size=(60, 16)) as pilot:
-        chart = pilot.app.query_one(Chart)
-        shown = (([10.0, math.nan, 45.0], 1), ([10.01, math.nan, 45.01], 1), ([10.0, 3.0, 45.0], 2),
-                 ([10.0, 3.0, 49.0], 3), ([10.0, 3.0, 45.0], 4))  # fmt: skip
-        for values, times in shown:
-            chart.show([ChartLine(values, "primary")], 600)
-            await pilot.pause()
-            assert len(drawn_times) == times
-
-
-async def test_small_steps_are_seen_once_they_make_a_dot(drawn_times):
-    """What is compared is what was drawn, not what was shown last."""
-    async with Host().run_test(size=(60, 16)) as pilot:
-        chart = pilot.app.query_one(Chart)
-        for step in range(31):
-            chart.show([ChartLine([10.0 + step / 4, 90.0], "primary")], 600)
-    assert 3 <= len(drawn_times) <= 8
+    shown, title = await drawn("textual-dark")
+    assert "•" in shown.plain
+    assert any("⠀" < sign <= "⣿" for sign in shown.plain)
+    assert title == "speed  ━ one  • other"

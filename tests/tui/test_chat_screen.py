@@ -138,14 +138,14 @@ async def answered(talk: Conversation, text: str, show: PieceSink | None) -> Tur
     return Turn(ANSWER, "", (ToolCall("run_python", '{"code": "fib(10)"}'),), done)
 
 
-def test_the_screen(snap_compare, monkeypatch):
-    """A picture at the smallest usual size: markup of a server is text."""
+def test_the_screen(text_compare, monkeypatch):
+    """Markup of a server is text."""
     monkeypatch.setattr(Conversation, "ask", answered)
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     panel = app()
 
     async def act(pilot):
-        panel.run_screen.begin(a_run())
+        panel.run_screen.view.begin(a_run())
         await pilot.press("4")
         await wait_for(pilot, lambda: isinstance(panel.screen, ChatScreen))
         await say(pilot, "Fibonacci numbers in Python")
@@ -154,7 +154,7 @@ def test_the_screen(snap_compare, monkeypatch):
         panel.screen.set_focus(None)  # a cursor blinks
         await pilot.pause()
 
-    assert snap_compare(panel, terminal_size=(80, 24), run_before=act)
+    assert text_compare(panel, terminal_size=(80, 24), run_before=act)
 
 
 async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
@@ -224,7 +224,7 @@ async def test_what_is_drawn_at_once_of_an_answer_without_an_end_is_bounded(monk
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:
-        panel.run_screen.begin(a_run())
+        panel.run_screen.view.begin(a_run())
         await pilot.press("4")
         screen = await talking(pilot)
         await say(pilot, "hi")

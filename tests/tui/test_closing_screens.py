@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from dflash_tui import tui
 from dflash_tui.tui.composition import once_composed
+from dflash_tui.tui.screens.run import ViewScreen
 from tests.tui.panel import app, wait_for
 
 
@@ -75,11 +76,12 @@ async def test_a_screen_is_drawn_whichever_of_its_parts_are_gone(mode, monkeypat
         await wait_for(pilot, lambda: panel.screen.is_current and bool(panel.screen.query("*")))
         screens = (panel.launch_screen, panel.run_screen, panel.replay_screen, panel.ab_screen, panel.compare_screen)
         [screen] = [each for each in screens if each is panel.screen]
+        draw = screen.view.draw if isinstance(screen, ViewScreen) else screen.draw
 
         def detach_and_draw(widget: Widget) -> None:
             detach(widget)
             gone.append(widget)
-            screen.draw()
+            draw()
 
         monkeypatch.setattr(Widget, "_detach", detach_and_draw)
     monkeypatch.undo()

@@ -2,11 +2,13 @@
 
 import pytest
 
+from dflash_tui.launch.preflight.check import fail_check, warn_check
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.request import LaunchChanges
-from dflash_tui.tui.dialogs.doctor import read_way
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
+from dflash_tui.tui.dialogs.doctor import Doctor, find_key, name_key
+from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import app, shows, text, wait_for
 
@@ -26,14 +28,23 @@ async def test_a_key_takes_the_setting_that_a_fix_names():
 
 
 @pytest.mark.parametrize(
-    ("fix", "kind", "changes"),
+    ("changes", "key", "words"),
     [
-        ("stop it, or --set a=0.7 --set b-c=2, or --set d=1", "set", LaunchChanges(settings={"a": "0.7", "b-c": "2"})),
-        ("--set a=1 (2.4 GiB), or --profile stock", "profile", LaunchChanges(profile="stock")),
-        ("--variant x (19 GB)", "variant", LaunchChanges(variant="x")),
-        ("drop a flag with --set NAME=null", "set", LaunchChanges()),
-        ("a variant, or --set target.model=…", "set", LaunchChanges()),
+        (LaunchChanges(settings={"a": "0.7", "b-c": "2"}), "o", "`o` a=0.7 b-c=2"),
+        (LaunchChanges(port=8001), "o", "`o` port 8001"),
+        (LaunchChanges(profile="stock"), "s", "`s` stock"),
+        (LaunchChanges(variant="x"), "v", "`v` x"),
+        (LaunchChanges(vllm="0.32.0"), "", "--vllm 0.32.0"),
     ],
 )
-def test_the_changes_that_a_fix_names(fix, kind, changes):
-    assert read_way(fix, kind) == changes
+def test_a_change_is_said_by_its_key(changes, key, words):
+    hint = Hint(changes)
+    assert (find_key(hint), name_key(hint)) == (key, words)
+
+
+def test_a_key_takes_the_first_change_and_no_example():
+    advice = ("drop a flag with ", hint_setting("NAME", "null", is_example=True), ", or ", hint_setting("a", "1"))
+    planned = command_line.planned("demo-cpu")
+    dialog = Doctor(planned.resolved, planned.plan, launching=True)
+    dialog.checks = [fail_check("flags", "wrong", advice), warn_check("drafts", "many", hint_setting("b", "2"))]
+    assert (dialog._find_way("o").settings, dialog._find_way("v")) == ({"a": "1"}, LaunchChanges())

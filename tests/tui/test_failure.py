@@ -8,11 +8,9 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
-from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -21,7 +19,7 @@ from dflash_tui.tui.screens.replay import build_player
 from dflash_tui.tui.widgets.failure import FailurePane
 from tests.support import command_line, recordings
 from tests.tui.conftest import HOSTILE, a_run, recorded
-from tests.tui.panel import app, feed, press_at_once, shows, text, wait_for, words
+from tests.tui.panel import app, feed, shows, text, wait_for, words
 
 DEMO = LaunchRequest("demo-cpu")
 CPU = "cpu-vllm-0.32.0"
@@ -74,28 +72,10 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
         assert isinstance(panel.screen, RemedyDialog)
-        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
+        monkeypatch.setattr(panel, "bring_up", lambda job: wanted.append(job.planned.plan))
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(wanted))
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
-
-
-async def test_a_start_that_hangs_is_launched_again_with_spawn(monkeypatch):
-    """By the panel that launched it, without a key, and it shows what comes next."""
-    panel, wanted = app(now=1e10), list[Plan]()
-
-    async def hung(_run: Run, _state: RunState) -> str:
-        return "it hung"
-
-    monkeypatch.setattr(fork_fallback, "end_failed_start", hung)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        run = of_demo("--set", "max-model-len=2048")
-        await feed(pilot, run, [])
-        monkeypatch.setattr(panel, "bring_up", lambda _resolved, plan, _forced: wanted.append(plan))
-        panel.watch_fork(run)
-        await wait_for(pilot, lambda: bool(wanted))
-        assert panel.run_screen.plan is wanted[0]
-    assert wanted[0].relaunch_request.settings == {"max-model-len": "2048", "start.fork": "false"}
 
 
 async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
@@ -111,11 +91,11 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
         chosen = []
         for key in ("2", "1", "down", "down", "up", "9"):
             await pilot.press(key)
-            chosen.append(dialog.chosen)
+            chosen.append(dialog.place)
         assert chosen == [1, 0, 1, 0, 1, 1]
         await pilot.resize_terminal(60, 20)
-        await shows(pilot, "▶ 2  without speculation")
-        await wait_for(pilot, lambda: re.search(r"│ {7}drafter is why ", text(panel)) is not None)
+        await shows(pilot, "2  without speculation")
+        await wait_for(pilot, lambda: re.search(r"│ +drafter is why ", text(panel)) is not None)
         await wait_for(pilot, lambda: "--num-speculative-tokens 0" in text(panel))
         await pilot.press("escape")
         await pilot.pause()
@@ -133,7 +113,7 @@ async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
         await feed(pilot, run, [Problem(at, "GatedRepoError: 403", "gated"), Exited(at + 9, 1)])
         await pilot.press("f")
         await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
-        press_at_once(panel, "enter", *"hf_secret")
+        await pilot.press("enter", *"hf_secret")
         entry = panel.screen.query_one(Input)
         await wait_for(pilot, lambda: entry.value == "hf_secret")
         assert entry.password
@@ -151,11 +131,13 @@ async def test_choosing_again_takes_back_what_was_typed_of_a_token(monkeypatch):
         await feed(pilot, run, [Problem(run.started_at, "GatedRepoError: 403", "gated"), Exited(run.started_at + 9, 1)])
         await pilot.press("f")
         await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
-        press_at_once(panel, "enter", *"hf_sec")
+        await pilot.press("enter", *"hf_sec")
         entry = panel.screen.query_one(Input)
         await wait_for(pilot, lambda: entry.value == "hf_sec")
-        press_at_once(panel, "down", "enter")
+        await pilot.press("down")
         await wait_for(pilot, lambda: not entry.display and not entry.has_focus)
+        await pilot.press("up", "enter")
+        await wait_for(pilot, lambda: entry.has_focus)
         assert entry.value == ""
         assert "HF_TOKEN" not in os.environ
 
@@ -167,7 +149,7 @@ async def test_a_report_is_written_and_copied(folders):
         run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
-        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
+        await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, lambda: panel.clipboard != "")
         assert panel.clipboard.startswith("# RuntimeError")
@@ -182,10 +164,10 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         run = a_run(request=DEMO)
         (run.folder / "report.md").mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
-        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
+        await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, lambda: isinstance(panel.screen, ErrorDialog))
-        await shows(pilot, "report.md cannot be written", "not a file")
+        await shows(pilot, "report.md cannot be written", "Is a directory")
         assert panel.clipboard.startswith("# RuntimeError")
 
 
@@ -197,7 +179,7 @@ async def test_a_path_is_no_markup(folders, monkeypatch):
         run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
-        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
+        await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
         await wait_for(pilot, lambda: "[bold]x" in words(panel))
@@ -211,8 +193,8 @@ async def test_keys_of_a_failure_are_only_offered_after_one(live):
         assert "Fix" not in text(panel)
         await pilot.press("f", "u")
         assert panel.screen is panel.run_screen
-        panel.run_screen.take(Exited(live[1], -9))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(Exited(live[1], -9))
+        panel.run_screen.view.draw()
         await shows(pilot, "Fix")
 
 

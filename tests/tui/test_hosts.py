@@ -194,8 +194,8 @@ async def test_both_hosts_are_shown_while_the_launch_is_prepared():
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, run, [])
         for text_, host in (("here", ""), ("fetching", "spark-b")):
-            panel.run_screen.take(Preparing(BASE - 5, Step.MODELS, text_, 0.5, host=host))
-        panel.run_screen.draw()
+            panel.run_screen.view.take(Preparing(BASE - 5, Step.MODELS, text_, 0.5, host=host))
+        panel.run_screen.view.draw()
         await shows(pilot, "rank 0 this machine", "rank 1 spark-b", "spark-b: fetching", "10.0.0.2 rocep1s0f1")
 
 
@@ -211,8 +211,8 @@ async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
     async with panel.run_test(size=size) as pilot:
         await feed(pilot, run, [*events, fine])
         await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free", "no alarms")
-        panel.run_screen.take(lost)
-        panel.run_screen.draw()
+        panel.run_screen.view.take(lost)
+        panel.run_screen.view.draw()
         await shows(pilot, "spark-b is silent", "! lost")
         await pilot.press("l", "L")
         await shows(pilot, "a line of rank 1")

@@ -3,11 +3,9 @@
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from textual._compositor import Compositor
 from textual.events import Key
 from textual.message import Message
 
@@ -50,23 +48,7 @@ async def test_the_plan_says_what_enter_would_do():
         assert words in seen
 
 
-async def test_nothing_is_drawn_before_the_gpus_are_known(monkeypatch):
-    """What would be drawn at each step of the start would be drawn again at the next."""
-    render, covered = Compositor.render_update, list[bool]()
-    panel = app({"toy": a_recipe()})
-
-    def note(compositor: Compositor, *args: Any, **options: Any) -> object:
-        covered.append(panel.launch_screen.covered)
-        return render(compositor, *args, **options)
-
-    monkeypatch.setattr(Compositor, "render_update", note)
-    assert panel.launch_screen.covered
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None and bool(covered))
-    assert not any(covered)
-
-
-async def test_a_driver_that_takes_its_time_is_waited_for_a_moment_only():
+async def test_a_slow_driver_holds_nothing_up():
     answered = threading.Event()
 
     def probe() -> GpuProbe:
@@ -77,7 +59,6 @@ async def test_a_driver_that_takes_its_time_is_waited_for_a_moment_only():
     async with panel.run_test(size=(120, 36)) as pilot:
         try:
             await shows(pilot, "looking for GPUs", "toy", "someone/target")
-            await wait_for(pilot, lambda: not panel.launch_screen.covered)
         finally:
             answered.set()
         await shows(pilot, "the CPU demo")

@@ -1,14 +1,12 @@
 """The log pane: levels, follow, search, and lines that look bad and are not."""
 
-import gc
-import tracemalloc
-
 import pytest
+from rich.cells import cell_len
 
 from dflash_tui.events import LogLine, Problem
 from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
-from dflash_tui.tui.widgets.log_rows import LogRows, count_cells
+from dflash_tui.tui.widgets.log_rows import LogRows
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 from tests.support import recordings
@@ -23,6 +21,10 @@ def pane_of(panel) -> LogPane:
     pane = panel.run_screen.query_one(LogPane)
     assert isinstance(pane, LogPane)
     return pane
+
+
+def texts(pane: LogPane) -> list[str]:
+    return [row.text for row in pane.rows.rows]
 
 
 def lines(now: float, count: int, level: str = "INFO", words: str = "line") -> list[LogLine]:
@@ -57,7 +59,7 @@ async def test_what_looks_bad_is_marked_and_explained_once(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
         await pilot.press("l")
-        shown = list(pane_of(panel).lines)
+        shown = texts(pane_of(panel))
         marked = [line for line in shown if line[9:11] == "~ "]
         reasons = [line for line in shown if "↳ harmless: " in line]
         assert len(marked) > len(reasons) > 3
@@ -79,20 +81,20 @@ async def test_levels_leave_out_what_is_below(live):
         pane = pane_of(panel)
         await pilot.press("l")
         await wait_for(pilot, lambda: pane.rows.width > 100)
-        everything = len(pane.lines)
+        everything = len(texts(pane))
         await pilot.press("v")
         assert "warnings and worse: " in str(pane_of(panel).border_title)
-        assert 5 < len(pane.lines) < everything
+        assert 5 < len(texts(pane)) < everything
         await pilot.press("v")
-        assert [line[11:] for line in pane.lines][-3:] == [
+        assert [line[11:] for line in texts(pane)][-3:] == [
             f"{extra[0].text}  [x]", extra[1].text, extra[2].text
         ]  # fmt: skip
-        panel.run_screen.take(LogLine(now + 1, "said later", "INFO", "x.py"))
-        panel.run_screen.take(LogLine(now + 1, "bad later", "ERROR", "x.py"))
-        panel.run_screen.write_log()
-        assert pane.lines[-1].endswith("bad later  [x]")
+        panel.run_screen.view.take(LogLine(now + 1, "said later", "INFO", "x.py"))
+        panel.run_screen.view.take(LogLine(now + 1, "bad later", "ERROR", "x.py"))
+        panel.run_screen.view.write_log()
+        assert texts(pane)[-1].endswith("bad later  [x]")
         await pilot.press("v")
-        assert len(pane.lines) == everything + 2
+        assert len(texts(pane)) == everything + 2
 
 
 async def test_a_key_scrolls_sideways_by_half_a_width(live):
@@ -118,8 +120,8 @@ async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
         await shows(pilot, "paused, G follows")
         at = pane.scroll_offset.y
         for line in lines(now + 300, 50, words="later"):
-            panel.run_screen.take(line)
-        panel.run_screen.write_log()
+            panel.run_screen.view.take(line)
+        panel.run_screen.view.write_log()
         await pilot.pause()
         assert pane.scroll_offset.y == at
         await pilot.press("l")
@@ -142,7 +144,7 @@ async def test_search_finds_counts_and_steps(live):
         await pilot.press("enter", "N", "N", "n")
         await pilot.pause()
         assert "paused, G follows · “needle” 59 " in str(pane_of(panel).border_title)
-        assert pane.lines[pane.at].endswith("58  [x]")
+        assert texts(pane)[pane.at].endswith("58  [x]")
         await pilot.press("slash", "backspace", "backspace", *"ghi")
         await pilot.pause()
         assert "0 matches" in str(pane_of(panel).border_title)
@@ -158,8 +160,8 @@ async def test_a_match_at_the_end_is_not_pushed_away(live):
         await feed(pilot, a_run(), [*events, *lines(now, 100), LogLine(now + 100, "a needle", "INFO", "x.py")])
         await pilot.press("slash", *"needle", "enter")
         for line in lines(now + 101, 100, words="later"):
-            panel.run_screen.take(line)
-        panel.run_screen.draw()
+            panel.run_screen.view.take(line)
+        panel.run_screen.view.draw()
         await shows(pilot, "a needle", "paused, G follows")
 
 
@@ -182,38 +184,13 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
         for line in lines(now, 3 * MAX_LINES):
-            panel.run_screen.take(line)
+            panel.run_screen.view.take(line)
         pane = pane_of(panel)
         for _ in range(12):
-            panel.run_screen.write_log()
-        assert len(pane.lines) == MAX_LINES
-        assert pane.lines[-1].endswith(f"line {3 * MAX_LINES - 1}  [x]")
-        assert pane.lines[0].endswith(f"line {2 * MAX_LINES}  [x]")
-
-
-async def test_the_pane_holds_no_text_of_its_own(live):
-    """All lines that a state keeps are shown, and what that takes is a fraction of what they take."""
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        for line in lines(now, 2 * MAX_LINES, words="some words " * 25):
-            panel.run_screen.take(line)
-        pane, held = pane_of(panel), panel.run_screen.state.lines
-        panel.run_screen.write_log()
-        await pilot.pause()
-        gc.collect()
-        tracemalloc.start()
-        try:
-            for _ in range(12):
-                panel.run_screen.write_log()
-                await pilot.pause()
-            gc.collect()
-            taken, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert len(pane.lines) == len(held) == MAX_LINES
-        assert taken < sum(len(line.text) for line in held) / 2
+            panel.run_screen.view.write_log()
+        assert len(texts(pane)) == MAX_LINES
+        assert texts(pane)[-1].endswith(f"line {3 * MAX_LINES - 1}  [x]")
+        assert texts(pane)[0].endswith(f"line {2 * MAX_LINES}  [x]")
 
 
 async def test_what_the_state_lets_go_leaves_the_pane(live):
@@ -224,16 +201,16 @@ async def test_what_the_state_lets_go_leaves_the_pane(live):
         few = [line for at in range(10) for line in (*lines(now, 9), LogLine(now, f"bad {at}", "ERROR", "x.py"))]
         await feed(pilot, a_run(), [*events, *few])
         await pilot.press("v", "v")
-        pane, held = pane_of(panel), panel.run_screen.state.lines
-        assert pane.lines[-1].endswith("bad 9  [x]")
+        pane, held = pane_of(panel), panel.run_screen.view.state.lines
+        assert texts(pane)[-1].endswith("bad 9  [x]")
         for piece in range(20):
             for line in lines(now + piece, 100, words="x" * 1900, level="ERROR" if piece == 15 else "INFO"):
-                panel.run_screen.take(line)
-            panel.run_screen.write_log()
+                panel.run_screen.view.take(line)
+            panel.run_screen.view.write_log()
         assert held.bytes <= MAX_BYTES
         assert len(held) < 1200
         errors = [line for line in held if line.level == "ERROR"]
-        assert "bad" not in pane.lines[0]
+        assert "bad" not in texts(pane)[0]
         assert pane.rows.matching == len(errors)
         assert f"errors: {len(errors)} of {len(held)}" in str(pane.border_title)
 
@@ -245,25 +222,25 @@ async def test_matches_and_place_move_with_the_lines(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), [*events, *lines(now, MAX_LINES), LogLine(now, "a needle", "INFO", "x.py")])
         for _ in range(12):
-            panel.run_screen.write_log()
+            panel.run_screen.view.write_log()
         pane = pane_of(panel)
         await pilot.press("slash", *"needle", "enter")
         for piece in range(3):
             for line in [*lines(now + piece, 700), LogLine(now, f"needle {piece}", "INFO", "x.py")]:
-                panel.run_screen.take(line)
+                panel.run_screen.view.take(line)
             for _ in range(3):
-                panel.run_screen.write_log()
+                panel.run_screen.view.write_log()
             await pilot.pause()
-            assert pane.lines[pane.at].endswith("a needle  [x]")
+            assert texts(pane)[pane.at].endswith("a needle  [x]")
             assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
             await shows(pilot, "a needle", "paused, G follows")
         for line in lines(now, MAX_LINES - 1400):
-            panel.run_screen.take(line)
+            panel.run_screen.view.take(line)
         for _ in range(12):
-            panel.run_screen.write_log()
+            panel.run_screen.view.write_log()
         assert "“needle” 2 matches" in str(pane.border_title)
         await pilot.press("n")
-        assert pane.lines[pane.at].endswith("needle 1  [x]")
+        assert texts(pane)[pane.at].endswith("needle 1  [x]")
 
 
 async def test_the_mouse_selects_lines(live):
@@ -280,7 +257,7 @@ async def test_the_mouse_selects_lines(live):
         await pilot.hover(pane, offset=(40, 6))
         await pilot.mouse_up(pane, offset=(40, 6))
         selected = (panel.screen.get_selected_text() or "").split("\n")
-        assert selected[:2] == list(pane.lines[first : first + 2])
+        assert selected[:2] == texts(pane)[first : first + 2]
         assert len(selected) == 3
 
 
@@ -289,55 +266,51 @@ ANSWERED = [LogLine(0.0, f'127.0.0.1:{place} - "POST /v1/completions HTTP/1.1" 2
 REFUSED = LogLine(0.0, '127.0.0.1:9 - "POST /v1/completions HTTP/1.1" 400 Bad Request', "INFO")
 
 
+def rows_of(lines: list[LogLine], **settings: object) -> LogRows:
+    rows = LogRows()
+    for name, value in settings.items():
+        setattr(rows, name, value)
+    rows.take(lines)
+    return rows
+
+
 def test_routes_and_answered_requests_share_a_row_and_open():
     """A request that was refused has its own."""
-    rows = LogRows()
-    rows.take([*ROUTES, *ANSWERED, REFUSED, ANSWERED[0]])
-    assert [row[9:].strip() for row in rows] == [
+    rows = rows_of([*ROUTES, *ANSWERED, REFUSED, ANSWERED[0]])
+    assert [row.text[9:].strip() for row in rows.rows] == [
         "▸ 4 routes; z opens",
         "▸ 3 answered requests; z opens",
         REFUSED.text,
         ANSWERED[0].text,
     ]
-    assert [rows.find_line(row) for row in range(4)] == [0, 4, 7, 8]
     assert [rows.find_row(line) for line in range(9)] == [0, 0, 0, 0, 1, 1, 1, 2, 3]
-    rows.clear()
-    rows.fold = False
-    rows.take([*ROUTES, *ANSWERED, REFUSED])
-    assert len(rows) == 8
+    assert len(rows_of([*ROUTES, *ANSWERED, REFUSED], fold=False)) == 8
 
 
-@pytest.mark.parametrize("kept", range(10))
-def test_a_fold_outlives_its_first_lines(kept):
-    rows = LogRows()
-    rows.take([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
-    before = len(rows)
-    assert before - rows.keep(kept) == len(rows)
-    counts = {"routes": min(4, max(0, kept - 4)), "answered requests": min(3, max(0, kept - 1))}
-    folds = [row[9:].strip() for row in rows if "▸" in row]
-    assert folds == [f"▸ {count} {kind}; z opens" for kind, count in counts.items() if count > 1]
-    assert (rows.lines, len(rows)) == (min(9, kept), sum(map(bool, counts.values())) + (kept > 0) + (kept > 8))
+@pytest.mark.parametrize(("first", "kept"), [(0, 4), (1, 3), (4, 3), (5, 2), (7, 2), (8, 1), (9, 0)])
+def test_a_shared_row_stays_as_long_as_a_line_of_it(first, kept):
+    rows = rows_of([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
+    assert rows.drop(first) == 4 - kept
+    assert len(rows) == kept
 
 
 @pytest.mark.parametrize("width", [24, 30, 60, 200])
 def test_a_long_row_is_wrapped_without_losing_anything(width):
     words = "Traceback of /a/long/path/" + "x" * 40 + " with words, 中文 " * 9 + HOSTILE
-    rows = LogRows()
-    rows.wrap, rows.width = True, width
-    rows.take([LogLine(0.0, words, "INFO", "x.py")])
-    assert max(count_cells(row) for row in rows) <= width
-    assert "".join("".join(row.split()) for row in rows) == "".join(f"00:00:00 {words} [x]".split())
+    rows = rows_of([LogLine(0.0, words, "INFO", "x.py")], wrap=True, width=width)
+    assert max(cell_len(row.text) for row in rows.rows) <= width
+    assert "".join("".join(row.text.split()) for row in rows.rows) == "".join(f"00:00:00 {words} [x]".split())
+    assert rows.find(words.lower()[60:120]) == [0]
 
 
 def test_errors_are_wrapped_unasked():
     """What comes after them at another level is not."""
-    rows = LogRows()
-    rows.width = 40
-    rows.take([LogLine(0.0, "y" * 90, "INFO", "x.py"), LogLine(0.0, "Traceback (most recent call last):")])
-    rows.take([LogLine(0.0, f'  File "{"/path" * 20}", line 3'), LogLine(0.0, "z" * 90, "INFO", "x.py")])
-    assert [count_cells(row) > 40 for row in (rows[0], rows[-1])] == [True, True]
-    assert all(count_cells(row) <= 40 for row in rows[1:-1])
-    assert len(rows) > 5
+    lines = [LogLine(0.0, "y" * 90, "INFO", "x.py"), LogLine(0.0, "Traceback (most recent call last):")]
+    lines += [LogLine(0.0, f'  File "{"/path" * 20}", line 3'), LogLine(0.0, "z" * 90, "INFO", "x.py")]
+    first, *errors, last = rows_of(lines, width=40).rows
+    assert [cell_len(row.text) > 40 for row in (first, last)] == [True, True]
+    assert all(cell_len(row.text) <= 40 for row in errors)
+    assert len(errors) > 3
 
 
 async def test_wrapping_and_folding_stay_at_what_is_read(live):
@@ -351,10 +324,10 @@ async def test_wrapping_and_folding_stay_at_what_is_read(live):
         await shows(pilot, "▸ 3 answered requests; z opens", "server.log · following")
         await pilot.press("g", "pagedown", "pagedown")
         await wait_for(pilot, lambda: pane.scroll_offset.y == pane.scroll_target_y > 20)
-        line = pane.rows.find_line(pane.scroll_offset.y)
+        line = pane.rows.rows[pane.scroll_offset.y].line
         for key in ("w", "z", "w", "z"):
             await pilot.press(key)
-            await wait_for(pilot, lambda: pane.rows.find_line(pane.scroll_offset.y) == line)
+            await wait_for(pilot, lambda: pane.rows.rows[pane.scroll_offset.y].line == line)
         await pilot.press("slash", *"route: /v2", "enter")
         await shows(pilot, "Route: /v2", "1 of 1")
         await pilot.press("escape", "G")

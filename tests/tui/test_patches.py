@@ -50,7 +50,7 @@ async def test_they_are_shown_and_an_engine_made(engine):
         await pilot.press("a")
         await wait_for(pilot, lambda: IN in text(panel))
         await shows(pilot, "-    torch.ops._C.expand_kernel_impl(")
-        assert "make the engine now" not in text(panel)
+        await wait_for(pilot, lambda: "make the engine now" not in text(panel))
         [made] = [engine for engine in inventory.list_engines() if engine.base]
         assert (made.base, made.patches) == (engine.folder, ("cpu-expand-kernel",))
         await pilot.press("escape")
@@ -72,7 +72,7 @@ async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
         for key in ("n", "y"):
             await pilot.press("a")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
-            await wait_for(pilot, lambda: "patch cpu-expand-kernel" in text(panel))
+            await wait_for(pilot, lambda: "Change vLLM by cpu-expand-kernel?" in text(panel))
             assert not [engine for engine in inventory.list_engines() if engine.base]
             await pilot.press(key)
             await wait_for(pilot, lambda: isinstance(panel.screen, patches.PatchScreen))

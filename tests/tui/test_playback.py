@@ -152,22 +152,22 @@ def test_playing(snap_compare, clock):
     assert snap_compare(opened(clock), terminal_size=(120, 36), run_before=moment(clock, 3.0))
 
 
-def test_playing_80x24(snap_compare, clock):
+def test_playing_80x24(text_compare, clock):
     """At its end, without a difference, and without the moments at which tokens came."""
     panel = opened(clock, "Code", speeds=(10.0, 10.05), timed=(False, False))
-    assert snap_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 99.0))
+    assert text_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 99.0))
 
 
-def test_playing_light(snap_compare, clock):
+def test_playing_light(text_compare, clock):
     """On the smallest screen, with answers that were not kept."""
     panel = opened(clock, kept=False, design=a_design(synthetic=""))
     panel.theme = LIGHT.name
-    assert snap_compare(panel, terminal_size=(60, 20), run_before=moment(clock, 3.0))
+    assert text_compare(panel, terminal_size=(60, 20), run_before=moment(clock, 3.0))
 
 
-def test_playing_without_colours(snap_compare, clock, monkeypatch):
+def test_playing_without_colours(text_compare, clock, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     design = a_design()
     arms = tuple(replace(arm, name=f"{arm.name}-{'with-a-very-long-name-' * 3}") for arm in design.arms)
     panel = opened(clock, design=replace(design, arms=arms, recipe="a-recipe-of-a-name-that-is-long-" * 2))
-    assert snap_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 3.0))
+    assert text_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 3.0))

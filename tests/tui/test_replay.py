@@ -23,7 +23,7 @@ def playing(clock: Clock, at: float = 0.0, speed: float = 1.0) -> DflashApp:
 async def caught_up(pilot) -> None:
     screen = pilot.app.replay_screen
     await wait_for(pilot, lambda: screen.is_active and not screen.player.behind)
-    screen.draw()
+    screen.view.draw()
     await pilot.pause()
 
 
@@ -109,7 +109,6 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
         assert panel.screen is panel.replay_screen
         assert not touched
         panel.action_stop()  # as from the palette
-        panel.replay_screen.action_send_prompts()
         await pilot.pause()
         assert not touched
 
@@ -138,7 +137,7 @@ async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):
     (tmp_path / "server.log").unlink()
     (tmp_path / "server.log").mkdir()
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.replay_screen.error is not None)
+        await wait_for(pilot, lambda: panel.replay_screen.view.error is not None)
         await pilot.press("right", "left", "end", "space")
-        panel.replay_screen.draw()
+        panel.replay_screen.view.draw()
         await wait_for(pilot, lambda: f"{tmp_path} cannot be read" in words(panel))

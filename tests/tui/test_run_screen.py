@@ -3,12 +3,12 @@
 import re
 
 from msgspec.structs import replace
-from textual.widgets import Log
 
 from dflash_tui.common.errors import EngineError
 from dflash_tui.events import Exited, Health, HealthChanged, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.readings import Counters
 from dflash_tui.tui.widgets.chart import Chart
+from dflash_tui.tui.widgets.log_pane import LogPane
 from tests.tui.conftest import HOSTILE, a_run, traffic
 from tests.tui.panel import app, feed, shows, text, wait_for
 
@@ -18,12 +18,12 @@ async def test_a_start_shows_steps_phases_and_the_log(starting):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
-        assert panel.run_screen.stage == "starting"
+        assert panel.run_screen.view.stage == "starting"
         seen = text(panel)
         assert "◐ STARTING 1:20" in seen
         assert "built in 9 s" in seen
         assert "◐ compile" in seen
-        assert panel.run_screen.query_one(Log).line_count > 50
+        assert panel.run_screen.query_one(LogPane).rows.matching > 50
 
 
 async def test_a_live_server_shows_its_figures(live):
@@ -58,17 +58,19 @@ async def test_80x24_keeps_what_matters(live):
         for words in ("WARM", "SYNTHETIC", "tok/s", "acceptance", "accepted per position", "LongCode", "server.log"):
             assert words in seen
         assert len(seen.splitlines()) == 24
-        assert panel.run_screen.query_one(Log).is_vertical_scroll_end
+        assert panel.run_screen.query_one(LogPane).is_vertical_scroll_end
 
 
 async def test_an_error_before_the_launch_is_shown_and_kept():
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:
-        panel.run_screen.clear(a_run().plan)
-        panel.run_screen.fail(EngineError("vLLM could not be installed", evidence=HOSTILE, hint="check the network"))
+        panel.run_screen.view.clear(a_run().plan)
+        panel.run_screen.view.fail(
+            EngineError("vLLM could not be installed", evidence=HOSTILE, hint="check the network")
+        )
         await panel.switch_mode("live")
         await pilot.press("1", "2")
-        panel.run_screen.draw()
+        panel.run_screen.view.draw()
         await shows(pilot, "✗ FAILED", "could not be installed", HOSTILE, "→ check the network")
 
 
@@ -77,11 +79,11 @@ async def test_hostile_texts_neither_crash_nor_colour(live):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(recipe=HOSTILE, synthetic=HOSTILE), events)
-        panel.run_screen.take(LogLine(now, HOSTILE, "ERROR", HOSTILE))
-        panel.run_screen.take(HealthChanged(now, Health.UNHEALTHY, HOSTILE))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(LogLine(now, HOSTILE, "ERROR", HOSTILE))
+        panel.run_screen.view.take(HealthChanged(now, Health.UNHEALTHY, HOSTILE))
+        panel.run_screen.view.draw()
         await pilot.pause()
-        wrapped = "".join("".join(panel.run_screen.query_one(Log).lines).split())
+        wrapped = "".join("".join(row.text for row in panel.run_screen.query_one(LogPane).rows.rows).split())
         assert wrapped.endswith("".join(f"✗ {HOSTILE}  [{HOSTILE.rsplit('/')[-1]}]".split()))
         await wait_for(pilot, lambda: text(panel).count("[/] [red]evil") >= 3)
 
@@ -93,9 +95,9 @@ async def test_freezing_holds_the_display_and_loses_nothing(live):
         await feed(pilot, a_run(), events)
         await pilot.press("space")
         await shows(pilot, "FROZEN")
-        panel.run_screen.take(LogLine(now, "said while frozen"))
+        panel.run_screen.view.take(LogLine(now, "said while frozen"))
         for _ in range(8):
-            panel.run_screen.tick()
+            panel.run_screen.view.tick()
         assert "said while frozen" not in text(panel)
         await pilot.press("space")
         await shows(pilot, "said while frozen")
@@ -119,11 +121,11 @@ async def test_the_log_takes_the_screen_and_gives_it_back(live):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
-        before = panel.run_screen.query_one(Log).size.height
+        before = panel.run_screen.query_one(LogPane).size.height
         await pilot.press("l")
-        await wait_for(pilot, lambda: panel.run_screen.query_one(Log).size.height > 25)
+        await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height > 25)
         await pilot.press("l")
-        await wait_for(pilot, lambda: panel.run_screen.query_one(Log).size.height == before)
+        await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height == before)
 
 
 async def test_nothing_changed_draws_nothing(live):
@@ -134,12 +136,12 @@ async def test_nothing_changed_draws_nothing(live):
         chart = panel.run_screen.query_one("#tok_s", Chart)
         values = chart.lines
         for _ in range(8):
-            panel.run_screen.tick()
+            panel.run_screen.view.tick()
         assert chart.lines is values
         for event in traffic(now, 2):
-            panel.run_screen.take(event)
+            panel.run_screen.view.take(event)
         for _ in range(4):
-            panel.run_screen.tick()
+            panel.run_screen.view.tick()
         assert chart.lines is not values
 
 
@@ -154,8 +156,8 @@ async def test_keys_that_need_a_server_are_not_offered_without_one(live):
         assert "Send prompts" not in text(panel)
         await feed(pilot, a_run(), live[0])
         await shows(pilot, "Send prompts")
-        panel.run_screen.take(Exited(live[1], 1))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(Exited(live[1], 1))
+        panel.run_screen.view.draw()
         await pilot.pause()
         assert "Send prompts" not in text(panel)
 
@@ -169,7 +171,7 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
         assert panel.run_screen._sending is None
         panel.run_screen.action_send_prompts()  # as from the palette
         await pilot.pause()
-        await shows(pilot, "! no server answers yet")
+        await shows(pilot, "no server answers yet")
 
 
 async def test_why_a_prompt_is_refused_is_said_in_full(live, monkeypatch):
@@ -187,7 +189,7 @@ async def test_why_a_prompt_is_refused_is_said_in_full(live, monkeypatch):
         run.folder.mkdir(parents=True)
         await feed(pilot, run, live[0])
         await pilot.press("b")
-        await shows(pilot, "✗ code: HTTP 401", "set VLLM_API_KEY")
+        await shows(pilot, "code: HTTP 401", "set VLLM_API_KEY")
 
 
 async def test_one_chart_is_seen_where_there_is_room_for_one_and_c_shows_the_next(live):
@@ -210,14 +212,14 @@ async def test_alarms_are_told_and_shown_in_full(live):
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_run(), events)
         await shows(pilot, "✓ no alarms")
-        panel.run_screen.take(Suspended(now - 5, (4711,)))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(Suspended(now - 5, (4711,)))
+        panel.run_screen.view.draw()
         await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
         await pilot.press("exclamation_mark")
         await shows(pilot, "resume it: kill -CONT 4711")
         await pilot.press("escape")
-        panel.run_screen.take(Suspended(now, ()))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(Suspended(now, ()))
+        panel.run_screen.view.draw()
         await shows(pilot, "✓ no alarms")
 
 

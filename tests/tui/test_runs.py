@@ -70,7 +70,7 @@ def test_runs_are_listed_with_how_they_stand(living, ended):
 async def chosen(pilot, index: int) -> None:
     """Open the list and take its row `index`."""
     await pilot.press("r")
-    await wait_for(pilot, lambda: isinstance(pilot.app.screen, RunList) and bool(pilot.app.screen.rows))
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, RunList) and pilot.app.screen.rows.option_count > 0)
     pilot.app.screen.query_one(OptionList).highlighted = index
     await pilot.press("enter")
     await pilot.pause()
@@ -92,7 +92,7 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
     async with panel.run_test(size=(120, 36)) as pilot:
         await chosen(pilot, 0)
         await wait_for(pilot, lambda: panel.screen is panel.run_screen)
-        assert panel.run_screen.run == living
+        assert panel.run_screen.view.run == living
         await chosen(pilot, 3)
         await wait_for(pilot, lambda: panel.screen is panel.replay_screen and panel.replay_screen.player is not None)
         assert panel.replay_screen.player
@@ -100,7 +100,7 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
         await wait_for(pilot, lambda: "■ STOPPED" in text(panel))
         await chosen(pilot, 4)
         await wait_for(pilot, lambda: "sample" in text(panel))
-        assert panel.run_screen.run == living  # watched all the while
+        assert panel.run_screen.view.run == living  # watched all the while
         await pilot.press("2")
         assert panel.screen is panel.run_screen
 

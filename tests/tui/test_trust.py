@@ -7,8 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.experiments import controller, store
+from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.experiments import controller, session, store
+from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch import session as launch_session
+from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -37,7 +41,12 @@ def recipe() -> Recipe:
 def launches(monkeypatch) -> list[str]:
     """Take note of launches, which do nothing."""
     started: list[str] = []
-    monkeypatch.setattr(DflashApp, "_start", lambda _panel, message, _moved: started.append(message.plan.recipe))
+
+    async def refuse(job: LaunchJob, *_) -> None:
+        started.append(job.planned.plan.recipe)
+        raise ServerFailed("enough")
+
+    monkeypatch.setattr(launch_session, "check_and_launch", refuse)
     return started
 
 
@@ -76,7 +85,12 @@ async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
 
 async def test_an_ab_is_asked_about(recipe, monkeypatch):
     begun: list[str] = []
-    monkeypatch.setattr(NewExperiment, "begin", lambda _dialog, planned: begun.append(planned.design.recipe))
+
+    async def refuse(design: Design, *_) -> None:
+        begun.append(design.recipe)
+        raise DflashError("enough")
+
+    monkeypatch.setattr(session, "_prepare_arms", refuse)
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         for key, expected in (("n", []), ("y", ["fake"])):
@@ -85,7 +99,7 @@ async def test_an_ab_is_asked_about(recipe, monkeypatch):
             await pilot.press("enter")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
             await pilot.press(key)
-            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
+            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment) and not panel.screen.beginning)
             assert begun == expected
             await pilot.press("escape")
 

@@ -19,6 +19,7 @@ from tests.support.tune_simulation import Truth, a_tune, run_tune
 from tests.tui.panel import app, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
+SMALL = [(80, 24), (60, 20)]
 AXES = (
     "mode=graphs,compile",
     "patch.triton-split-verify=on",
@@ -66,46 +67,58 @@ def use(monkeypatch: pytest.MonkeyPatch, view: ExperimentView) -> None:
     monkeypatch.setattr(experiment, "read_experiment", lambda _folder: view)
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)], ids=["120x36", "80x24", "60x20"])
-def test_on_its_way(snap_compare, monkeypatch, size):
-    use(monkeypatch, a_view(11, driven=True))
-    assert snap_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE RUNNING"))
-
-
-def test_at_its_beginning(snap_compare, monkeypatch):
-    """Nothing is measured yet, and what follows depends on it."""
-    use(monkeypatch, a_view(0, driven=True, synthetic="random weights"))
-    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING SYNTHETIC"))
-
-
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)], ids=["120x36", "80x24", "60x20"])
-def test_over(snap_compare, monkeypatch, size):
-    """Where the recipe is written is in sight on a low screen, too, in place of rounds."""
-    view = a_view(100, driven=False)
-    assert view.tune
-    view = view._replace(
-        tune=replace(view.tune, recipe="/home/me/.config/dflash-tui/recipes/gemma-4-26b-a4b-tuned.yaml")
-    )
-    use(monkeypatch, view)
-    assert snap_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE FINISHED"))
-
-
-def test_stopped_in_the_light_theme(snap_compare, monkeypatch):
-    use(monkeypatch, a_view(9, driven=False))
-    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE INTERRUPTED", LIGHT.name))
-
-
-def test_without_colour(snap_compare, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
+def test_on_its_way(snap_compare, monkeypatch):
     use(monkeypatch, a_view(11, driven=True))
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
 
 
-def test_one_that_cannot_be_read(snap_compare, monkeypatch):
+@pytest.mark.parametrize("size", SMALL, ids=["80x24", "60x20"])
+def test_on_its_way_on_a_small_screen(text_compare, monkeypatch, size):
+    use(monkeypatch, a_view(11, driven=True))
+    assert text_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE RUNNING"))
+
+
+def test_at_its_beginning(text_compare, monkeypatch):
+    """Nothing is measured yet, and what follows depends on it."""
+    use(monkeypatch, a_view(0, driven=True, synthetic="random weights"))
+    assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING SYNTHETIC"))
+
+
+def an_ended_tune() -> ExperimentView:
+    view = a_view(100, driven=False)
+    assert view.tune
+    recipe = "/home/me/.config/dflash-tui/recipes/gemma-4-26b-a4b-tuned.yaml"
+    return view._replace(tune=replace(view.tune, recipe=recipe))
+
+
+def test_over(snap_compare, monkeypatch):
+    use(monkeypatch, an_ended_tune())
+    assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE FINISHED"))
+
+
+@pytest.mark.parametrize("size", SMALL, ids=["80x24", "60x20"])
+def test_over_on_a_small_screen(text_compare, monkeypatch, size):
+    """Where the recipe is written is in sight, too, in place of rounds."""
+    use(monkeypatch, an_ended_tune())
+    assert text_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE FINISHED"))
+
+
+def test_stopped_in_the_light_theme(text_compare, monkeypatch):
+    use(monkeypatch, a_view(9, driven=False))
+    assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE INTERRUPTED", LIGHT.name))
+
+
+def test_without_colour(text_compare, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    use(monkeypatch, a_view(11, driven=True))
+    assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
+
+
+def test_one_that_cannot_be_read(text_compare, monkeypatch):
     def broken(_folder: object) -> ExperimentView:
         raise UsageError(
             "it is not an experiment", evidence="its experiment.json cannot be read", hint="dflash-tui ab list"
         )
 
     monkeypatch.setattr(experiment, "read_experiment", broken)
-    assert snap_compare(app(now=BASE), terminal_size=(80, 24), run_before=shown("CANNOT BE READ"))
+    assert text_compare(app(now=BASE), terminal_size=(80, 24), run_before=shown("CANNOT BE READ"))

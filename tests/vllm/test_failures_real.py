@@ -245,10 +245,8 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel))
         await pilot.press("enter")
-        screen = panel.run_screen
-        while (
-            Phase.ENGINE not in screen.state.phases or len(server_process.list_processes(registry.list_runs()[0])) < 2
-        ):
+        view = panel.run_screen.view
+        while Phase.ENGINE not in view.state.phases or len(server_process.list_processes(registry.list_runs()[0])) < 2:
             await pilot.pause(0.5)
         [first] = registry.list_runs()
         members = server_process.list_processes(first)
@@ -274,7 +272,7 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", run.plan.port))
-        while Phase.ENGINE not in panel.run_screen.state.phases:
+        while Phase.ENGINE not in panel.run_screen.view.state.phases:
             await pilot.pause(0.5)
         other.listen()
         watcher = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)

@@ -8,7 +8,6 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
-from textual.widgets import Log
 
 from dflash_tui.events import Health, Phase
 from dflash_tui.monitoring import run_reader
@@ -17,6 +16,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.widgets.chart import Chart
+from dflash_tui.tui.widgets.log_pane import LogPane
 from tests.tui.panel import text
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
@@ -43,8 +43,8 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
     async with panel.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: "toy" in text(panel))
         await pilot.press("enter")
-        await until(pilot, lambda: panel.run_screen.state.health is Health.WARM)
-        state = panel.run_screen.state
+        await until(pilot, lambda: panel.run_screen.view.state.health is Health.WARM)
+        state = panel.run_screen.view.state
         await until(pilot, lambda: Phase.UP in state.phases)
         assert list(state.phases) == [
             Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.WEIGHTS, Phase.DRAFTER,
@@ -59,7 +59,7 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         )
         charts = [panel.run_screen.query_one(f"#{name}", Chart) for name in ("tok_s", "acceptance", "memory")]
         await until(pilot, lambda: all(any(v > 0 for line in chart.lines for v in line.values) for chart in charts))
-        assert panel.run_screen.query_one(Log).line_count > 20
+        assert panel.run_screen.query_one(LogPane).rows.matching > 20
         await pilot.press("q")
     assert "dflash-tui attach" in (panel.return_value or "")
 
@@ -68,9 +68,9 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
     members = server_process.list_processes(run)
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: again.run_screen.state.health is Health.WARM)
-        await until(pilot, lambda: len(again.run_screen.state.requests) == 7)
-        await until(pilot, lambda: again.run_screen.state.phases == state.phases)
+        await until(pilot, lambda: again.run_screen.view.state.health is Health.WARM)
+        await until(pilot, lambda: len(again.run_screen.view.state.requests) == 7)
+        await until(pilot, lambda: again.run_screen.view.state.phases == state.phases)
         await pilot.press("S")
         await until(pilot, lambda: isinstance(again.screen, Confirm))
         await pilot.press("y")

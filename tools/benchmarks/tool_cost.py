@@ -73,7 +73,7 @@ class Widgets(App):
 
 Widgets().run()
 """
-_IMPORTS = f"import gc; gc.disable(); import dflash_tui.cli.main, dflash_tui.tui.app{_MINIMAL}"
+_IMPORTS = f"import dflash_tui.cli.main, dflash_tui.tui.app{_MINIMAL}"
 _QUIET = 0.7  # seconds without a byte and with no thread at work after which a screen is taken as drawn
 
 

@@ -199,5 +199,5 @@ async def _read_counters(run: Run) -> Counters | None:
     try:
         async with bounded_http.open_client(run.url, timeout=bounded_http.WHOLE) as http:
             return (await scraper.fetch_metrics(http)).counters
-    except (bounded_http.BadResponse, *bounded_http.FAILED):
+    except bounded_http.list_failures(bounded_http.BadResponse):
         return None

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
 import msgspec
 
 from dflash_tui.benchmark.sse import quote_server_text
@@ -17,7 +16,7 @@ from dflash_tui.common.untrusted_json import register_type
 _CANDIDATES = 5
 # The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
 MOST_POSITIONS = 1024
-_TIMEOUT = httpx.Timeout(30.0, read=1800.0)
+_TIMEOUT, _READING = 30.0, 1800.0
 _ID_PREFIX = "token_id:"
 Scores = Mapping[int, float]
 """The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
@@ -47,12 +46,12 @@ register_type(_Completion)
 class TokenScorer:
     """Asks one server about the tokens of answers, greedily and for log-probabilities before any sampling.
 
-    Each method raises `bounded_http.BadResponse` or one of `bounded_http.FAILED`.
+    Each method raises `bounded_http.BadResponse` or one of `bounded_http.list_failures()`.
     """
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
-        self._client = bounded_http.open_client(url, timeout=_TIMEOUT, headers=headers)
+        self._client = bounded_http.open_client(url, timeout=_TIMEOUT, reading=_READING, headers=headers)
         self._model = model
 
     async def __aenter__(self) -> TokenScorer:

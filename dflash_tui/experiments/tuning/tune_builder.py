@@ -16,7 +16,7 @@ from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.tuning import axes, personal_recipe, schedule
 from dflash_tui.experiments.tuning.outcome import BOOTS_FOR_A_VERDICT
-from dflash_tui.experiments.variation import Varied
+from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import recipe_files
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -91,7 +91,7 @@ def build_tune(request: TuneRequest, *, cluster: Cluster | None = None) -> Built
     )
     keys = [schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise UsageError(f"--vary {twice} is there twice", hint=f"--vary {twice}=VALUE,VALUE with all its values")
+        raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(request.name or personal_recipe.choose_name(base.recipe))
     tuning = Tuning(request.budget, chosen.axes, name, chosen.left_out)
     design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))

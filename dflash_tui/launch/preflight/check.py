@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, clean_text
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -15,6 +16,10 @@ from dflash_tui.planning import memory as fits
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import Advice, Hint, format_advice
+
+# Words, a change of the launch, or words with changes between them.
+Fix = str | Hint | Sequence[str | Hint]
 
 
 class CheckLevel(StrEnum):
@@ -32,12 +37,17 @@ class Check(msgspec.Struct, frozen=True):
     """What was checked."""
     level: CheckLevel
     """Whether it is right, worth a warning, or blocks the launch."""
-    finding: str = msgspec.field(name="found")
+    finding: str
     """What was found."""
-    fix: str = ""
+    advice: Advice = ()
     """What to do about it; empty when it is right."""
     final: bool = False
     """Whether no reason overrules it, since the launch itself would be refused."""
+
+    @property
+    def fix(self) -> str:
+        """What to do about it, with options of the command line."""
+        return format_advice(self.advice)
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -72,24 +82,26 @@ def pass_check(name: str, finding: str) -> Check:
     return _clean_check(name, CheckLevel.OK, finding)
 
 
-def warn_check(name: str, finding: str, fix: str = "") -> Check:
+def warn_check(name: str, finding: str, fix: Fix = "") -> Check:
     """Return a check with a warning."""
     return _clean_check(name, CheckLevel.WARN, finding, fix)
 
 
-def fail_check(name: str, finding: str, fix: str) -> Check:
+def fail_check(name: str, finding: str, fix: Fix) -> Check:
     """Return a failed check, which blocks the launch unless somebody insists; `fix` says what to do."""
     return _clean_check(name, CheckLevel.FAIL, finding, fix)
 
 
-def refuse_check(name: str, finding: str, fix: str) -> Check:
+def refuse_check(name: str, finding: str, fix: Fix) -> Check:
     """Return a failed check of what is refused whoever insists; `fix` says what to do."""
     return msgspec.structs.replace(fail_check(name, finding, fix), final=True)
 
 
-def _clean_check(name: str, level: CheckLevel, finding: str, fix: str = "") -> Check:
+def _clean_check(name: str, level: CheckLevel, finding: str, fix: Fix = "") -> Check:
     """Return a check with clean texts: names of processes, devices and models may hold terminal escapes."""
-    return Check(name, level, clean_line(finding), clean_line(fix))
+    parts = (fix,) if isinstance(fix, str | Hint) else fix
+    advice = tuple(clean_text(part) if isinstance(part, str) else part for part in parts if part)
+    return Check(name, level, clean_line(finding), advice)
 
 
 def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:

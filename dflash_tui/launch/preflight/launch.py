@@ -18,11 +18,12 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.engines.patching import patch_set, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.preflight import pair, ray, requirements
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, refuse_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.cluster.hosts import require_named
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
@@ -142,11 +143,13 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
         else:
             finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
-            yield warn_check("patch", finding, f"use another engine, or --set patches.{name}=true")
+            fix: Fix = ["use another engine, or ", hint_setting(f"patches.{name}", "true")]
+            yield warn_check("patch", finding, fix)
     for patch in patch_set.load_planned_patches(plan):
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
             finding = f"{patch.name} requires {' or '.join(patch.together_with)}"
-            fix = f"--set patches.{patch.together_with[0]}=true, or --set patches.{patch.name}=false"
+            either = hint_setting(f"patches.{patch.together_with[0]}", "true")
+            fix = [either, ", or ", hint_setting(f"patches.{patch.name}", "false")]
             yield refuse_check("patch", finding, fix)
         elif engine is None:
             yield pass_check("patch", f"{patch.name} will be in the engine that is made with it")
@@ -157,10 +160,11 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     name, why = patch_status.name, patch_status.why
     if patch_status.state is PatchState.DRIFTED:
+        theirs: Fix
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
         if tree := engine.source_tree:
-            theirs = f"update {tree}, or --set patches.{name}=false"
+            theirs = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
         return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
@@ -271,7 +275,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
         why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
         yield pass_check("port", f"{wanted} is free{why}")
         return
-    fix = f"take the next free one: `o` in the panel, or --port {free}"
+    fix: Fix = ["take the next free one: ", Hint(LaunchChanges(port=free))]
     yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
 
 

@@ -19,6 +19,7 @@ from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.planning.server_command import count_gpus_per_host
 
 # Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
@@ -61,7 +62,9 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
     yield _check_driver(probe.driver, plan.driver)
     if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
         finding = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
-        yield warn_check("driver on GB10", finding, "stay on 580, or launch eager (--mode eager)")
+        yield warn_check(
+            "driver on GB10", finding, ["stay on 580, or launch eager: ", Hint(LaunchChanges(mode=Mode.EAGER))]
+        )
 
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
@@ -70,7 +73,7 @@ def _check_gpu_count(situation: Situation) -> Iterator[Check]:
     needed = count_gpus_per_host(situation.resolved)
     usable = sum(not card.trouble for card in situation.probe.gpus)
     if needed > usable and flags.get("distributed-executor-backend") != "ray":
-        fix = f"--set tensor-parallel-size={usable}" if usable else "check the GPUs: dflash-tui gpus"
+        fix = hint_setting("tensor-parallel-size", usable) if usable else "check the GPUs: dflash-tui gpus"
         yield fail_check("GPU", f"the plan needs {needed}, and {pluralize(usable, 'GPU')} can be used here", fix)
 
 
@@ -81,7 +84,7 @@ def _check_gpu(situation: Situation, card: Gpu) -> Iterator[Check]:
         return
     if not situation.bare and card.hardware is not plan.hardware:
         finding = f"the plan is for {plan.hardware.value}, but this is {card.name}, class {card.hardware.value}"
-        yield fail_check(name, finding, f"plan for this GPU: --gpu {card.index}")
+        yield fail_check(name, finding, ["plan for this GPU: ", Hint(LaunchChanges(gpu=str(card.index)))])
         return
     if card.claimed:
         yield fail_check(name, card.claimed, HOW_TO_SHARE)

@@ -13,6 +13,7 @@ from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
+from dflash_tui.planning.request import Advice, Hint, LaunchChanges, hint_setting
 
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MAX_SWAP = 1 << 30
@@ -22,7 +23,11 @@ _CUDA_CONTEXT_BYTES = 1 << 29
 # A server for shorter requests is useless.
 _MIN_MODEL_LEN = 4096
 _SMALL_BATCHES: dict[str, int | float] = {"max_num_seqs": 4, "max_num_batched_tokens": 4096}
-_NOTHING_FITS = "choose a smaller or quantized target (a variant, or --set target.model=…), or a GPU with more memory"
+_NOTHING_FITS: Advice = (
+    "choose a smaller or quantized target (a variant, or ",
+    hint_setting("target.model", "…", is_example=True),
+    "), or a GPU with more memory",
+)
 
 
 def check_memory(situation: Situation) -> Iterator[Check]:
@@ -52,7 +57,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         return fail_check(kind, f"{need}; {budget}", _suggest_settings(situation, fit))
     if _exceeds_free(fit):
         finding = f"{budget}, and {format_gib(fit.free)} are free"
-        return fail_check(kind, finding, f"stop what uses the rest, or {_suggest_settings(situation, fit)}")
+        return fail_check(kind, finding, ["stop what uses the rest, or ", *_suggest_settings(situation, fit)])
     if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(
@@ -77,7 +82,7 @@ def _exceeds_free(fit: MemoryEstimate) -> bool:
     return fit.budget + _CUDA_CONTEXT_BYTES > fit.free
 
 
-def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
+def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
     """Return the settings with which it fits, by the same estimate, with the longest possible requests."""
     max_len = fit.max_model_len or 0
     share = int(100 * (fit.free - _CUDA_CONTEXT_BYTES) / fit.total) / 100
@@ -87,14 +92,14 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
         if tried is None or _exceeds_free(tried):
             continue
         if tried.kv_needed is None and tried.certain <= tried.budget:
-            return _format_settings(changes)
+            return _hint_settings(changes)
         length = min(tried.longest or 0, max_len)
         if length >= min(_MIN_MODEL_LEN, max_len) > 0:
-            return _format_settings(changes | ({"max_model_len": length} if length < max_len else {}))
+            return _hint_settings(changes | ({"max_model_len": length} if length < max_len else {}))
     return _suggest_smaller_target(situation, min(fit.budget, fit.free - _CUDA_CONTEXT_BYTES))
 
 
-def _suggest_smaller_target(situation: Situation, budget: int) -> str:
+def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
     """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
     Where none is known to fit, the variants are named whose size nobody knows.
@@ -104,7 +109,7 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> str:
     if fitting := [(resolved.hardware in resolved.recipe.variants[name].reported_on, size, name)
                    for name, size, fits in variants if size and fits]:  # fmt: skip
         _, size, name = max(fitting)
-        return f"--variant {name} ({size:g} GB), or a GPU with more memory"
+        return Hint(LaunchChanges(variant=name)), f" ({size:g} GB), or a GPU with more memory"
     catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
     pairs = catalogues.find_pairs(catalogue, target)
     fitting_models = [
@@ -113,9 +118,11 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> str:
     smaller = [model for model in fitting_models if model.repo != target and model.size_gb]
     if smaller:
         best = max(smaller, key=lambda model: model.size_gb or 0)
-        return f"--set target.model={best.repo} ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
+        words = f" ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
+        return hint_setting("target.model", best.repo), words
     if unknown := [name for name, size, is_smaller in variants if size is None and is_smaller]:
-        return f"--variant {' or '.join(unknown)}, of unknown size, or a GPU with more memory"
+        hints = [part for name in unknown for part in (" or ", Hint(LaunchChanges(variant=name)))]
+        return *hints[1:], ", of unknown size, or a GPU with more memory"
     return _NOTHING_FITS
 
 
@@ -136,8 +143,9 @@ def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str
             yield name, other.target.size_gb, fits and (other.target.size_gb is not None or bits[0] < bits[1])
 
 
-def _format_settings(changes: Mapping[str, int | float]) -> str:
-    return " ".join(f"--set {name.replace('_', '-')}={value}" for name, value in changes.items())
+def _hint_settings(changes: Mapping[str, int | float]) -> Advice:
+    settings = {name.replace("_", "-"): str(value) for name, value in changes.items()}
+    return (Hint(LaunchChanges(settings=settings)),) if settings else ()
 
 
 def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:

@@ -12,14 +12,14 @@ from packaging.version import Version
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.engines.hub import model_config, model_lookup
 from dflash_tui.launch import planner
-from dflash_tui.launch.preflight.check import Check, fail_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Fix, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning.derivation.parsers import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
-from dflash_tui.planning.request import parse_settings
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
 # With one of them vLLM may take another tokenizer than the target's.
@@ -49,12 +49,14 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
         return
     why = " ".join(standing.why.split())
     mends = dict(re.findall(r"--set ([\w.-]+)=(?!NAME\b)([^\s,;)]+)", why))
-    ways = [
-        f"--set {name}={value}{_price_setting(resolved, plan, cards, name, value)}" for name, value in mends.items()
-    ]
-    ways += [f"--profile {name}" for name in list_profiles(resolved.recipe) if name != plan.profile]
+    profiles = [name for name in list_profiles(resolved.recipe) if name != plan.profile]
+    ways: list[str | Hint] = []
+    for name, value in mends.items():
+        ways += [hint_setting(name, value), f"{_price_setting(resolved, plan, cards, name, value)}, or "]
+    for name in profiles:
+        ways += [Hint(LaunchChanges(profile=name)), ", or "]
     finding = f"broken on {plan.hardware.value}: {why.partition('. ')[0]}"
-    yield fail_check("recipe", finding, ", or ".join([*ways, "another recipe"]))
+    yield fail_check("recipe", finding, [*ways, "another recipe"])
 
 
 def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
@@ -80,7 +82,7 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
         releases_by_age = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
         problem = f"this pair is served right from {oldest} on without patches; the plan has {plan.vllm}"
-        yield fail_check("vLLM", problem, f"--vllm {newer}")
+        yield fail_check("vLLM", problem, Hint(LaunchChanges(vllm=str(newer))))
 
 
 def _patches_suffice(resolved: ResolvedRecipe, plan: Plan) -> bool:
@@ -106,7 +108,7 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
         figures = next((band for band in plan.expected if band.tokens == tokens and band.tok_s), None)
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
-        yield warn_check("drafts", finding, f"--num-speculative-tokens {most}")
+        yield warn_check("drafts", finding, Hint(LaunchChanges(num_speculative_tokens=most)))
 
 
 def _check_parsers(plan: Plan) -> Iterator[Check]:
@@ -121,5 +123,7 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
     for flag, parser in parsers.items() if tokens else ():
         if missing := find_missing_tokens(flag, parser, tokens or ()):
             finding = f"{flag} {parser} needs {' and '.join(missing)}, which the target's tokenizer does not have"
-            others = " --set enable-auto-tool-choice=null" if flag == "tool-call-parser" else ""
-            yield fail_check("parsers", finding, f"--set {flag}=null{others}, or --set {flag}=NAME for another")
+            others = {"enable-auto-tool-choice": "null"} if flag == "tool-call-parser" else {}
+            without, another = {flag: "null"} | others, hint_setting(flag, "NAME", is_example=True)
+            fix: Fix = [Hint(LaunchChanges(settings=without)), ", or ", another, " for another"]
+            yield fail_check("parsers", finding, fix)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dflash_tui.engines.hub import model_lookup
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check
+from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check
 from dflash_tui.planning import kv_cache, methods
 from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.recipes import flag_files
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import hint_setting
 
 # With it vLLM takes a context beyond the target's positions.
 _ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -28,7 +29,8 @@ def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders are there that flags name."""
     for name, value in flag_files.list_missing(resolved.flags).items():
         where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
-        yield fail_check("file", f"--{name}: {value} {where}", f"--set {name}=PATH, or --set {name}=null without it")
+        fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
+        yield fail_check("file", f"--{name}: {value} {where}", fix)
 
 
 def _check_package(situation: Situation) -> Iterator[Check]:
@@ -53,7 +55,7 @@ def _check_length(situation: Situation) -> Iterator[Check]:
     most = shape.max_position_embeddings if shape else None
     if most and length > most and not _scales_positions(config):
         finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM refuses that"
-        yield fail_check("context", finding, f"--set max-model-len={most} or less")
+        yield fail_check("context", finding, [hint_setting("max-model-len", most), " or less"])
 
 
 def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:

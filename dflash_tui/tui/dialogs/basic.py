@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -17,23 +17,18 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import render_error
-from dflash_tui.tui.widgets.key_line import KeyLine
+from dflash_tui.tui.keys import COMMON_KEYS
+from dflash_tui.tui.widgets.basic import Keys, Result, SizedScreen, render_error
 
 EVERYWHERE = "everywhere"
 _LONGEST_KEY = 8  # longer ones are words, in a column of their own
-Result = TypeVar("Result")
 
 
-class Dialog(ModalScreen[Result]):
+class Dialog(ModalScreen[Result], SizedScreen[Result]):
     """A dialog with a title on its border and its keys in its last row; `?` explains them."""
 
-    CSS_PATH = SCREENS_SHEET
     BOX: ClassVar = ".dialog"
     HEADING: ClassVar = ""
-    ENTER: ClassVar = ""
-    """What enter does, where the focused widget handles it."""
     BINDINGS: ClassVar = [Binding("question_mark", "app.keys", "help", key_display="?")]
 
     @once_composed
@@ -41,7 +36,7 @@ class Dialog(ModalScreen[Result]):
         """Add the title and the keys, which every dialog has."""
         box = self.query_one(self.BOX)
         box.border_title = box.border_title or self.HEADING
-        box.mount(KeyLine(self.ENTER))
+        box.mount(Keys())
 
 
 def measure_text(pane: Widget) -> int:
@@ -49,10 +44,9 @@ def measure_text(pane: Widget) -> int:
     return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar) - 1)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(ModalScreen[bool], SizedScreen[bool]):
     """Asks a yes-or-no question; only `y` means yes."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n,escape,q", "dismiss(False)", "no"),
@@ -93,10 +87,9 @@ class KeyGroup(NamedTuple):
     """Each key, and what it does."""
 
 
-class Help(ModalScreen[None]):
+class Help(ModalScreen[None], SizedScreen[None]):
     """Lists the keys of the screen below it, grouped by what they are for."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]
 
     def __init__(self, groups: Iterable[KeyGroup]) -> None:
@@ -107,7 +100,7 @@ class Help(ModalScreen[None]):
         with Vertical(classes="dialog -wide", id="help"):
             with VerticalScroll(id="checks"):
                 yield Static(id="keys", markup=False)
-            yield KeyLine()
+            yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
@@ -150,9 +143,9 @@ def list_keys(screen: Screen[Any]) -> list[KeyGroup]:
     bindings = (binding for binding in screen.active_bindings.values() if binding.binding.action != "command_palette")
     active = [binding for binding in bindings if binding.binding.show or binding.binding.tooltip]
     groups: dict[str, dict[str, tuple[str, str]]] = {}
-    for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(screen, binding.node)):
+    for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(binding.node)):
         if enabled:
-            title = getattr(node, "KEYS_TITLE", "") or _name_node(node)
+            title = EVERYWHERE if binding in COMMON_KEYS else _name_node(node)
             text = binding.tooltip or binding.description
             groups.setdefault(title, {}).setdefault(binding.action, (_format_key(binding), text))
     moving = [("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Command palette: every action, recipes, runs, themes")]
@@ -161,9 +154,9 @@ def list_keys(screen: Screen[Any]) -> list[KeyGroup]:
     return [*(group for group in listed if group.title != EVERYWHERE), *_join_everywhere(listed, moving), *glosses]
 
 
-def is_below_screen(screen: Screen[Any], node: DOMNode) -> bool:
+def is_below_screen(node: DOMNode) -> bool:
     """Return whether keys of `node` are listed after the screen's own; those of a log that fills it are before."""
-    return not isinstance(node, Screen) and not screen.has_class("-log")
+    return not isinstance(node, Screen) and not any(parent.has_class("-log") for parent in node.ancestors)
 
 
 def _join_everywhere(listed: Sequence[KeyGroup], moving: list[tuple[str, str]]) -> list[KeyGroup]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -17,23 +16,17 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.request import Hint, LaunchChanges, format_advice, name_options
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import TextField
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.check import Check
     from dflash_tui.launch.preflight.runner import PreflightReport
 
-_OPTION = re.compile(r"--(set|variant|profile)[ ](\S+)")
-_KEYS = {"set": "`o`", "variant": "`v`", "profile": "`s`"}
-# Of the ways that a fix names the first: one profile or variant, or the settings that stand together.
-_WAYS = {name: re.compile(rf"--{name} ([a-z0-9][\w.-]*)") for name in ("variant", "profile")} | {
-    "set": re.compile(r"--set [a-z][\w.-]*=(?!PATH\b)[^\s,;…]+(?: --set [a-z][\w.-]*=[^\s,;…]+)*")
-}
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
 
@@ -49,9 +42,9 @@ class Doctor(Dialog[str | None]):
         Binding("enter", "launch", "launch", key_display="⏎", priority=True, tooltip="Launch for this reason"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
-        Binding("o", "take('set')", "set it", tooltip="Make the setting that a fix names, and check again"),
-        Binding("v", "take('variant')", "that variant", tooltip="Take the variant that a fix names, and check again"),
-        Binding("s", "take('profile')", "that profile", tooltip="Take the profile that a fix names, and check again"),
+        Binding("o", "take('o')", "set it", tooltip="Make the setting that a fix names, and check again"),
+        Binding("v", "take('v')", "that variant", tooltip="Take the variant that a fix names, and check again"),
+        Binding("s", "take('s')", "that profile", tooltip="Take the profile that a fix names, and check again"),
         Binding("F", "insist", "launch anyway", priority=True),
     ]
 
@@ -141,14 +134,15 @@ class Doctor(Dialog[str | None]):
         self.refresh_bindings()
         self.query_one("#checks").focus()
 
-    def _find_way(self, kind: str) -> LaunchChanges:
-        """Return the changes of a kind that the first fix which names such asks for; none where no fix does."""
-        fixes = [check.fix for check in self.checks if check.level.value != "ok" and "dflash-tui" not in check.fix]
-        return next(filter(None, (read_way(fix, kind) for fix in fixes)), LaunchChanges())
+    def _find_way(self, key: str) -> LaunchChanges:
+        """Return the changes that the first fix which names such asks for; none where no fix does."""
+        parts = [part for check in self.checks if check.level.value != "ok" for part in check.advice]
+        hints = [part for part in parts if isinstance(part, Hint) and not part.is_example]
+        return next((hint.changes for hint in hints if find_key(hint) == key), LaunchChanges())
 
-    def action_take(self, kind: str) -> None:
+    def action_take(self, key: str) -> None:
         """Change the launch as a fix says, and run the checks again."""
-        if self.change and (changes := self._find_way(kind)):
+        if self.change and (changes := self._find_way(key)):
             try:
                 self.resolved, self.plan = self.change(changes)[:2]
             except DflashError as error:
@@ -171,21 +165,18 @@ class Doctor(Dialog[str | None]):
             self.notify("write why you launch although a check failed: the run keeps it", markup=False)
 
 
-def read_way(fix: str, kind: str) -> LaunchChanges:
-    """Return the changes that a fix names first of a kind: `set`, `variant` or `profile`."""
-    if (match := _WAYS[kind].search(fix)) is None:
-        return LaunchChanges()
-    if kind == "set":
-        return LaunchChanges(settings=dict(word.split("=", 1) for word in match[0].split() if "=" in word))
-    fields: dict[str, Any] = {kind: match[1]}
-    return LaunchChanges(**fields)
+def find_key(hint: Hint) -> str:
+    """Return the key that makes a change of the launch; empty where there is none for it."""
+    changes = hint.changes
+    return "o" if changes.settings or changes.port else "v" if changes.variant else "s" if changes.profile else ""
 
 
-def name_keys(fix: str) -> str:
-    """Return what to do in the panel, where a key chooses what an option of the command line does."""
-    if "dflash-tui" in fix:  # a whole command
-        return fix
-    return _OPTION.sub(lambda match: f"{_KEYS[match[1]]} {match[2]}", fix)
+def name_key(hint: Hint) -> str:
+    """Return a change of the launch by the key that makes it, else by its option."""
+    if key := find_key(hint):
+        words = [word for word in hint.changes.to_options() if word not in {"--set", "--variant", "--profile"}]
+        return f"`{key}` {' '.join(words).replace('--port', 'port')}"
+    return name_options(hint)
 
 
 def render_check(check: Check, width: int) -> Content:
@@ -193,6 +184,7 @@ def render_check(check: Check, width: int) -> Content:
     head = _STYLES[check.level.value]
     text = render_hung(head, f"{check.name}: {check.finding}", width)
     content = text.stylize("bold", len(head[0]), len(head[0]) + len(check.name) + 1)
-    if check.fix and check.level.value != "ok":
-        content = Content("\n").join([content, render_hung(("  → ", "bold $primary"), name_keys(check.fix), width)])
+    if check.advice and check.level.value != "ok":
+        advice = render_hung(("  → ", "bold $primary"), format_advice(check.advice, name_key), width)
+        content = Content("\n").join([content, advice])
     return content

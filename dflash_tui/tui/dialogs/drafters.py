@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from textual import on, work
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input
 
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.engines.hub import model_tree
+from dflash_tui.engines.hub.client import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation.recipe import catalogue_text
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.dialogs.list import ListDialog
+from dflash_tui.tui.widgets.basic import MUTED_ROW
 
 
 class DrafterChoice(NamedTuple):
@@ -39,14 +36,14 @@ class _Row(NamedTuple):
     facts: str
 
 
-class DrafterDialog(Dialog[DrafterChoice]):
+class DrafterDialog(ListDialog[DrafterChoice]):
     """Asks for a model and lists its drafters; ends with the one that was chosen, or None."""
 
     HEADING: ClassVar = "find a drafter"
     BINDINGS: ClassVar = [
-        Binding("enter", "look", "look", key_display="⏎", priority=True, tooltip="Look for drafters of this model"),
+        Binding("enter", "take", "look", key_display="⏎", priority=True, tooltip="Look for drafters of this model"),
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe with it"),
-        Binding("slash", "type", "another model", key_display="/", priority=True, tooltip="Another model"),
+        Binding("slash", "type", "another model", key_display="/", tooltip="Another model"),
         Binding("escape", "dismiss", "close", key_display="esc"),
     ]
 
@@ -55,36 +52,23 @@ class DrafterDialog(Dialog[DrafterChoice]):
         self.model = model
         self.choices: list[DrafterChoice] = []
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content("Which model? What the catalogue and the hub know to draft for it becomes a recipe."))
-            yield TextField(self.model, id="option", placeholder="its repository: OWNER/NAME")
-            yield MarkedList(id="runs", markup=False)
-            yield Static(id="change", markup=False)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one(OptionList).display = False
-        self.query_one(TextField).open()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        typing = not self.query(Input) or self.focused is self.query_one(Input)
-        return {"look": typing, "choose": not typing, "type": not typing}.get(action, True)
+        self.show_heading("Which model? What the catalogue and the hub know to draft for it becomes a recipe.")
+        self.action_type()
 
     def action_type(self) -> None:
-        """Type another model."""
-        self.query_one(TextField).open()
-        self.refresh_bindings()
+        """Type a model."""
+        self.open_field(self.model, "its repository: OWNER/NAME")
 
-    def action_look(self) -> None:
+    def action_take(self) -> None:
         """Look for drafters of what was typed."""
-        if model := self.query_one(Input).value.strip():
+        if model := self.field.value.strip():
+            self.model = model
             self.look_up(model)
 
     def action_choose(self) -> None:
         """Take the highlighted drafter."""
-        if (place := self.query_one(OptionList).highlighted) is not None:
-            self.dismiss(self.choices[place])
+        self.dismiss(self.choices[self.place])
 
     @on(Input.Changed)
     def _on_typed(self, message: Input.Changed) -> None:
@@ -93,10 +77,7 @@ class DrafterDialog(Dialog[DrafterChoice]):
     @work(exclusive=True, group="drafters")
     async def look_up(self, model: str) -> None:
         """List the drafters of the catalogue at once, then those of the hub."""
-        from dflash_tui.engines.hub import model_tree
-        from dflash_tui.engines.hub.client import HubAccessError
-
-        self.query_one(OptionList).display = False
+        self.show_rows([])
         rows = [
             _Row(
                 DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method),
@@ -107,11 +88,11 @@ class DrafterDialog(Dialog[DrafterChoice]):
             if pair.method is not Method.NONE
         ]
         self._show(rows, model)
-        self._say(f"asking the hub about {clean_line(model)} …")
+        self.show_detail(f"asking the hub about {clean_line(model)} …")
         try:
             drafters = await model_tree.find_tree_drafters(model)
         except HubAccessError as error:
-            self._say(f"the hub's model tree was not read: {error}")
+            self.show_detail(f"the hub's model tree was not read: {error}")
         else:
             names = {row.name for row in rows}
             others = [drafter for drafter in drafters if drafter.repo not in names]
@@ -120,23 +101,20 @@ class DrafterDialog(Dialog[DrafterChoice]):
                 for drafter in others
             ]
             self._show(rows, model)
-            self._say("" if rows else "nothing is known to draft for it; n-grams need no drafter (m)")
+            self.show_detail("" if rows else "nothing is known to draft for it; n-grams need no drafter (m)")
 
     def _show(self, rows: list[_Row], model: str) -> None:
         """List ways to draft; the first is highlighted, or what the user has moved to since."""
-        table, arranged = self.query_one(OptionList), arrange_by_precision(rows, model, lambda row: row.name)
-        moved_to = self.choices[table.highlighted] if table.display and table.highlighted else None
+        arranged = arrange_by_precision(rows, model, lambda row: row.name)
+        moved_to = self.choices[self.place] if self.place and self.rows.option_count else None
         self.choices = [row.choice for row, _ in arranged]
-        table.clear_options()
-        for row, is_own in arranged:
-            facts = clean_line(f"{f'{OWN_PRECISION}; ' if is_own else ''}{row.facts}")
-            table.add_option(Option(Content.assemble((clean_line(row.name), "bold"), (f"\n  {facts}", MUTED_ROW))))
-        if rows:
-            was_empty = not table.display
-            table.display, table.highlighted = True, self.choices.index(moved_to) if moved_to in self.choices else 0
-            if was_empty:
-                table.focus()
-            self.refresh_bindings()
-
-    def _say(self, text: str) -> None:
-        self.query_one("#change", Static).update(Content(text))
+        lines = [
+            Content.assemble(
+                (clean_line(row.name), "bold"),
+                (f"\n  {clean_line(f'{OWN_PRECISION}; {row.facts}' if is_own else row.facts)}", MUTED_ROW),
+            )
+            for row, is_own in arranged
+        ]
+        self.show_rows(lines, self.choices.index(moved_to) if moved_to in self.choices else 0)
+        if lines:
+            self.close_field()

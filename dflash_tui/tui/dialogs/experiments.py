@@ -7,23 +7,18 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on, work
-from textual.app import ComposeResult
+from textual import work
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from dflash_tui.common.formatting import shorten_names, truncate
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation.experiment_tables import describe_variation
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog
+from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.render.experiment import STATUS
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, list_broken_options
+from dflash_tui.tui.widgets.basic import MUTED_ROW, list_broken_options
 
 _MOST = 100
 _STATUS, _BEGAN, _BOOTS = 14, 12, 7
@@ -61,41 +56,30 @@ def _render_experiment_row(progress: Progress, name: str, left: int) -> Content:
     return Content.assemble((f"{mark} ", color), (f"{progress.status:<12}", "bold"), name, began, boots, variation)
 
 
-class ExperimentList(Dialog[str]):
+class ExperimentList(ListDialog[str]):
     """Lists the experiments; closes with the name of the one that was chosen, or None."""
 
     HEADING: ClassVar = "A/Bs and tunes"
-    ENTER: ClassVar = "open"
-    BINDINGS: ClassVar = [Binding("escape,q,o", "dismiss", "close", key_display="esc")]
+    BINDINGS: ClassVar = [
+        Binding("enter", "choose", "open", key_display="⏎", priority=True),
+        Binding("escape,q,o", "leave", "close", key_display="esc"),
+    ]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[Progress] = []
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide -list"):
-            yield Static(Content("reading …"), id="head-of-runs")
-            yield MarkedList(id="runs", markup=False)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        self.experiments: list[Progress] = []
+        self.show_heading("reading …")
         self.reload()
 
     @work(exclusive=True)
     async def reload(self) -> None:
         """Read how they stand, away from the screen's own thread."""
-        self.rows = await asyncio.to_thread(list_progress)
+        self.experiments = await asyncio.to_thread(list_progress)
         broken = await asyncio.to_thread(store.list_broken_experiments)
-        note = f"{len(self.rows)}, the newest first" if self.rows else "none yet; a on the launch screen begins one"
-        self.query_one("#head-of-runs", Static).update(Content(note))
-        options = self.query_one(OptionList)
-        width = options.scrollable_content_region.width - 2
-        options.add_options(map(Option, render_experiment_rows(self.rows, width)))
-        options.add_options(list_broken_options(broken, width))
-        if self.rows:
-            options.highlighted = 0
+        none = "none yet; a on the launch screen begins one"
+        self.show_heading(f"{len(self.experiments)}, the newest first" if self.experiments else none)
+        width = self.row_width
+        self.show_rows([*render_experiment_rows(self.experiments, width), *list_broken_options(broken, width)])
 
-    @on(OptionList.OptionSelected)
-    def _selected(self, message: OptionList.OptionSelected) -> None:
-        self.dismiss(self.rows[message.option_index].design.id)
+    def action_choose(self) -> None:
+        if self.experiments:
+            self.dismiss(self.experiments[self.place].design.id)

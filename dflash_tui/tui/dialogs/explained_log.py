@@ -19,8 +19,7 @@ from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log
 from dflash_tui.presentation.explanation_text import format_explanation
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.widgets.basic import render_error
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import TextField, render_error
 
 _EDGES = 4
 
@@ -29,7 +28,6 @@ class LogDialog(Dialog[None]):
     """Asks for a log file, and shows why its server failed, the lines that show it, and what to do."""
 
     HEADING: ClassVar = "explain a log"
-    ENTER: ClassVar = "explain"
     BINDINGS: ClassVar = [Binding("escape", "dismiss", "close", key_display="esc")]
 
     def __init__(self) -> None:

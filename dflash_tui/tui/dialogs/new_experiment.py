@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import work
 from textual.app import ComposeResult
@@ -23,14 +23,14 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
-from dflash_tui.runs import lifecycle
-from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Confirm, Dialog, measure_text
-from dflash_tui.tui.dialogs.trust import ask_trust
+from dflash_tui.tui.dialogs.trust import confirm_trust
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.basic import MUTED, render_error
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED, TextField, render_error
+
+if TYPE_CHECKING:  # it comes after the first paint
+    from dflash_tui.experiments.session import ExperimentQuestion, ExperimentStep
 
 _MOST_BOOTS = 8
 _LABEL = 9
@@ -46,8 +46,6 @@ class PlannedExperiment(NamedTuple):
     """The recipe as each arm has it."""
     rows: list[tuple[str, str]]
     """What it is going to do, for a reader: labels and texts."""
-    in_the_way: list[Run]
-    """Servers that would be measured, too."""
 
 
 def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
@@ -62,7 +60,7 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
     rows = experiment_text.list_design_rows(design, estimate.estimate_duration(design), [run.id for run in in_the_way])
-    return PlannedExperiment(design, resolved_recipes, rows, in_the_way)
+    return PlannedExperiment(design, resolved_recipes, rows)
 
 
 class NewExperiment(Dialog[str | None]):
@@ -215,61 +213,64 @@ class NewExperiment(Dialog[str | None]):
         self.vary = words or varying.DEFAULT
 
     def action_begin(self) -> None:
+        """Begin what is planned; until it has begun or failed, no key but `escape` does anything."""
         if planned := self.planned:
-            plans = [arm.plan for arm in planned.design.arms]
-            ask_trust(self.app, planned.resolved_recipes[0].recipe, plans, self._ask_and_begin)
-
-    def _ask_and_begin(self) -> None:
-        """Begin what is planned, after asking where servers are in the way."""
-        if (planned := self.planned) is None:
-            return
-        if not planned.in_the_way:
-            self.begin_once(planned)
-            return
-        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in planned.in_the_way)
-        detail = f"{names} would disturb the measurement. Requests under way are lost."
-        self.app.push_screen(Confirm("Stop what is in the way?", detail, "stop it and begin"), self._on_confirmed)
-
-    def _on_confirmed(self, yes: bool | None) -> None:
-        if yes and self.planned:
-            self.begin_once(self.planned)
-
-    def begin_once(self, planned: PlannedExperiment) -> None:
-        """Begin it and forget the plan; until it has begun or failed, no key but `escape` does anything."""
-        self.planned, self.beginning = None, True
-        self.query_one("#because").display = False
-        self.begin(planned)
+            self.planned, self.beginning = None, True
+            self.query_one("#because").display = False
+            self.begin(planned)
 
     @work(exclusive=True, group="ab")
     async def begin(self, planned: PlannedExperiment) -> None:
-        """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
-        from dflash_tui.experiments import controller
+        """Begin an experiment in a process of its own, after asking what has to be asked."""
+        from dflash_tui.experiments import session
 
-        words = self.query_one("#ab-words", Static)
         try:
-            words.update(Content.assemble(("checking every arm …", MUTED)))
-            await controller.check_arms(planned.design, planned.resolved_recipes)
-            await controller.prepare_arms(planned.design, planned.resolved_recipes, self.show_preparing)
-            for run in planned.in_the_way:
-                words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
-                await lifecycle.stop_server(run)
-            await asyncio.to_thread(controller.start_experiment, planned.design)
+            begun = await session.begin_experiment(planned.design, planned.resolved_recipes, self)
         except (DflashError, OSError) as error:
             self.beginning = False
-            words.update(_render_error(error))
+            self.query_one("#ab-words", Static).update(_render_error(error))
             return
-        self.dismiss(planned.design.id)
+        if begun:
+            self.dismiss(planned.design.id)
+        else:
+            self.planned, self.beginning = planned, False
 
-    def show_preparing(self, event: Preparing) -> None:
-        """Show what is installed, built or downloaded: that takes minutes the first time."""
-        if self.is_mounted:
-            share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-            line = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}")
-            self.query_one("#ab-words", Static).update(line)
+    async def confirm(self, question: ExperimentQuestion) -> bool:
+        """Ask in a dialog."""
+        from dflash_tui.experiments import session
+        from dflash_tui.launch.session import TrustQuestion
+
+        match question:
+            case TrustQuestion(recipe, plans):
+                return await confirm_trust(self.app, recipe, plans)
+            case session.StopQuestion(runs):
+                names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in runs)
+                detail = f"{names} would disturb the measurement. Requests under way are lost."
+                confirm = Confirm("Stop what is in the way?", detail, "stop it and begin")
+                return await self.app.push_screen_wait(confirm)
+            case session.BeginQuestion():
+                return True
+
+    def show(self, event: ExperimentStep) -> None:
+        """Show what is checked, installed, built or downloaded, which takes minutes the first time, or stopped."""
+        from dflash_tui.experiments import session
+
+        if not self.is_mounted:
+            return
+        words = self.query_one("#ab-words", Static)
+        match event:
+            case session.CheckingArms():
+                words.update(Content.assemble(("checking every arm …", MUTED)))
+            case Preparing():
+                share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
+                words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}"))
+            case session.ServerStopping(run):
+                words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
 
 
 def _render_error(error: DflashError | OSError) -> Content:
-    """Return what is wrong; what varies is typed here without the option that the command line has for it."""
+    if isinstance(error, varying.VariationError):
+        error = error.without_option
     if isinstance(error, DflashError):
-        return render_error(error.what.replace("--vary ", ""), error.evidence, error.hint.replace("--vary ", ""))
+        return render_error(error.what, error.evidence, error.hint)
     return render_error(error.strerror or str(error), "", "")

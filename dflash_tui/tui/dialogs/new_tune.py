@@ -67,7 +67,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
         built = tune_builder.build_tune(request, cluster=self.plan.cluster)
         in_the_way = controller.find_disturbing_servers(built.design)
         rows = tune_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
-        return PlannedExperiment(built.design, [built.resolved], rows, in_the_way)
+        return PlannedExperiment(built.design, [built.resolved], rows)
 
     def read_variation(self, words: str) -> None:
         """Take what was typed; empty: all that may matter."""

@@ -6,13 +6,10 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import SuggestFromList
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch.planner import PlannedLaunch
@@ -21,13 +18,12 @@ from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog, measure_text
+from dflash_tui.tui.dialogs.basic import measure_text
+from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.launch_selection import LaunchSelection
 from dflash_tui.tui.render.command_diff import render_command_diff
 from dflash_tui.tui.render.plan import render_memory
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, render_error
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED_ROW, render_error
 
 PORT = "port"
 # What is changed most often stands first, also where the recipe leaves it to vLLM.
@@ -80,37 +76,25 @@ def change_option(request: LaunchRequest, name: str, text: str) -> LaunchRequest
     return request.with_changes(LaunchChanges(port=int(text)))
 
 
-class OptionsDialog(Dialog[None]):
+class OptionsDialog(ListDialog[None]):
     """Changes the options of a recipe's launch; what is kept holds for the launch screen at once."""
 
-    HEADING: ClassVar = "options"
     BINDINGS: ClassVar = [
-        Binding("enter", "edit", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
-        Binding("enter", "keep", "keep", key_display="⏎", priority=True, tooltip="Keep what was typed"),
+        Binding("enter", "choose", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
+        Binding("enter", "take", "keep", key_display="⏎", priority=True, tooltip="Keep what was typed"),
         Binding("x", "reset", "as the recipe has it", tooltip="Take the change of this option back"),
-        Binding("escape", "dismiss", "close", key_display="esc"),
-        Binding("escape", "leave", "leave the field", key_display="esc"),
-        Binding("q,o", "dismiss", "close", show=False),
+        Binding("escape", "leave", "close", key_display="esc", tooltip="Leave the field, or close"),
+        Binding("q,o", "leave", "close", show=False),
     ]
 
     def __init__(self, choice: LaunchSelection, recipe: Recipe) -> None:
         super().__init__()
         self.choice, self.recipe = choice, recipe
-        self.rows: list[OptionRow] = []
+        self.box.border_title = Content(f"options of {recipe.name}")
+        self.options: list[OptionRow] = []
         self.editing = ""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield MarkedList(id="options", markup=False)
-            yield TextField(id="option")
-            with VerticalScroll(id="effect", can_focus=False):
-                yield Static(id="change", markup=False)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one(Dialog.BOX).border_title = Content(f"options of {self.recipe.name}")
-        self.query_one(Input).display = False
-        self.query_one(OptionList).focus()
         self.call_after_refresh(self.draw)
 
     def on_resize(self) -> None:
@@ -118,67 +102,50 @@ class OptionsDialog(Dialog[None]):
 
     def draw(self) -> None:
         """Show the options as they are kept, and what the launch becomes."""
-        request, table = self.choice.request(self.recipe), self.query_one(OptionList)
+        request = self.choice.request(self.recipe)
         try:
-            self.rows = list_options(self.choice.plan(self.recipe), request)
+            self.options = list_options(self.choice.plan(self.recipe), request)
         except DflashError:  # what keeps it from being planned is below
-            self.rows = [OptionRow(name, text, by_hand=True) for name, text in request.settings.items()]
-        place = table.highlighted or 0
-        table.clear_options()
-        table.add_options([Option(_render_row(row)) for row in self.rows])
-        table.add_option(Option(Content.assemble((f"  {_ANY}", MUTED_ROW))))
-        table.highlighted = min(place, len(self.rows))
-        self.show_effect(request)
+            self.options = [OptionRow(name, text, by_hand=True) for name, text in request.settings.items()]
+        rows = [_render_row(row) for row in self.options]
+        self.show_rows([*rows, Content.assemble((f"  {_ANY}", MUTED_ROW))], self.place)
+        if not self.is_typing:
+            self.show_effect(request)
 
     def show_effect(self, request: LaunchRequest) -> bool:
         """Show what `request` changes of the recipe's command and of the memory; return whether it can be planned."""
-        effect, pane = self.query_one("#change", Static), self.query_one("#effect")
-        width = measure_text(pane)
+        width = measure_text(self.detail)
         try:
             planned = self.choice.plan_request(self.recipe, request)
             own = self.choice.plan_request(self.recipe, _without_options(request))
         except DflashError as error:
-            effect.update(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error.what, error.evidence, error.hint))
             return False
         rows = render_memory(planned.memory, width) if planned.memory else []
         rows.append(Content.assemble(("what these options change of the command", "bold")))
-        effect.update(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan, width)]))
+        self.show_detail(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan, width)]))
         return True
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        if action in {"edit", "reset", "dismiss"}:
-            return not self.editing
-        return bool(self.editing) if action in {"keep", "leave"} else True
-
-    def action_edit(self) -> None:
+    def action_choose(self) -> None:
         """Let the highlighted option be typed."""
-        entry, place = self.query_one(TextField), self.query_one(OptionList).highlighted or 0
-        row = self.rows[place] if place < len(self.rows) else OptionRow(_ANY, "", by_hand=False)
-        self.editing, entry.value = row.name, row.value
-        entry.placeholder = _ANY_PLACEHOLDER if row.name == _ANY else f"{row.name}: {_PLACEHOLDER}"
+        row = self.options[self.place] if self.place < len(self.options) else OptionRow(_ANY, "", by_hand=False)
         flags = sorted(release_flags.list_flags(self.choice.plan(self.recipe).plan.vllm)) if row.name == _ANY else []
-        entry.suggester = SuggestFromList([f"{flag}=" for flag in flags])
-        entry.border_title = Content(row.name)
-        self.add_class("-typing")
-        entry.open()
-        self.refresh_bindings()
-
-    def action_leave(self) -> None:
-        """Leave the field as it was."""
-        self._end_editing()
+        self.field.suggester = SuggestFromList([f"{flag}=" for flag in flags])
+        self.editing = row.name
+        hint = _ANY_PLACEHOLDER if row.name == _ANY else f"{row.name}: {_PLACEHOLDER}"
+        self.open_field(row.value, hint, row.name)
 
     def action_reset(self) -> None:
         """Take back what was changed of the highlighted option."""
-        place = self.query_one(OptionList).highlighted or 0
-        if place < len(self.rows):
-            request = change_option(self.choice.request(self.recipe), self.rows[place].name, "")
+        if self.place < len(self.options):
+            request = change_option(self.choice.request(self.recipe), self.options[self.place].name, "")
             self.choice.change_request(self.recipe, request)
             self.draw()
 
-    @on(Input.Changed, "#option")
+    @on(Input.Changed)
     def _on_typed(self, message: Input.Changed) -> None:
         message.stop()
-        if self.editing:
+        if self.is_typing:
             self._try(message.value)
 
     def _try(self, text: str) -> LaunchRequest | None:
@@ -191,23 +158,20 @@ class OptionsDialog(Dialog[None]):
         try:
             request = change_option(self.choice.request(self.recipe), name, text)
         except UsageError as error:
-            self.query_one("#change", Static).update(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error.what, error.evidence, error.hint))
             return None
         return request if self.show_effect(request) else None
 
-    def action_keep(self) -> None:
+    def action_take(self) -> None:
         """Keep what was typed, if it can be planned."""
-        if request := self._try(self.query_one(Input).value):
+        if request := self._try(self.field.value):
             self.choice.change_request(self.recipe, request)
-            self._end_editing()
+            self.close_field()
 
-    def _end_editing(self) -> None:
-        self.editing = ""
-        self.remove_class("-typing")
-        self.query_one(Input).display = False
-        self.set_focus(self.query_one(OptionList))
+    def close_field(self) -> None:
+        """Go back to the options as they are kept."""
+        super().close_field()
         self.draw()
-        self.refresh_bindings()
 
 
 def _without_options(request: LaunchRequest) -> LaunchRequest:

@@ -8,12 +8,10 @@ import textwrap
 from typing import ClassVar, NamedTuple, Protocol
 
 from msgspec.structs import replace
-from textual import work
-from textual.app import ComposeResult
+from textual import on, work
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import OptionList
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.remedies import Remedy
@@ -24,14 +22,14 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog, measure_text
+from dflash_tui.tui.dialogs.basic import measure_text
 from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.render.command_diff import render_command_diff
-from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW
 
 Launch = tuple[ResolvedRecipe, Plan, str]
+_INDENT = 4  # cells of a remedy's number
 
 
 class Offer(Protocol):
@@ -63,120 +61,96 @@ def offer_same_again(run: Run) -> SameAgain:
     return SameAgain((Remedy("as it was"),), (run.plan.relaunch_request.to_command(),))
 
 
-def _hang(words: str, width: int) -> str:
-    """Return the words of a remedy in rows that stand behind its mark and number."""
-    indent = 5
-    return f"\n{'':{indent}}".join(textwrap.wrap(words, max(20, width - indent)))
-
-
-class RemedyDialog(Dialog[Launch | None]):
+class RemedyDialog(ListDialog[Launch]):
     """Offers changes of a run that is over; ends with the resolved recipe, the plan and why, or with None.
 
     A variable that a remedy needs is asked for, and kept in this program's environment only.
     """
 
     HEADING: ClassVar = "launch again"
+    SECRET: ClassVar = True
     BINDINGS: ClassVar = [
+        Binding("enter", "choose", "check and launch", key_display="⏎", priority=True),
+        Binding("enter", "take", "check and launch", key_display="⏎", priority=True),
+        Binding("y", "choose", "check and launch", show=False),
+        Binding("down,j", "highlight(1)", "next", show=False),
+        Binding("up,k", "highlight(-1)", "previous", show=False),
+        *(Binding(str(number), f"go_to({number})", f"choose {number}", show=False) for number in range(1, 10)),
         Binding("escape,q", "dismiss(None)", "cancel", key_display="esc"),
-        Binding("down,j", "choose(1)", "choose", key_display="↑ ↓"),
-        Binding("up,k", "choose(-1)", "previous", show=False),
-        *(Binding(str(number), f"take({number})", f"choose {number}", show=False) for number in range(1, 10)),
-        Binding("enter", "launch", "check and launch", key_display="⏎", priority=True),
-        Binding("y", "launch", "check and launch", show=False),
     ]
 
     def __init__(self, run: Run, offer: Offer) -> None:
         super().__init__()
-        self.run, self.offer, self.chosen = run, offer, 0
+        self.run, self.offer = run, offer
         self.planned: PlannedLaunch | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble((f"Launch {self.run.plan.recipe} again?", "bold")), markup=False)
-            yield Static(id="remedies", markup=False)
-            with VerticalScroll(id="checks"):
-                yield Static(id="change", markup=False)
-            yield TextField(id="because", password=True)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one("#because").display = False
-        self.query_one("#checks").focus()
+        self.show_heading(Content.assemble((f"Launch {self.run.plan.recipe} again?", "bold")))
         self.draw()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
     def draw(self) -> None:
-        """Show the remedies and what the chosen one changes."""
-        self.draw_remedies()
-        self.query_one("#change", Static).update(Content.assemble(("looking …", MUTED)))
+        """List the remedies, whose further lines hang below the first."""
+        width = max(20, self.row_width - _INDENT)
+        indent = f"\n{'':{_INDENT}}"
+        rows = [
+            Content.assemble((f"{number:>2}  ", MUTED_ROW), indent.join(textwrap.wrap(remedy.words, width)))
+            for number, remedy in enumerate(self.offer.remedies, 1)
+        ]
+        self.show_rows(rows, self.place)
+
+    @on(OptionList.OptionHighlighted)
+    def _on_highlighted(self) -> None:
+        """Show what the highlighted remedy changes."""
+        self.show_detail(Content.assemble(("looking …", MUTED)))
         self.planned = None
         self.refresh_plan()
 
-    def draw_remedies(self) -> None:
-        """List the remedies, whose further lines hang below the first."""
-        width = self.query_one(".dialog").content_size.width or self.size.width
-        rows = [
-            Content.assemble(
-                ("▶ " if place == self.chosen else "  ", "bold $primary"),
-                (f"{place + 1}  ", MUTED),
-                (_hang(remedy.words, width), "bold" if place == self.chosen else ""),
-            )
-            for place, remedy in enumerate(self.offer.remedies)
-        ]
-        self.query_one("#remedies", Static).update(Content("\n").join([Content(""), *rows]))
-
-    def on_resize(self) -> None:
-        """Wrap the remedies anew."""
-        self.call_after_refresh(self.draw_remedies)
-
     @work(exclusive=True, group="fix")
     async def refresh_plan(self) -> None:
-        """Plan the chosen remedy in another thread, and show what changes."""
-        remedy, command = self.offer.remedies[self.chosen], self.offer.commands[self.chosen]
-        change = self.query_one("#change", Static)
+        """Plan the highlighted remedy in another thread, and show what changes."""
+        remedy, command = self.offer.remedies[self.place], self.offer.commands[self.place]
         try:
             self.planned = await asyncio.to_thread(plan_relaunch, self.run, remedy.changes)
         except (DflashError, OSError) as error:
-            change.update(Content.assemble(("✗ ", "bold $error"), str(error)))
+            self.show_detail(Content.assemble(("✗ ", "bold $error"), str(error)))
             return
         rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
         rows += [
             Content.assemble(("what changes of vLLM's command", "bold")),
-            *render_command_diff(self.run.plan, self.planned.plan, measure_text(self.query_one("#checks"))),
+            *render_command_diff(self.run.plan, self.planned.plan, measure_text(self.detail)),
         ]
         if self.offer.leftovers:
             note = "what is left of the failed server is stopped first"
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
-        change.update(Content("\n").join(rows))
+        self.show_detail(Content("\n").join(rows))
 
-    def action_choose(self, step: int) -> None:
-        self._choose((self.chosen + step) % len(self.offer.remedies))
+    def action_highlight(self, step: int) -> None:
+        self.action_go_to((self.place + step) % len(self.offer.remedies) + 1)
 
-    def action_take(self, number: int) -> None:
+    def action_go_to(self, number: int) -> None:
+        """Highlight another one; a variable that was asked for is one of the other's."""
+        if self.is_typing:
+            self.close_field()
         if number <= len(self.offer.remedies):
-            self._choose(number - 1)
+            self.rows.highlighted = number - 1
 
-    def _choose(self, place: int) -> None:
-        """Choose another remedy: a variable that was asked for is one of the other's."""
-        self.chosen, entry = place, self.query_one("#because", Input)
-        entry.clear()
-        entry.display = False
-        self.remove_class("-typing")
-        self.set_focus(self.query_one("#checks"))
-        self.draw()
-
-    def action_launch(self) -> None:
-        """Launch the chosen one, after asking for what it needs."""
-        needs, entry = self.offer.remedies[self.chosen].needs, self.query_one(TextField)
-        if self.planned is None:
-            return
-        if value := entry.value.strip():
-            os.environ[needs] = value
+    def action_choose(self) -> None:
+        """Launch the highlighted one, after asking for what it needs."""
+        needs = self.offer.remedies[self.place].needs
         if needs and not os.environ.get(needs):
-            entry.placeholder = f"{needs}: kept in memory until the panel is closed, never written to disk"
-            self.add_class("-typing")
-            entry.open()
-            return
-        self.check(self.planned.resolved, self.planned.plan)
+            self.open_field("", f"{needs}: kept in memory until the panel is closed, never written to disk")
+        elif self.planned:
+            self.check(self.planned.resolved, self.planned.plan)
+
+    def action_take(self) -> None:
+        """Launch with the variable that was typed."""
+        if value := self.field.value.strip():
+            os.environ[self.offer.remedies[self.place].needs] = value
+            self.close_field()
+            self.action_choose()
 
     @work(exclusive=True, group="fix")
     async def check(self, resolved: ResolvedRecipe, plan: Plan) -> None:
@@ -185,7 +159,7 @@ class RemedyDialog(Dialog[Launch | None]):
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:
-                self.query_one("#change", Static).update(Content(str(error)))
+                self.show_detail(str(error))
                 return
         reason = await self.app.push_screen_wait(Doctor(resolved, plan, launching=True))
         if reason is not None:

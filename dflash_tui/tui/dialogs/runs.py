@@ -7,13 +7,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, NamedTuple
 
-from textual import on, work
-from textual.app import ComposeResult
+from textual import work
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
@@ -22,10 +18,10 @@ from dflash_tui.events import Exited, Stopping
 from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog
+from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.screens.startup_history import HistoryScreen
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, list_broken_options
+from dflash_tui.tui.widgets.basic import MUTED_ROW, list_broken_options
 
 _MARKS = {
     "running": ("●", "$success"),
@@ -114,57 +110,45 @@ def _render_run_row(row: RunRow, name: str, columns: Collection[str]) -> Content
     return Content.assemble((f"{mark} ", color), (f"{row.status:<9}", "bold"), name, cell_text)
 
 
-class RunList(Dialog[Run]):
+class RunList(ListDialog[Run]):
     """Lists the runs; closes with the selected one, or None."""
 
     HEADING: ClassVar = "runs"
-    ENTER: ClassVar = "watch or replay"
     BINDINGS: ClassVar = [
-        Binding("escape,q,r", "dismiss", "close", key_display="esc"),
+        Binding("enter", "choose", "watch or replay", key_display="⏎", priority=True),
         Binding("x", "export", "export"),
         Binding("h", "history", "history"),
+        Binding("escape,q,r", "leave", "close", key_display="esc"),
     ]
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         super().__init__()
         self.now = now
-        self.rows: list[RunRow] = []
+        self.runs: list[RunRow] = []
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide -list"):
-            yield Static(Content("reading …"), id="head-of-runs")
-            yield MarkedList(id="runs", markup=False)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        self.show_heading("reading …")
         self.load_rows()
 
     @work(exclusive=True)
     async def load_rows(self) -> None:
         """Read the status of the runs in a thread."""
-        self.rows = await asyncio.to_thread(list_run_rows, self.now())
+        self.runs = await asyncio.to_thread(list_run_rows, self.now())
         broken = await asyncio.to_thread(registry.list_broken_runs)
-        running = sum(row.status == "running" for row in self.rows)
-        counts = f"{running} running, {len(self.rows) - 1 - running} finished, and the sample"
-        self.query_one("#head-of-runs", Static).update(Content(counts))
-        options = self.query_one(OptionList)
-        width = options.scrollable_content_region.width - 2
-        options.add_options(map(Option, render_run_rows(self.rows, width)))
-        options.add_options(list_broken_options(broken, width))
-        options.highlighted = 0
+        running = sum(row.status == "running" for row in self.runs)
+        self.show_heading(f"{running} running, {len(self.runs) - 1 - running} finished, and the sample")
+        width = self.row_width
+        self.show_rows([*render_run_rows(self.runs, width), *list_broken_options(broken, width)])
 
-    @on(OptionList.OptionSelected)
-    def _selected(self, message: OptionList.OptionSelected) -> None:
-        self.dismiss(self.rows[message.option_index].run)
+    def action_choose(self) -> None:
+        self.dismiss(self.runs[self.place].run)
 
     def action_history(self) -> None:
         self.app.push_screen(HistoryScreen())
 
     def action_export(self) -> None:
-        index = self.query_one(OptionList).highlighted
-        if index is not None and self.rows[index].status != "sample":
-            self.export(self.rows[index].run)
+        if self.runs and self.runs[self.place].status != "sample":
+            self.export(self.runs[self.place].run)
 
     @work(exclusive=True, group="export")
     async def export(self, run: Run) -> None:

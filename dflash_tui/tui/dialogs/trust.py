@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
@@ -54,15 +55,33 @@ class TrustDialog(Dialog[bool]):
         self.query_one("#found", Static).update(Content("\n").join(rows))
 
 
-def ask_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan], then: Callable[[], object]) -> None:
+async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
+    """Return whether plans of a recipe may be launched, after asking where that is not known."""
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    ask_trust(app, recipe, plans, lambda: answer.set_result(True), lambda: answer.set_result(False))
+    return await answer
+
+
+def ask_trust(
+    app: App[Any],
+    recipe: Recipe,
+    plans: Sequence[Plan],
+    then: Callable[[], object],
+    otherwise: Callable[[], object] = lambda: None,
+) -> None:
     """Go on with `then` when plans of a recipe may be launched, after asking where that is not known."""
     try:
         untrusted = recipe_trust.find_untrusted(recipe, plans)
     except DflashError as error:  # a patch of the plan is gone by now, or not valid
         app.push_screen(ErrorDialog(error))
+        otherwise()
         return
     question = f"Run {recipe.name}?"
-    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), then)
+
+    def go_on(yes: bool) -> None:
+        (then if yes else otherwise)()
+
+    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
 
 
 def ask_patch_trust(
@@ -75,7 +94,13 @@ def ask_patch_trust(
     """Go on with `then` when patches may be in an engine, after asking: those to bring in, and those that stay."""
     untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
     question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
-    _ask(app, question, recipe_trust.describe_patches(untrusted), lambda: recipe_trust.trust_patches(untrusted), then)
+    _ask(
+        app,
+        question,
+        recipe_trust.describe_patches(untrusted),
+        lambda: recipe_trust.trust_patches(untrusted),
+        lambda yes: then() if yes else None,
+    )
 
 
 def _ask(
@@ -83,20 +108,20 @@ def _ask(
     question: str,
     ingredients: Sequence[Ingredient],
     trust: Callable[[], None],
-    then: Callable[[], object],
+    go_on: Callable[[bool], object],
 ) -> None:
+    """Hand the answer to `go_on`; a yes that cannot be kept is none."""
     if not ingredients:
-        then()
+        go_on(True)
         return
 
     def on_answer(yes: bool | None) -> None:
-        if not yes:
-            return
         try:
-            trust()
+            if yes:
+                trust()
         except OSError as error:
             app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
-            return
-        then()
+            yes = False
+        go_on(bool(yes))
 
     app.push_screen(TrustDialog(question, ingredients), on_answer)

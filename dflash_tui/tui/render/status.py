@@ -9,7 +9,8 @@ from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate, truncate_middle
-from dflash_tui.events import PROBE, LogLine
+from dflash_tui.events import PROBE, Health, LogLine
+from dflash_tui.monitoring.foreign_server import ForeignIdentity
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
 from dflash_tui.run_state import idle_probe
@@ -32,6 +33,8 @@ _MARKS = {
 }
 # Cells that a name has at least, those from which on the mode stands beside it, and those of why it is synthetic.
 _LEAST_NAME, _LONG_NAME, _LEAST_WHY = 12, 28, 16
+# Cells that the name of a foreign model has at least, and those of the release beside it.
+_LEAST_MODEL, _VERSION = 16, 20
 _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 
 
@@ -89,6 +92,20 @@ def render_status(
     if run:
         parts.append(Content.assemble((f" · {run.engine}", MUTED)))
         parts += [Content.assemble((f" +{pluralize(len(run.patches), 'patch')}", MUTED))] if run.patches else []
+    return join_fitting(parts, width)
+
+
+def render_foreign_status(about: ForeignIdentity, health: Health, *, frozen: bool, width: int) -> Content:
+    """Return the status line of a server that is not ours, in `width` cells: its health, its model, its release."""
+    mark, color = _MARKS.get(health.value, _MARKS["starting"])
+    head = Content.assemble(
+        (f"{mark} ", color),
+        ("CONNECTING" if health is Health.STARTING else health.value.upper(), "bold"),
+        ("  FROZEN, space resumes" if frozen else "", "bold $accent"),
+    )
+    model = truncate_middle(about.model, max(_LEAST_MODEL, width - head.cell_length - _VERSION))
+    parts = [head, Content(f"  {model}" if model else "")]
+    parts += [Content.assemble((f" · vLLM {about.version}", MUTED))] if about.version else []
     return join_fitting(parts, width)
 
 

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
@@ -22,10 +21,7 @@ from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoin
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import MUTED, Display, TooSmall, join_fitting
-from dflash_tui.tui.widgets.key_line import KeyLine
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, SizedScreen, TextField, TooSmall, join_fitting
 
 # Seconds between two drawings of an answer.
 _INTERVAL = 0.1
@@ -69,10 +65,9 @@ class _GrowingText:
         return f"…{end}" if self._is_cut or len(end) < len(self._end) else end
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(SizedScreen[None]):
     """Shows the conversation with one run; another run begins another."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
         Binding("ctrl+c", "stop", "Stop", show=False, priority=True, tooltip="Stop the answer"),
@@ -94,7 +89,7 @@ class ChatScreen(Screen[None]):
         yield VerticalScroll(id="talk", can_focus=False)
         yield TextField(id="say", placeholder="say something; /help lists commands")
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:

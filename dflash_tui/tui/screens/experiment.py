@@ -14,14 +14,14 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import store
+from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.experiments.tuning import tuner
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
@@ -30,15 +30,14 @@ from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.experiment_view import ExperimentView, read_experiment, read_outlook
+from dflash_tui.tui.keys import COMMON_KEYS
 from dflash_tui.tui.render import experiment, experiment_progress, tune
 from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.screens.playback import open_playback, show_playback
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
+from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, Requests, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart
-from dflash_tui.tui.widgets.key_line import KeyLine
 
 _EVERY = 1.0
 _TALL = 30
@@ -49,27 +48,18 @@ _TITLES_AT_END = ("boots", "measured; v shows the verdict")
 _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 
 
-class ExperimentScreen(Screen[None]):
+class ExperimentScreen(SizedScreen[None]):
     """Shows one experiment while it runs, or where it stopped. It only reads: a driver of its own does the work."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
         Binding("p", "play", "Play", tooltip="Two arms write the same answer as fast as they did"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
+        Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
+        *COMMON_KEYS,
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
-        Binding(
-            "escape,1",
-            "app.show('launch')",
-            "Launch",
-            key_display="1",
-            tooltip="The launch screen; the experiment continues",
-        ),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the experiment continues"),
     ]
 
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
@@ -107,7 +97,7 @@ class ExperimentScreen(Screen[None]):
         with Container(id="now"):
             with Vertical(id="boot", classes="pane"):
                 yield Display(id="start")
-                yield Requests()
+                yield Requests(Content.assemble(("none yet", MUTED)))
             with Vertical(id="prompts", classes="pane"):
                 yield Display(id="by-prompt")
         yield Chart("tok/s of each request", top=1, nothing="no request that counts has been answered yet", id="speeds")
@@ -115,12 +105,11 @@ class ExperimentScreen(Screen[None]):
             yield Display(id="arms")
         yield Display(id="left-over")
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TITLES
-        self.query_one(Requests).hint = Content.assemble(("none yet", MUTED))
         self.set_interval(_EVERY, each_in_turn(self.reload))
         self.reload()
 
@@ -310,8 +299,6 @@ class ExperimentScreen(Screen[None]):
     @work(exclusive=True, group="keep")
     async def keep(self, progress: Progress, outcome: TuneOutcome) -> None:
         """Write the best setting as a recipe, beside any of that name."""
-        from dflash_tui.experiments.tuning import tuner
-
         name = progress.design.tuning.save_as if progress.design.tuning else ""
         try:
             path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
@@ -337,8 +324,6 @@ class ExperimentScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:
         """End the driver, which stops its server."""
-        from dflash_tui.experiments import controller
-
         await self._do(controller.stop_driver)
 
     def action_resume(self) -> None:
@@ -355,8 +340,6 @@ class ExperimentScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
         """Go on with what was halted, in a driver of its own."""
-        from dflash_tui.experiments import controller
-
         await self._do(controller.resume_experiment)
 
     async def _do(self, act: Callable[[Design], object]) -> None:

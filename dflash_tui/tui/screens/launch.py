@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import Static
 
@@ -30,21 +29,25 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
-from dflash_tui.runs import registry, verification
+from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.dialogs.new_tune import NewTune
+from dflash_tui.tui.dialogs.options import OptionsDialog
+from dflash_tui.tui.dialogs.patches import PatchScreen
+from dflash_tui.tui.keys import COMMON_KEYS
 from dflash_tui.tui.launch_selection import MARKS
 from dflash_tui.tui.model_lookups import ModelLookups
 from dflash_tui.tui.own_recipes import OwnRecipesScreen
 from dflash_tui.tui.render import plan as render_plan
 from dflash_tui.tui.render.catalogue import render_catalogue_pair
-from dflash_tui.tui.widgets.basic import Display, TooSmall
-from dflash_tui.tui.widgets.key_line import KeyLine
+from dflash_tui.tui.widgets.basic import Display, Keys, TooSmall
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
-_PATIENCE = 0.25  # seconds that the first drawing waits for the GPUs, which decide nearly all of it
 _OF_RECIPE = frozenset(
     {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
 )
@@ -57,7 +60,11 @@ class LaunchScreen(OwnRecipesScreen):
     BINDINGS: ClassVar = [
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
         Binding("enter", "adopt", "Make a recipe", priority=True, tooltip="Make a recipe of the catalogue's pair"),
+        Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
+        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        *(key for key in COMMON_KEYS if key.key != "1"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
         Binding("minus", "tokens(-1)", "Draft one token less", show=False),
@@ -65,8 +72,6 @@ class LaunchScreen(OwnRecipesScreen):
         Binding("o", "options", "Options", tooltip="Options: context, memory share, requests, port, any flag"),
         Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
-        Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
-        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         # With priority, so that what is typed right behind it is for the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: find a drafter for a model, for a recipe"),
@@ -76,11 +81,6 @@ class LaunchScreen(OwnRecipesScreen):
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
         Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
-        Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
-        Binding("1", "app.show('launch')", "Launch screen", show=False),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers keep running"),
     ]  # fmt: skip
 
     AUTO_FOCUS = "#recipes"
@@ -122,7 +122,6 @@ class LaunchScreen(OwnRecipesScreen):
             recipes.choose(name)
 
     def compose(self) -> ComposeResult:
-        self.set_size_classes()
         yield Display(id="head")
         with Vertical(id="left"):
             yield Display(id="machine")
@@ -132,7 +131,7 @@ class LaunchScreen(OwnRecipesScreen):
         with VerticalScroll(id="plan"):
             yield Static(id="text", markup=False)
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
@@ -140,18 +139,16 @@ class LaunchScreen(OwnRecipesScreen):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
-        self.set_timer(_PATIENCE, self.uncover)
+        self.call_after_refresh(self.draw)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
 
-    def on_screen_resume(self, event: ScreenResume) -> None:
-        super().on_screen_resume(event)
+    def on_screen_resume(self) -> None:
         self.models.forget()  # something may have been fetched meanwhile
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
 
     def on_resize(self) -> None:
-        if not self.covered:
-            self.call_after_refresh(self.draw)
+        self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
     async def probe_and_list(self) -> None:
@@ -164,10 +161,7 @@ class LaunchScreen(OwnRecipesScreen):
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
-        if self.is_drawn:
-            self.draw()
-        else:
-            self.uncover()
+        self.draw()
         await self._load_earlier_starts()
 
     async def _load_earlier_starts(self) -> None:
@@ -189,8 +183,6 @@ class LaunchScreen(OwnRecipesScreen):
 
     @while_open
     def draw(self) -> None:
-        if not self.is_drawn:
-            return
         state = f"{pluralize(len(self.running), 'server')} running" if self.running else "no server running"
         place = f" on {host}" if (host := read_called_name()) else ""
         driver = f" · driver {probe.driver}" if (probe := self.choice.probe) and probe.driver else ""
@@ -209,7 +201,7 @@ class LaunchScreen(OwnRecipesScreen):
 
     def _draw_plan(self) -> None:
         """Show the plan of the highlighted recipe; what has not changed is not laid out again."""
-        if not self.is_drawn or not self.query("#text"):
+        if not self.query("#text"):
             return
         entry, text = self.chosen, self.query_one("#text", Static)
         width = self.query_one("#plan").scrollable_content_region.width - 1  # a blank before the scrollbar
@@ -265,9 +257,8 @@ class LaunchScreen(OwnRecipesScreen):
 
     @on(RecipeList.Highlighted)
     def _highlighted(self) -> None:
-        if not self.covered:  # else it is drawn with what is highlighted
-            self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
-            self._draw_plan()
+        self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
+        self._draw_plan()
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -335,14 +326,10 @@ class LaunchScreen(OwnRecipesScreen):
             self.notify("no server is running", severity="warning")
 
     def action_ab(self) -> None:
-        from dflash_tui.tui.dialogs.new_experiment import NewExperiment
-
         if (planned := self._plan()) and self.is_alone(planned.plan):
             self.app.push_screen(NewExperiment(planned.plan), self._begun)
 
     def action_tune(self) -> None:
-        from dflash_tui.tui.dialogs.new_tune import NewTune
-
         if (planned := self._plan()) and self.is_alone(planned.plan):
             self.app.push_screen(NewTune(planned.plan), self._begun)
 
@@ -351,14 +338,10 @@ class LaunchScreen(OwnRecipesScreen):
             self.post_message(self.Begun(identity))
 
     def action_options(self) -> None:
-        from dflash_tui.tui.dialogs.options import OptionsDialog
-
         if isinstance(recipe := self.chosen, Recipe):
             self.app.push_screen(OptionsDialog(self.choice, recipe), lambda _: self.draw())
 
     def action_patches(self) -> None:
-        from dflash_tui.tui.dialogs.patches import PatchScreen
-
         if planned := self._plan():
             self.app.push_screen(PatchScreen(planned.plan))
 
@@ -369,9 +352,6 @@ class LaunchScreen(OwnRecipesScreen):
 
     def action_check(self, launching: bool) -> None:
         """Show the checks of the plan; a launch continues when none fails."""
-        from dflash_tui.runs import lifecycle
-        from dflash_tui.tui.dialogs.doctor import Doctor
-
         if (recipe := self._recipe) is None:
             return
         try:

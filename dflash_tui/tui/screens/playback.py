@@ -24,16 +24,14 @@ from dflash_tui.presentation.experiment_tables import synthetic_label
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.render import playback
 from dflash_tui.tui.render.experiment import render_report_head
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import Display, TooSmall
-from dflash_tui.tui.widgets.key_line import KeyLine
+from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
 
 _EVERY = 0.1
 _HINT = "dflash-tui ab attach shows how far it is"
 _SIDES = ("a", "b")
 
 
-class PlaybackScreen(Screen[None]):
+class PlaybackScreen(SizedScreen[None]):
     """Plays the answers of two arms side by side, prompt by prompt; it only reads.
 
     Args:
@@ -44,7 +42,6 @@ class PlaybackScreen(Screen[None]):
         clock: returns the real time, in seconds.
     """
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),
@@ -67,7 +64,7 @@ class PlaybackScreen(Screen[None]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.report, self.comparison, self.pairs, self._clock = report, comparison, pairs, clock
+        self.report, self.comparison, self.pairs, self._now = report, comparison, pairs, clock
         self.place = find_typical_pair(pairs) if place is None else place
         self.clock = PlaybackClock(self.pair.seconds, 1.0, clock)
 
@@ -89,7 +86,7 @@ class PlaybackScreen(Screen[None]):
         with Vertical(id="found", classes="pane"):
             yield Display(id="foot")
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
@@ -129,7 +126,7 @@ class PlaybackScreen(Screen[None]):
 
     def action_other(self, step: int) -> None:
         self.place = (self.place + step) % len(self.pairs)
-        self.clock = PlaybackClock(self.pair.seconds, self.clock.speed, self._clock)
+        self.clock = PlaybackClock(self.pair.seconds, self.clock.speed, self._now)
         self.draw()
 
     def action_speed(self, steps: int) -> None:

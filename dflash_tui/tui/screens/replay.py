@@ -18,9 +18,11 @@ from dflash_tui.common.formatting import draw_bar, format_duration, truncate_mid
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, join_fitting
+from dflash_tui.tui.composition import while_open
+from dflash_tui.tui.keys import COMMON_KEYS
+from dflash_tui.tui.screens.run import FAILURE_KEYS, FIGURE_KEYS, LOG_KEY, ViewScreen
+from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, TooSmall, join_fitting
+from dflash_tui.tui.widgets.run_view import RunView, Source
 
 # Seconds that reading may take before keys are handled, so that a key press is painted within 50 ms.
 SLICE = 0.01
@@ -28,48 +30,49 @@ _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
 _LEAST_STEP = 2.0
 _BAR = 24
-_FIRST, _SHARED = {"app.fix", "report"}, {"window(-1)", "window(1)", "log", "chart", "alarms"}
 
 
-class ReplayScreen(RunScreen, inherit_bindings=False):
+class ReplayScreen(ViewScreen):
     """Shows the recording that a `Player` plays. It knows no server, so nothing on it can send or stop.
 
     One of a run of this machine can be launched again, as it was or with what helps.
     """
 
     BINDINGS: ClassVar = [
-        *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _FIRST),
+        *FAILURE_KEYS,
         Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
         Binding("left", "seek(-1)", "Back", key_display="←", priority=True, tooltip="Back by a 40th"),
         Binding("right", "seek(1)", "Forward", key_display="→", priority=True, tooltip="Forward by a 40th"),
-        Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
-        Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
         Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="Jump to the launch"),
         Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="Jump to the end"),
-        *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _SHARED),
+        *COMMON_KEYS[2:],
+        Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
+        Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
+        COMMON_KEYS[1],
+        LOG_KEY,
+        *FIGURE_KEYS,
         Binding("enter", "app.relaunch", "Launch again", tooltip="Launch again as it was; shows the command first"),
-        Binding("1", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
+        COMMON_KEYS[0],
     ]
 
-    NO_GPU: ClassVar = "not recorded"
-
     def __init__(self) -> None:
-        super().__init__(lambda: self.player.now() if self.player else time.time())
+        nothing = Content.assemble(("none so far", MUTED))
+        super().__init__(RunView(self.read_clock, Source(no_gpu="not recorded", no_requests=nothing)))
         self.player: Player | None = None
         self._own: Run | None = None
         self._is_covered = False  # while another screen is shown
 
+    def read_clock(self) -> float:
+        """Return the time of what is shown."""
+        return self.player.now() if self.player else time.time()
+
     def compose(self) -> ComposeResult:
         yield Display(id="player")
-        yield from super().compose()
+        yield self.view
+        yield TooSmall()
+        yield Keys()
 
-    @once_composed
     def on_mount(self) -> None:
-        super().on_mount()
-        self.query_one(Requests).hint = Content.assemble(("none so far", MUTED))
         self.set_interval(0.25, self.show_position)
         self.read_due()
 
@@ -82,12 +85,11 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         if self.player and self._is_covered and not self.player.finished:
             self.player.pause(False)
         self._is_covered = False
-        super().on_screen_resume()
 
     def play(self, player: Player, own: Run | None = None) -> None:
         """Show the recording of `player` from where it stands; `own` is the run of this machine that it is of."""
         self.player, self._own = player, own
-        self.begin(player.recording)
+        self.view.begin(player.recording, own)
 
     @work(exclusive=True, group="play")
     async def read_due(self) -> None:
@@ -96,26 +98,17 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
             behind = self.player is not None and self.player.behind
             self._take_due()
             if behind and self.player and not self.player.behind and self.is_active:
-                self.draw()
+                self.view.draw()
             await asyncio.sleep(_BREATH if self.player and self.player.behind else _PAUSE)
 
     def _take_due(self) -> None:
-        if self.player and self.error is None:
+        if self.player and self.view.error is None:
             try:
                 for event in self.player.due_events(SLICE):
-                    self.take(event)
+                    self.view.take(event)
             except DflashError as error:
-                self.fail(error)
-
-    @property
-    def has_server(self) -> bool:
-        """A recording has none."""
-        return False
-
-    @property
-    def own_run(self) -> Run | None:
-        """The run of this machine that is replayed, None for any other recording."""
-        return self._own
+                self.view.fail(error)
+            self.view.catching_up = self.player.behind
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in {"seek", "to", "pause", "speed"}:
@@ -123,15 +116,6 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         return super().check_action(action, parameters)
 
     @while_open
-    def draw(self) -> None:
-        super().draw()
-        self.show_position()
-
-    def _draw_live(self, now: float) -> None:
-        # Charts cost most of a drawing, and while it still reads they would show what is long past.
-        if self.player and not self.player.behind:
-            super()._draw_live(now)
-
     def show_position(self) -> None:
         """Show that this is a recording, its position and its speed."""
         if self.player:
@@ -142,8 +126,8 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
             over = self.player.finished
             self.player.pause(not (self.player.paused or over))
             if over:
-                self.begin(self.player.recording)
-            self.draw()
+                self.view.begin(self.player.recording, self._own)
+            self._draw()
 
     def action_seek(self, steps: int) -> None:
         if self.player:
@@ -155,9 +139,13 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def _go(self, position: float) -> None:
         if self.player and self.player.seek(position):
-            self.begin(self.player.recording)
+            self.view.begin(self.player.recording, self._own)
         self._take_due()
-        self.draw()
+        self._draw()
+
+    def _draw(self) -> None:
+        self.view.draw()
+        self.show_position()
 
     def action_speed(self, steps: int) -> None:
         if self.player:

@@ -14,7 +14,6 @@ from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 
 from dflash_tui.common import private_files
@@ -38,14 +37,13 @@ from dflash_tui.presentation.report import Note, Part
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.keys import COMMON_KEYS
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.tune import list_outcome_notes
 from dflash_tui.tui.screens.playback import build_playback, show_playback
-from dflash_tui.tui.theme import SCREENS_SHEET
-from dflash_tui.tui.widgets.basic import Display, TooSmall
+from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
-from dflash_tui.tui.widgets.key_line import KeyLine
 
 _NARROWEST = 40
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
@@ -71,23 +69,20 @@ class ReportPane(Static):
             self.styles.height = content.plain.count("\n") + 1 + self.gutter.height
 
 
-class VerdictScreen(Screen[None]):
+class VerdictScreen(SizedScreen[None]):
     """Shows the report of one experiment; of several comparisons one at a time."""
 
-    CSS_PATH = SCREENS_SHEET
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
         Binding("d", "details", "Details", tooltip="The statistics, boots and latencies behind the verdict"),
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
+        Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
+        *COMMON_KEYS,
         Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
         Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
         Binding("v", "progress", "Boots", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
-        Binding("escape,1", "app.show('launch')", "Launch", key_display="1", tooltip="The launch screen"),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
     ]
 
     class Boots(Message):
@@ -120,7 +115,7 @@ class VerdictScreen(Screen[None]):
                 yield ReportPane(id="starts")
             yield ReportPane(id="details")
         yield TooSmall()
-        yield KeyLine()
+        yield Keys()
 
     @once_composed
     def on_mount(self) -> None:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import on
 from textual.app import RenderResult
 from textual.content import Content
+from textual.events import Resize
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import OptionList, Static
+from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_duration, format_number, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.events import RequestDone
+from dflash_tui.run_state.speculation import DraftAdvice
+from dflash_tui.run_state.startup import PhaseSpan
 
-if TYPE_CHECKING:  # values of a run, which the launch screen does without
-    from dflash_tui.events import RequestDone
-    from dflash_tui.run_state.speculation import DraftAdvice
-    from dflash_tui.run_state.startup import PhaseSpan
-
+Result = TypeVar("Result")
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"
 # The same for rows of a list: it contrasts with the cursor's background, too.
@@ -46,6 +48,22 @@ class Display(Static):
         if content != self.content:
             taller = content.plain.count("\n") != str(self.content).count("\n")
             self.update(content, layout=taller or self.styles.text_wrap == "wrap")
+
+
+class Keys(Footer):
+    """Textual's row of keys, without blanks around them; help lists all keys, also where there is no room."""
+
+    def __init__(self) -> None:
+        super().__init__(show_command_palette=False, compact=True)
+        self.keys: list[tuple[str, str, bool]] = []
+
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        """Make the row anew, but only where it shows other keys: each is a widget."""
+        active = screen.active_bindings.values()
+        keys = [(each.binding.key, each.binding.description, each.enabled) for each in active if each.binding.show]
+        if keys != self.keys:
+            self.keys = keys
+            super().bindings_changed(screen)
 
 
 def join_fitting(parts: Iterable[Content], width: int) -> Content:
@@ -74,6 +92,27 @@ class MarkedList(OptionList):
 
     def _is_highlighted(self, segment: Segment) -> bool:
         return segment.style is not None and segment.style.meta.get("option") == self.highlighted
+
+
+class TextField(Input):
+    """An `Input` that is shown while something is typed; what was in it is selected, so that letters replace it."""
+
+    def open(self) -> None:
+        """Show it and give it the focus at once: what is typed right behind is for it."""
+        self.display = True
+        self.screen.set_focus(self)
+
+
+class SizedScreen(Screen[Result]):
+    """A screen that heeds the last size of the terminal alone.
+
+    Of two sizes that wait for it each would have it lay itself out and tell itself its size, for ever.
+    """
+
+    @on(Resize)
+    def _leave_out_earlier_size(self, event: Resize) -> None:
+        if event.size != self.app.size:
+            event.prevent_default()
 
 
 class TooSmall(Widget):
@@ -223,15 +262,16 @@ def _format_advice(advice: DraftAdvice | None) -> str:
 
 
 class Requests(Widget):
-    """The last measured requests, one per row, and the one that is being sent."""
+    """The last measured requests, one per row, and the one that is being sent; `none` is said while there is none."""
 
     requests: reactive[Sequence[RequestDone]] = reactive(())
     sending: reactive[str] = reactive("")
 
-    def __init__(self) -> None:
+    def __init__(self, none: Content | None = None) -> None:
         super().__init__(id="requests")
         self.border_title = "requests"
-        self.hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends five prompts", MUTED))
+        hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends five prompts", MUTED))
+        self.none = none or hint
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
         """Replace the requests; `sending` names the prompt that is being sent, or is empty."""
@@ -245,7 +285,7 @@ class Requests(Widget):
         if self.sending:
             rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  sending …", MUTED)))
         if not rows:
-            rows = [self.hint]
+            rows = [self.none]
         return Content("\n").join([header, *rows[-max(1, height - 1) :]])
 
 

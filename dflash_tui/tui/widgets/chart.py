@@ -10,25 +10,20 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate
 from types import ModuleType
 from typing import NamedTuple
 
-from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
+from textual.app import RenderResult
 from textual.color import Color
 from textual.content import Content
-from textual.geometry import Region
-from textual.strip import Strip
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import format_age
 
-_SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _HUGE = 1e15
 _AXIS = 6
 # Lines differ in shape too, not in colour alone: what each line after the first is drawn with.
@@ -95,34 +90,7 @@ def choose_ticks(top: float, parts: int) -> list[float]:
     return [step * part for part in range(parts + 1) if step * part <= top * (1 + 1e-9)]
 
 
-@lru_cache(maxsize=256)
-def _style(codes: str) -> Style | None:
-    spans = Text.from_ansi(f"\x1b[{codes}mx").spans
-    return spans[0].style if spans and isinstance(spans[0].style, Style) else None
-
-
-def parse_ansi_strips(ansi: str, width: int) -> list[Strip]:
-    """Turn plotext's output into strips; three times cheaper than `Text.from_ansi`."""
-    rows: list[Strip] = []
-    codes = ""
-    for line in ansi.splitlines():
-        segments: list[Segment] = []
-        position = 0
-        for match in _SGR.finditer(line):
-            if match.start() > position:
-                segments.append(Segment(line[position : match.start()], _style(codes)))
-            codes = "" if match[1] in {"", "0"} else f"{codes};{match[1]}".lstrip(";")
-            position = match.end()
-        if position < len(line):
-            segments.append(Segment(line[position:], _style(codes)))
-        rows.append(Strip(segments).adjust_cell_length(width))
-    return rows
-
-
 NOTHING_YET = "nothing measured yet"
-
-# The span and the height of the axes, and each line's colour and heights, in dots.
-Looks = tuple[float, float, Sequence[str], list[tuple[str, list[int | None]]]]
 
 
 class ChartLine(NamedTuple):
@@ -134,7 +102,7 @@ class ChartLine(NamedTuple):
 
 
 class Chart(Widget):
-    """Draws lines from zero up; draws again only what looks other than before, after a resize or a change of theme.
+    """Draws lines from zero up.
 
     `top` is the least height of the axis, or its exact height when `fixed`. `nothing` is said while no value is known.
     """
@@ -151,16 +119,11 @@ class Chart(Widget):
         id: str,  # noqa: A002 - Textual's name
     ) -> None:
         super().__init__(id=id)
-        self.title = title
-        self.border_title = Content(title)
+        self.title, self.border_title = title, Content(title)
         self.top, self.fixed, self.nothing = top, fixed, nothing
         self.lines: Sequence[ChartLine] = ()
         self.span = 600.0
         self.labels: Sequence[str] = ()
-        self._title_names: tuple[str, ...] = (title,)
-        self._rows: list[Strip] | None = None
-        self._drawn: Looks | None = None
-        self._style = Style()
 
     @property
     def columns(self) -> int:
@@ -175,58 +138,26 @@ class Chart(Widget):
         With `labels` the axis is none of time: each value has its own, as far as there is room.
         """
         self.lines, self.span, self.top, self.labels = lines, span, top or self.top, tuple(labels)
-        self._entitle()
-        looks = self._looks()
-        if self._rows is None or looks != self._drawn:
-            old, self._rows, self._drawn = self._rows, self._draw(*self.size), looks
-            self._refresh_changed(old)
+        named = [(shape or "━", line) for shape, line in zip(_shapes(len(lines)), lines, strict=True) if line.name]
+        parts = [(f"  {sign} {line.name}", f"${line.color}") for sign, line in named]
+        self.border_title = Content.assemble(self.title, *parts)
+        self.refresh()
 
     def rename(self, title: str, nothing: str) -> None:
         """Give it another title and another text for no values, which the next `show` draws."""
-        if (title, nothing) != (self.title, self.nothing):
-            self.title, self.nothing, self._rows = title, nothing, None
+        self.title, self.nothing = title, nothing
 
-    def _looks(self) -> Looks:
-        """Return what is told apart in a drawing: a dot is as high as a quarter of a row, and NaN is not itself."""
-        top = self._height() or 1.0
-        dots = 4 * self.size.height / top
-        return self.span, top, self.labels, [
-            (line.color, [None if math.isnan(v) else round(max(-top, min(v, top)) * dots) for v in line.values])
-            for line in self.lines
-        ]  # fmt: skip
+    def render(self) -> RenderResult:
+        return self.draw(*self.size)
 
-    def _entitle(self) -> None:
-        names = [(line.name, line.color) for line in self.lines if line.name]
-        if (title_names := (self.title, *(name for name, _ in names))) != self._title_names:
-            self._title_names = title_names
-            signs = [
-                shape or "━" for shape, line in zip(_shapes(len(self.lines)), self.lines, strict=True) if line.name
-            ]
-            parts = [(f"  {sign} {name}", f"${color}") for sign, (name, color) in zip(signs, names, strict=True)]
-            self.border_title = Content.assemble(self.title, *parts)
-
-    def _refresh_changed(self, old: list[Strip] | None) -> None:
-        """Have only the rows drawn again that differ: each costs bytes, and the terminal may be far away."""
-        rows = self._rows or []
-        if old is None or len(old) != len(rows):
-            self.refresh()
-            return
-        changed = [y for y, (before, after) in enumerate(zip(old, rows, strict=True)) if before != after]
-        if changed:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._rows = None
-
-    def on_resize(self) -> None:
-        self._rows = None
-
-    def render_line(self, y: int) -> Strip:
-        if self._rows is None:
-            self._rows = self._draw(*self.size)
-        row = self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width)
-        return row.apply_style(self._style)
+    def draw(self, width: int, height: int) -> Text | Content:
+        """Return the drawing in so many cells and rows."""
+        if width <= 10 or height <= 2:
+            return Content("")
+        top = self._height()
+        if top is None:
+            return Content("\n" * (height // 2) + self.nothing.center(width))
+        return Text.from_ansi(self._plot(width, height, top), no_wrap=True)
 
     def _height(self) -> float | None:
         """Return where the axis ends; None while no value is known."""
@@ -234,17 +165,6 @@ class Chart(Widget):
         if not peaks:
             return None
         return max(1e-3, min(self.top, _HUGE)) if self.fixed else round_axis_limit(max(*peaks, self.top))
-
-    def _draw(self, width: int, height: int) -> list[Strip]:
-        self._style = self.rich_style  # looked up for each row it would cost as much as the row
-        if width <= 10 or height <= 2:
-            return []
-        top = self._height()
-        if top is None:
-            blank = Strip.blank(width)
-            text = Strip([Segment(self.nothing.center(width))]).crop(0, width)
-            return [text if row == height // 2 else blank for row in range(height)]
-        return parse_ansi_strips(self._plot(width, height, top), width)
 
     def _plot(self, width: int, height: int, top: float) -> str:
         background, library = self.background_colors[1], load_plotext()
@@ -260,7 +180,7 @@ class Chart(Widget):
         last = max(max(len(line.values) for line in self.lines) - 1, 1)
         figure.ruler("y").lim(0, top)
         marks = choose_ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
-        figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
+        figure.ruler("y").ticks(marks, [_format_tick(mark) for mark in marks])
         figure.ruler("x").lim(0, last)
         figure.ruler("x").ticks(*self._below(width, last))
         # The first line is the one that matters: it is drawn last, over the others.
@@ -300,7 +220,7 @@ def _shapes(count: int) -> list[str]:
     return ["", *(_SHAPES[place % len(_SHAPES)] for place in range(count - 1))][:count]
 
 
-def _label(value: float) -> str:
+def _format_tick(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:g}" if value < 1e5 else f"{value:.1e}"
 
 

@@ -23,8 +23,7 @@ from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render import catalogue
 from dflash_tui.tui.render.recipe_rows import RecipeRow, build_recipe_row, render_recipe_rows
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList
-from dflash_tui.tui.widgets.text_field import TextField
+from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, TextField
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)

@@ -90,17 +90,6 @@ async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, termina
     await goes_on(run)
 
 
-def test_what_is_typed_before_the_first_frame_is_dropped(terminal):
-    """Nobody has seen yet what a key would do."""
-    panel = terminal()
-    panel.type("q")
-    panel.until(b"Quit")
-    panel.type("?")
-    panel.until(b"Light or dark")
-    panel.type("qq")
-    assert panel.ended() == 0
-
-
 def test_q_quits_at_once_while_a_foreign_server_drips(terminal):
     """Answers that never end are left, not waited for: a header byte by byte, and interim responses without a pause."""
     asked = threading.Event()

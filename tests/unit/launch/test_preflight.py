@@ -12,8 +12,9 @@ import msgspec
 import psutil
 import pytest
 
+from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.launch.preflight import runner
-from dflash_tui.launch.preflight.check import Check, CheckLevel
+from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.machine import nvml
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -23,16 +24,16 @@ RECIPE = "gemma-4-26b-a4b"
 MACHINES = ("gb10", "laptop", "desktop", "h100", "two-h200", "old", "no-gpu")
 # A GB10 has the memory of its machine, which is that of the test's.
 MODEST = ("--set", "gpu-memory-utilization=0.5", "--set", "max-model-len=8192")
-Doctor = Callable[..., list[Check]]
+Doctor = Callable[..., list[CheckLine]]
 
 
 @pytest.fixture
 def doctor(stand_in_nvml) -> Doctor:
     """Return a function that runs `doctor` on a machine and returns its checks."""
 
-    def run(machine: str, *words: str, **env: str) -> list[Check]:
+    def run(machine: str, *words: str, **env: str) -> list[CheckLine]:
         done = fake_nvml.dflash(stand_in_nvml, machine, "doctor", "--json", *words, **env)
-        checks = [msgspec.json.decode(line, type=Check) for line in done.stdout.splitlines()]
+        checks = [msgspec.json.decode(line, type=CheckLine) for line in done.stdout.splitlines()]
         failed = [check for check in checks if check.level is CheckLevel.FAIL]
         assert done.returncode == (4 if failed else 0), done.stderr
         assert all(check.finding and (check.fix or check.level is not CheckLevel.FAIL) for check in checks)
@@ -42,16 +43,16 @@ def doctor(stand_in_nvml) -> Doctor:
     return run
 
 
-def failed(checks: list[Check]) -> dict[str, Check]:
+def failed(checks: list[CheckLine]) -> dict[str, CheckLine]:
     return {check.name: check for check in checks if check.level is CheckLevel.FAIL}
 
 
-def named(checks: list[Check], name: str) -> Check:
+def named(checks: list[CheckLine], name: str) -> CheckLine:
     (found,) = [check for check in checks if check.name == name]
     return found
 
 
-def settings(check: Check) -> list[str]:
+def settings(check: CheckLine) -> list[str]:
     """Return what a fix tells to set, as words of a command line."""
     found = re.findall(r"--set \S+=[\w.]+", check.fix)
     assert found, check.fix
@@ -224,7 +225,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
     report = asyncio.run(runner.run_preflight(made, build_plan(made)))
     assert report.failed == ()
-    assert named(list(report.checks), "GPU").finding == snapshot
+    assert next(check for check in report.checks if check.name == "GPU").finding == snapshot
 
 
 def test_a_folder_in_the_place_of_a_built_model_is_looked_into(doctor, tmp_path):

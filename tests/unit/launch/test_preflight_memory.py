@@ -96,7 +96,7 @@ def test_weights_that_do_not_fit():
     """No setting makes them smaller."""
     found = check(situation(RECIPE, replace(DESKTOP, memory_total=16 * GIB), models=sized(52)))
     assert found.level is CheckLevel.FAIL
-    assert found.fix == preflight_memory._NOTHING_FITS
+    assert found.advice == preflight_memory._NOTHING_FITS
 
 
 def test_a_target_that_is_too_large_is_told_which_precision_of_it_fits():

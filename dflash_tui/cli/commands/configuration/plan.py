@@ -10,7 +10,8 @@ from contextlib import suppress
 import msgspec
 
 from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
-from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.console import print_data, print_json, print_status, terminal_width
+from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
@@ -77,8 +78,10 @@ def doctor(args: argparse.Namespace) -> int:
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))
     for check in report.checks:
-        text = name_commands(format_check(check, terminal_width()))
-        print_data(msgspec.json.encode(check).decode() if args.json else text)
+        if args.json:
+            print_json(CheckLine.from_check(check))
+        else:
+            print_data(name_commands(format_check(check, terminal_width())))
     if not args.json:
         print_data(format_verdict(report))
     return 4 if report.failed else 0

@@ -21,13 +21,13 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import controller, estimate, runner, store, variation
+from dflash_tui.experiments import controller, estimate, runner, session, store, variation
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design
+from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
-from dflash_tui.runs import lifecycle
 
 
 def run_ab(args: argparse.Namespace) -> int:
@@ -76,25 +76,48 @@ def begin(
         resolved_recipes: the resolved recipe of each of its arms.
         describe: returns what it will do, given the runs that are stopped for it.
     """
-    confirm_trust(resolved_recipes[0].recipe, [arm.plan for arm in design.arms], args)
-    in_the_way = controller.find_disturbing_servers(design)
-    if in_the_way and not args.stop_running:
-        raise controller.build_disturbed_error(in_the_way, "stop it first, or --stop-running stops it for you")
-    if args.json:
-        print_json(experiment_text.Designed(time.time(), design))
-    else:
-        print_status(describe([run.id for run in in_the_way]))
-    asyncio.run(controller.check_arms(design, resolved_recipes))
-    if not (args.yes or args.json) and sys.stdin.isatty() and not confirm():
+    with experiment_lines.explain_detaching(design):
+        begun = asyncio.run(session.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
+    if not begun:
         print_status("nothing was started")
         return 0
-    for run in in_the_way:
-        asyncio.run(lifecycle.stop_server(run))
-        print_status(f"{run.id} stopped")
-    asyncio.run(prepare_arms(design, resolved_recipes, as_json=args.json))
-    with experiment_lines.explain_detaching(design):
-        controller.start_experiment(design)
     return detach_or_follow(args, design)
+
+
+class _Terminal:
+    """What the beginning of an experiment asks and shows on the command line."""
+
+    def __init__(self, args: argparse.Namespace, design: Design, describe: Callable[[list[str]], str]) -> None:
+        self._args, self._design, self._describe = args, design, describe
+        self._lines = PreparingLines(as_json=args.json)
+
+    async def confirm(self, question: session.ExperimentQuestion) -> bool:
+        """Return what the options say, else what is typed.
+
+        Raises:
+            UsageError: nobody can be asked, or the answer is no.
+        """
+        match question:
+            case TrustQuestion(recipe, plans):
+                confirm_trust(recipe, plans, self._args)
+            case session.StopQuestion(runs):
+                if not self._args.stop_running:
+                    raise controller.build_disturbed_error(runs, "stop it first, or --stop-running stops it for you")
+            case session.BeginQuestion():
+                return self._args.yes or self._args.json or not sys.stdin.isatty() or _ask_to_begin()
+        return True
+
+    def show(self, event: session.ExperimentStep) -> None:
+        """Print what the experiment will do, and each step towards it."""
+        match event:
+            case session.CheckingArms() if self._args.json:
+                print_json(experiment_text.Designed(time.time(), self._design))
+            case session.CheckingArms(in_the_way):
+                print_status(self._describe([run.id for run in in_the_way]))
+            case Preparing():
+                self._lines(event)
+            case session.ServerStopped(run):
+                print_status(f"{run.id} stopped")
 
 
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
@@ -123,19 +146,6 @@ def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
     )
 
 
-async def prepare_arms(design: Design, resolved_recipes: list[ResolvedRecipe], *, as_json: bool) -> None:
-    """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
-    lines, printed_steps = PreparingLines(as_json=as_json), set[tuple[object, ...]]()
-
-    def once(event: Preparing) -> None:
-        step = event.host, event.step, event.text, event.fraction
-        if step not in printed_steps:  # arms have an engine in common
-            printed_steps.add(step)
-            lines(event)
-
-    await controller.prepare_arms(design, resolved_recipes, once)
-
-
 def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     """Print how to follow an experiment, or follow it."""
     if args.detach:
@@ -148,8 +158,7 @@ def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     return experiment_lines.follow_experiment(design, as_json=args.json, details=getattr(args, "details", False))
 
 
-def confirm() -> bool:
-    """Ask whether to begin."""
+def _ask_to_begin() -> bool:
     try:
         answer = input("begin? [Y/n] ")
     except EOFError:

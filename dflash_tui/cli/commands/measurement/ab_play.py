@@ -22,10 +22,10 @@ def play(args: argparse.Namespace) -> int:
     comparison = _find_comparison(report, args.arm)
     if not args.svg:
         return _open_panel(report, comparison, args.prompt or "")
-    from dflash_tui.tui import playback_export
+    from dflash_tui.tui import svg_export
 
     path = paths.expand_home(args.svg)
-    write_whole_file(path, redact_secrets(playback_export.export_playback(report, comparison, args.prompt or "")))
+    write_whole_file(path, redact_secrets(svg_export.draw_playback(report, comparison, args.prompt or "")))
     print_written_file(path, as_json=args.json)
     return 0
 

@@ -16,10 +16,18 @@ from dflash_tui.cli.commands.server import foreign, why
 from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
 from dflash_tui.cli.console import print_data, print_status, terminal_width
-from dflash_tui.cli.event_lines import AlarmLines, CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures
+from dflash_tui.cli.event_lines import (
+    AlarmLines,
+    CheckDone,
+    EventLines,
+    PlanMade,
+    PreparingLines,
+    Restarting,
+    WindowFigures,
+)
+from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import read_launch_request
-from dflash_tui.cli.restarts import Restarts
-from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
 from dflash_tui.cli.trust import confirm_trust
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
@@ -27,17 +35,17 @@ from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
-from dflash_tui.events import Health
-from dflash_tui.launch import admission, fork_fallback, shutdown
-from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.events import Health, Preparing
+from dflash_tui.launch import session, shutdown
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.monitoring import observer, startup_history
-from dflash_tui.peers import cluster_launch, keeper, pairing
-from dflash_tui.peers.connection import PeerConnection
+from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use, format_endpoint, format_tunnel
-from dflash_tui.presentation.plan_text import describe_plan, format_check
+from dflash_tui.presentation.plan_text import describe_plan, format_check, format_restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -61,11 +69,11 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError(f"--foreground cannot be combined with {other}", hint="give one of them")
     request = read_launch_request(args)
     planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
-    confirm_trust(planned.resolved.recipe, [planned.plan], args)
     try:
-        return asyncio.run(_launch_and_watch(args, planned))
+        asyncio.run(_bring_up(args, planned))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
+    return 0
 
 
 def attach(args: argparse.Namespace) -> int:
@@ -78,49 +86,87 @@ def attach(args: argparse.Namespace) -> int:
     return panel(run)
 
 
-async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) -> int:
+async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
+    front = _Terminal(args)
     # Who does not stay to watch launches nothing again.
-    restarts = Restarts(RestartPolicy() if args.detach or args.wait else planned.plan.restart, as_json=args.json)
-    previous: Run | None = None
-    until = Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
-    with cancelled_by_signals(wanted=args.foreground):
-        while True:
-            async with admission.reserve_launch(planned, print_status, forced=args.force or "") as admitted:
-                run = await _check_and_launch(args, admitted, previous)
-            if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
-                return _detach(args, run)
-            state = RunState()
-            try:
-                if not (why := await _watch_start(args, run, state, until)):
-                    return 0
+    policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
+    with cancelled_by_signals():
+        try:
+            await session.run_server(LaunchJob(planned, args.force or ""), front, cluster_launch.open_hosts, policy)
+        except asyncio.CancelledError:
+            if not front.is_watching:
+                print_status("stopped before the launch; nothing unfinished was left behind")
+            raise
+
+
+class _Terminal:
+    """What a launch asks, shows and watches on the command line."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._until = Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
+        self._preparing = PreparingLines(as_json=args.json)
+        self.is_watching = False
+
+    async def confirm(self, question: session.LaunchQuestion) -> bool:
+        """Return what the options say, else what is typed.
+
+        Raises:
+            UsageError: nobody can be asked, or the answer is no.
+        """
+        if isinstance(question, session.TrustQuestion):
+            confirm_trust(question.recipe, question.plans, self._args)
+        return True
+
+    def show(self, event: session.LaunchEvent) -> None:
+        """Print what happens."""
+        self.is_watching = False
+        match event:
+            case session.LaunchPlanned(job) if not job.replaces:
+                _print_plan(self._args, job.planned)
+            case session.ChecksMade(report):
+                _print_checks(self._args, report)
+            case Preparing():
+                self._preparing(event)
+            case session.ServerLaunched(run, job):
+                _print_launched(run, job)
+            case session.ForkFailed(run, why):
                 print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
-                planned = await asyncio.to_thread(fork_fallback.plan_with_spawn, planned.plan)
-                if request_peers := planned.plan.relaunch_request.peers:
-                    async with pairing.open_peers(request_peers) as peers:
-                        planned = await pairing.place_on_hosts(planned, peers)
-            except ServerFailed as failed:
-                await restarts.wait(run, state, failed)
-                until = Until.EXIT
-            previous = run
+            case session.ServerCrashed(_, error):
+                print_status(str(error))
+            case session.RestartDue():
+                self._print_restart(event)
+            case session.LaunchNote(text):
+                print_status(text)
 
+    def _print_restart(self, due: session.RestartDue) -> None:
+        self._until = Until.EXIT
+        if self._args.json:
+            print_data(encode(Restarting(time.time(), due.run.id, due.number, due.seconds)).decode())
+        limit = format_restart_limit(due.policy)
+        print_status(f"launching again in {due.seconds:.0f} s: restart {due.number}, {limit}")
+        print_status(f"cancel it with Ctrl-C or dflash-tui stop {due.run.id}")
 
-async def _watch_start(args: argparse.Namespace, run: Run, state: RunState, until: Until) -> str:
-    """Watch a run as `_watch_owned` does; return why forking its engine failed, or nothing when it came up.
+    async def watch(self, run: Run, state: RunState) -> None:
+        """Print the events of a run, and end its server with the watching where that was asked for.
 
-    Raises:
-        ServerFailed: it failed for another reason.
-    """
-    failing = asyncio.create_task(fork_fallback.end_failed_start(run, state))
-    try:
-        await _watch_owned(args, run, state, until)
-    except ServerFailed:
-        if (state.exit or failing.done()) and (why := await failing):
-            return why
-        raise
-    else:
-        return await failing if state.exit else ""
-    finally:
-        failing.cancel()
+        Raises:
+            ServerFailed: it failed, or was stopped before it was ready where that was waited for.
+        """
+        args = self._args
+        if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
+            _detach(args, run)
+            return
+        self.is_watching = True
+        try:
+            with ended_by_signals(wanted=not args.foreground):
+                await _watch(args, run, state, self._until)
+        finally:
+            if args.foreground and server_process.is_alive(run):
+                took, stayed = await shutdown.stop_and_release_memory(run, print_status)
+                print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
+                for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE):
+                    print_status(str(rank))
 
 
 def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
@@ -130,62 +176,27 @@ def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
         print_status(describe_plan(planned, terminal_width(sys.stderr)))
 
 
-async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, until: Until) -> int:
-    """Watch a run, and end its server with the watching where that was asked for."""
-    try:
-        return await _watch(args, run, state, until)
-    finally:
-        if args.foreground and server_process.is_alive(run):
-            took, stayed = await shutdown.stop_and_release_memory(run, print_status)
-            print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
-            for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE):
-                print_status(str(rank))
+def _print_launched(run: Run, job: LaunchJob) -> None:
+    again = f" in place of {job.replaces}" if job.replaces else ""
+    print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
+    for far in run.far_ranks:
+        print_status(f"rank {far.rank} is {far.run} on {far.host}, log {run.folder / far.log_name}")
 
 
-def _detach(args: argparse.Namespace, run: Run) -> int:
+def _print_checks(args: argparse.Namespace, report: PreflightReport) -> None:
+    for check in report.checks:
+        if args.json:
+            print_data(encode(CheckDone(time.time(), CheckLine.from_check(check))).decode())
+        elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
+            print_status(format_check(check, terminal_width(sys.stderr)))
+
+
+def _detach(args: argparse.Namespace, run: Run) -> None:
     print_status(f"{describe_attach_and_stop(run.id)}\n{describe_use(Endpoint.from_run(run), read_called_name())}")
     if args.json:
         EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
         print_data(run.id)
-    return 0
-
-
-async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None) -> Run:
-    """Check, prepare and launch on all hosts, in place of a run that failed if there is one."""
-    async with pairing.open_peers(planned.plan.relaunch_request.peers) as peers:
-        return await _check_and_launch_over(args, planned, previous, peers)
-
-
-async def _check_and_launch_over(
-    args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None, peers: list[PeerConnection]
-) -> Run:
-    if previous is None and not peers:
-        _print_plan(args, planned)
-    report, survey = await pairing.check_and_survey(planned, peers)
-    if previous is None and peers:  # who say themselves what they would run
-        _print_plan(args, survey.planned)
-    for check in report.checks:
-        if args.json:
-            print_data(encode(CheckDone(time.time(), check)).decode())
-        elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
-            print_status(format_check(check, terminal_width(sys.stderr)))
-    if not args.force or not report.forcible:
-        report.raise_failed()
-    lines, before = PreparingLines(as_json=args.json), previous.id if previous else ""
-    with cancelled_by_signals(wanted=not args.foreground):
-        try:
-            run = await cluster_launch.launch_over_hosts(
-                planned, peers, lines, forced=args.force or "", restarted_from=before
-            )
-        except asyncio.CancelledError:
-            print_status("stopped before the launch; nothing unfinished was left behind")
-            raise
-    again = f" in place of {previous.id}" if previous else ""
-    print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
-    for far in run.far_ranks:
-        print_status(f"rank {far.rank} is {far.run} on {far.host}, log {run.folder / far.log_name}")
-    return run
 
 
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
@@ -297,7 +308,7 @@ def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bo
         return 0
     if as_json:
         print_data(encode(why.Failed(time.time(), failure)).decode())
-    raise why.build_failure(failure)
+    raise postmortem.build_failure(failure)
 
 
 async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:

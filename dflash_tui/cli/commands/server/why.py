@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.diagnosis import bug_report
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log
-from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
-from dflash_tui.diagnosis.unknown_error import shorten_frame
+from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem
 from dflash_tui.events import Event
 from dflash_tui.monitoring import kernel_log, run_reader
 from dflash_tui.presentation.explanation_text import format_explanation
@@ -86,15 +85,3 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
 def format_postmortem(postmortem: Postmortem) -> str:
     """Return a post-mortem as text: what happened and why, the evidence, what to do."""
     return str(build_failure(postmortem))
-
-
-def build_failure(postmortem: Postmortem) -> ServerFailed:
-    """Return a post-mortem as the error that a command ends with."""
-    diagnosis = postmortem.diagnosis
-    evidence = [shorten_frame(line) for line in (*diagnosis.evidence, postmortem.leftovers) if line]
-    steps = [*diagnosis.fix, *([f"see also: {diagnosis.link}"] if diagnosis.link else [])]
-    for remedy, command in zip(postmortem.remedies, postmortem.commands, strict=True):
-        steps.append(f"{remedy.words}:\n      {command}")
-    steps.append(f"the full log: {postmortem.log}")
-    what = f"{diagnosis.what}: {diagnosis.cause}"
-    return ServerFailed(what, evidence="\n  ".join(evidence), hint="\n  → ".join(steps))

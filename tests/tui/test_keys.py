@@ -1,6 +1,5 @@
-"""The row of keys: what fits, and a click on a key."""
+"""The row of keys, the help and the palette."""
 
-import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
@@ -13,33 +12,14 @@ from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.widgets.key_line import ShownKey, fit_keys
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
-KEYS = [
-    ShownKey("b", "b", "Send prompts"),
-    ShownKey("S", "S", "Stop"),
-    ShownKey("question_mark", "?", "Help"),
-    ShownKey("q", "q", "Quit"),
-]
 
-
-def test_the_way_out_of_a_dialog_is_never_left_out():
-    keys = [ShownKey("escape", "esc", "close"), ShownKey("a", "a", "a long name of a key"), KEYS[2]]
-    assert " ".join(key.display for key in fit_keys(keys, 20)) == "esc ?"
-
-
-@pytest.mark.parametrize(("width", "names"), [(80, "b S ? q"), (28, "b ? q"), (29, "b ? q"), (20, "S ? q"), (5, "? q")])
-def test_help_and_quit_are_never_left_out(width, names):
-    keys = KEYS if width > 20 else KEYS[1:]
-    assert " ".join(key.display for key in fit_keys(keys, width)) == names
-
-
-async def test_a_narrow_screen_keeps_help_and_quit_and_a_click_presses_a_key():
+async def test_a_narrow_screen_has_chat_help_and_quit():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
-        await shows(pilot, "? Help q Quit")
+        await shows(pilot, "4 Chat", "? Help q Quit")
         row = text(panel).splitlines()[-1]
         assert row.startswith("⏎ Launch")
         await pilot.click(offset=(row.index("Help") + 1, 19))
@@ -73,16 +53,14 @@ async def test_no_key_is_offered_that_needs_a_recipe_where_there_is_none():
             assert ("Filter" in _last(panel)) == bool(entries)
 
 
-async def test_a_message_stands_in_the_last_row_until_a_key_is_pressed():
+async def test_a_message_is_a_toast():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "⏎ Launch")
         await pilot.press("w")
-        await shows(pilot, "! no server is running")
-        assert "Launch" not in _last(panel)
-        assert not panel.screen.query("Toast")
-        await pilot.press("down")
-        await shows(pilot, "⏎ Launch")
+        await shows(pilot, "no server is running")
+        assert panel.screen.query("Toast")
+        assert "Launch" in _last(panel)
 
 
 def _last(panel: DflashApp) -> str:
@@ -127,7 +105,7 @@ async def test_keys_stand_out_without_colours(monkeypatch):
         await shows(pilot, "⏎ Launch")
         row = panel.screen._compositor.render_strips(panel.size)[-1]
         marked = [segment.text for segment in row if segment.style and segment.style.underline]
-    assert marked == ["⏎", "e", "+/-", "o", "p", "?", "q"]
+    assert [word.strip() for word in marked] == ["⏎", "e", "a", "f", "4", "r", "?", "q", "+/-"]
 
 
 async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fills_it(live):
@@ -137,7 +115,7 @@ async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fil
         first = [next(PanelCommands(panel.screen)._commands()).name]
         titles = [[group.title for group in list_keys(panel.screen)][:2]]
         await pilot.press("l")
-        await shows(pilot, "l Back")
+        await shows(pilot, "/ Search")
         first.append(next(PanelCommands(panel.screen)._commands()).name)
         titles.append([group.title for group in list_keys(panel.screen)][:2])
     assert first == ["Send prompts", "Search"]
@@ -166,21 +144,6 @@ async def test_the_checks_are_announced_before_they_are_made(monkeypatch):
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(begun))
         assert "checking toy" in begun[0]
-
-
-async def test_that_something_is_opened_is_seen_before_what_it_imports(monkeypatch):
-    """In the first seconds a key may wait for an import; one that does nothing here is not announced."""
-    begun: list[str] = []
-    monkeypatch.setattr(LaunchScreen, "action_options", lambda screen: begun.append(text(screen.app)))
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        panel.imports_later = True
-        await pilot.press("o")
-        await wait_for(pilot, lambda: bool(begun) and panel.status is None)
-        assert "· opening …" in begun[0].splitlines()[-1]
-        await pilot.press("slash", "t", "enter")
-        await shows(pilot, "⏎ Launch", "esc All recipes")
 
 
 async def test_the_help_of_a_start_says_what_its_phases_are(starting):

@@ -1,0 +1,297 @@
+"""How a server comes up and stays up: asked, reserved, checked, prepared, launched, watched and launched again.
+
+The command line and the panel are front ends of it: they ask, show and word, and watch the server in their own way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+from dflash_tui.common.errors import ServerFailed
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.events import Preparing
+from dflash_tui.launch import admission, fork_fallback, preparation, restart_policy, shutdown
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.recipe import Recipe, RestartPolicy
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
+
+_INTERVAL = 0.5
+
+
+class TrustQuestion(NamedTuple):
+    """Whether plans of a recipe may be launched, where it is not shipped."""
+
+    recipe: Recipe
+    plans: Sequence[Plan]
+
+
+class BesideQuestion(NamedTuple):
+    """Whether a server is launched beside others, with which it shares the machine."""
+
+    plan: Plan
+    others: Sequence[Run]
+
+
+class LaunchBegun(NamedTuple):
+    """The questions are answered, or a server is launched again: port and GPUs are reserved next."""
+
+    job: LaunchJob
+
+
+class LaunchPlanned(NamedTuple):
+    """This is launched if the checks pass, on the port and the GPUs that are reserved."""
+
+    job: LaunchJob
+
+
+class ChecksMade(NamedTuple):
+    """What the checks before the launch found."""
+
+    report: PreflightReport
+
+
+class ServerLaunched(NamedTuple):
+    """The server runs, in place of an earlier run if the job names one."""
+
+    run: Run
+    job: LaunchJob
+
+
+class ForkFailed(NamedTuple):
+    """The forked engine of a server failed; it is launched again with spawn."""
+
+    run: Run
+    why: str
+
+
+class ServerCrashed(NamedTuple):
+    """A server failed and may be launched again; what is left of it is stopped first."""
+
+    run: Run
+    error: ServerFailed
+
+
+class RestartDue(NamedTuple):
+    """A failed server is launched again after so many seconds."""
+
+    run: Run
+    number: int
+    """How many restarts there are with this one."""
+    seconds: float
+    policy: RestartPolicy
+
+
+class RestartRefused(NamedTuple):
+    """A failed server is not launched again."""
+
+    run: Run
+    why: str
+
+
+class LaunchNote(NamedTuple):
+    """A sentence about what is being done."""
+
+    text: str
+
+
+LaunchQuestion = TrustQuestion | BesideQuestion
+LaunchEvent = (
+    LaunchBegun
+    | LaunchPlanned
+    | ChecksMade
+    | Preparing
+    | ServerLaunched
+    | ForkFailed
+    | ServerCrashed
+    | RestartDue
+    | RestartRefused
+    | LaunchNote
+)
+
+
+class LaunchFront(Protocol):
+    """Who launches a server: it asks the user, shows what happens, and watches what was launched."""
+
+    async def confirm(self, question: LaunchQuestion) -> bool:
+        """Return the answer to a question; an error says why it cannot be asked."""
+
+    def show(self, event: LaunchEvent) -> None:
+        """Show what happens."""
+
+    async def watch(self, run: Run, state: RunState) -> None:
+        """Take the events of `run` into `state` until the server ended, or until it is not watched any more.
+
+        Raises:
+            ServerFailed: the server failed.
+        """
+
+
+class Hosts(Protocol):
+    """The machines of a server, while it is launched."""
+
+    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
+        """Return what is planned, on the link that these machines share."""
+
+    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
+        """Return the checks of a launch, and what is planned with the commands of all machines."""
+
+    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+        """Prepare and launch the server; `report` is called with each event of the preparation."""
+
+
+OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
+
+
+class ThisMachine:
+    """The machine of a server that runs on one."""
+
+    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
+        """Return what is planned."""
+        return planned
+
+    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
+        """Return the checks of a launch, and what is planned."""
+        return await runner.run_preflight(planned.resolved, planned.plan), planned
+
+    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+        """Prepare and launch the server."""
+        resolved, plan = job.planned.resolved, job.planned.plan
+        return await preparation.prepare_and_launch(
+            resolved, plan, report, forced=job.forced, restarted_from=job.replaces, far_ranks=job.far_ranks
+        )
+
+
+async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
+    """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
+
+    Nothing is launched when a question is answered with no.
+
+    Args:
+        job: what to launch.
+        front: asks, shows and watches.
+        open_hosts: connects to other hosts by their names; without names it yields `ThisMachine`.
+        policy: whether and how often a server that failed is launched again.
+
+    Raises:
+        DflashError: the server cannot be launched.
+        ServerFailed: it failed, and is not launched again.
+    """
+    planned = job.planned
+    if not await front.confirm(TrustQuestion(planned.resolved.recipe, [planned.plan])):
+        return
+    others = registry.list_living_servers()
+    if others and not await front.confirm(BesideQuestion(planned.plan, others)):
+        return
+    restarts = _Restarts(policy, front)
+    while True:
+        run = await check_and_launch(job, front, open_hosts)
+        state = RunState()
+        try:
+            why = await _watch_start(run, state, front)
+        except ServerFailed as failed:
+            await restarts.wait(run, state, failed)
+        else:
+            if not why:
+                return
+            front.show(ForkFailed(run, why))
+            planned = await asyncio.to_thread(fork_fallback.plan_with_spawn, run.plan)
+        job = LaunchJob(planned, job.forced, replaces=run.id)
+
+
+async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts) -> Run:
+    """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
+
+    Raises:
+        DflashError: it cannot be launched; nothing is left of it.
+    """
+    loop = asyncio.get_running_loop()
+    peers = job.planned.plan.relaunch_request.peers
+
+    def note(text: str) -> None:
+        loop.call_soon_threadsafe(front.show, LaunchNote(text))
+
+    front.show(LaunchBegun(job))
+    async with open_hosts(peers) as hosts:
+        placed = await hosts.place(job.planned)
+        async with admission.reserve_launch(placed, note, forced=job.forced) as reserved:
+            job = job._replace(planned=reserved)
+            if not peers:
+                front.show(LaunchPlanned(job))
+            report, surveyed = await hosts.check(reserved)
+            if peers:  # they say themselves what they would run
+                front.show(LaunchPlanned(job._replace(planned=surveyed)))
+            front.show(ChecksMade(report))
+            if not job.forced or not report.forcible:
+                report.raise_failed()
+            run = await hosts.launch(job, front.show)
+    front.show(ServerLaunched(run, job))
+    return run
+
+
+async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
+    """Watch a run; return why its forked engine failed, empty when it did not.
+
+    Raises:
+        ServerFailed: it failed for another reason.
+    """
+    failing = asyncio.create_task(fork_fallback.end_failed_start(run, state))
+    try:
+        await front.watch(run, state)
+    except ServerFailed:
+        if (state.exit or failing.done()) and (why := await failing):
+            return why
+        raise
+    else:
+        return await failing if state.exit else ""
+    finally:
+        failing.cancel()
+
+
+class _Restarts:
+    """Counts and delays the restarts of one server."""
+
+    def __init__(self, policy: RestartPolicy, front: LaunchFront) -> None:
+        self._policy, self._front = policy, front
+        self._at: list[float] = []
+        self._failures: list[str] = []
+
+    async def wait(self, run: Run, state: RunState, failed: ServerFailed) -> None:
+        """Wait until the failed server of `run` may be launched again, having stopped what was left of it.
+
+        Raises:
+            ServerFailed: it must not be launched again; with the earlier failures.
+        """
+        failure = postmortem.build_postmortem(run, state) if self._policy.times and state.exit else None
+        if failure is None:
+            raise failed
+        self._failures.append(f"{run.id}: {failure.diagnosis.what}: {failure.diagnosis.cause}")
+        now = time.monotonic()
+        if why := restart_policy.explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
+            raise self._give_up(run, failed, why)
+        self._front.show(ServerCrashed(run, failed))
+        # Leftover processes hold memory, and maybe the port.
+        await shutdown.stop_and_release_memory(run, lambda text: self._front.show(LaunchNote(text)))
+        seconds = restart_policy.restart_delay(self._policy, self._at, now)
+        self._front.show(RestartDue(run, len(self._at) + 1, seconds, self._policy))
+        while (left := now + seconds - time.monotonic()) > 0 and not restart_policy.are_restarts_cancelled(run):
+            await asyncio.sleep(min(left, _INTERVAL))
+        if restart_policy.are_restarts_cancelled(run):
+            raise self._give_up(run, failed, "it was stopped with dflash-tui stop")
+        self._at.append(time.monotonic())
+
+    def _give_up(self, run: Run, failed: ServerFailed, why: str) -> ServerFailed:
+        self._front.show(RestartRefused(run, why))
+        before = self._failures[:-1]
+        evidence = [failed.evidence, *(["failed before:", *before] if before else [])]
+        return ServerFailed(
+            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
+        )
