@@ -10,6 +10,7 @@ import yaml
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
+from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.artifacts import Target
 from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe
@@ -40,10 +41,12 @@ def load_demo() -> Recipe:
 
 
 def write_recipe(folder: Path | None = None) -> None:
-    """Write the recipe into the user's folder of recipes, or into another home's."""
+    """Write the recipe into the user's folder of recipes and trust it, or into another home's."""
     path = (folder or paths.user_recipes_folder()) / f"{NAME}.yaml"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(describe_recipe(), sort_keys=False))
+    if folder is None:
+        recipe_trust.trust_recipe(recipe_loader.find_recipe(NAME))
 
 
 def build_models() -> Path:

@@ -132,7 +132,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
     def up(port: int, options: list[str]) -> subprocess.CompletedProcess[str]:
         words = [option.format(empty=empty, broken=broken, wrong=wrong) for option in options]
         recipe = [] if words[0] in {str(broken), str(wrong)} else ["toy"]
-        return dflash("up", *recipe, *words, "--port", str(port))
+        return dflash("up", *recipe, *words, "--trust", "--port", str(port))
 
     def run(port: int, words: dict[str, str]) -> Run:
         started = launched(port, **words)
