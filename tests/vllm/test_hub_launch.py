@@ -40,7 +40,7 @@ def recipe() -> None:
 def test_models_are_fetched_and_served(with_engine, demo_engine, tmp_path):
     """Missing models are fetched with progress and the server answers from the cache; the token is kept nowhere."""
     recipe()
-    words = ["up", "from-hub", "--bench", "--detach", "--json", "--port", "8747"]
+    words = ["up", "from-hub", "--bench", "--detach", "--json", "--trust", "--port", "8747"]
     with hub_server.running() as hub:
         hub.repos = built(tmp_path / "models", demo_engine.python)
         env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
