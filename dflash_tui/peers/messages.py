@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Preparing
 from dflash_tui.machine.network import Network
 from dflash_tui.planning.cluster.hosts import Cluster
@@ -324,6 +325,9 @@ class _Numbered(msgspec.Struct, frozen=True):
     """A command of another release."""
 
     id: int = 0
+
+
+register_type(_Numbered)
 
 
 _commands: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)

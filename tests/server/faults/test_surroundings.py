@@ -129,7 +129,7 @@ def test_a_launch_from_a_panel_when_others_have_taken_all_processes(limited, ter
     seen.until("none needed")  # the patches of the chosen recipe
     with taken(*limited(60)):
         panel.type("d")
-        seen.until("could not list")
+        seen.until("could not inspect")
         panel.type("\x1b")
         seen.until("none needed", quiet=5)
         panel.type("\r")

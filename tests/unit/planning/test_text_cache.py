@@ -81,23 +81,6 @@ def test_a_damaged_file_is_written_anew(parsed, data):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("place", ["", CACHE])
-def test_a_file_that_others_may_have_written_is_not_believed(parsed, place):
-    target = paths.cache_folder() / place
-    target.chmod(target.stat().st_mode | 0o002)
-    recipe_loader.load_all_recipes()
-    assert parsed
-
-
-def test_a_link_is_not_followed(parsed):
-    file = paths.cache_folder() / CACHE
-    elsewhere = file.rename(file.with_name("elsewhere"))
-    file.symlink_to(elsewhere)
-    recipe_loader.load_all_recipes()
-    assert parsed
-    assert not file.is_symlink()
-
-
 def test_what_another_program_wrote_is_not_believed(parsed):
     file = paths.cache_folder() / CACHE
     stored = msgspec.msgpack.decode(file.read_bytes())
