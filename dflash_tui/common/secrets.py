@@ -33,7 +33,8 @@ _MARKED = re.compile(
     r"((?i:authorization)\W{1,5}(?:[A-Za-z]+ +)?|(?i:\bbearer) +)[^\s'\",\]})]{8,}"
     r"|(://)[^/\s'\"@]{0,200}:[^\s'\"@]{1,500}(?=@)"
     rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?)\[(?!left out\])[^\]]{{1,2000}}"
-    rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?['\"]?)(?!\[left out\])(?!(?i:none|null|true|false)\b)(?![\d.]+\b)[^\s'\",;&\]}})]{{4,}}"
+    rf"|((?i:{_ASSIGNED})['\"]?\s?[:=]\s?['\"]?)(?!\[left out\])"
+    r"(?!(?i:none|null|true|false)\b)(?![\d.]+\b)[^\s'\",;&\]})]{4,}"
     rf"|((?<![\w-])--[\w-]{{0,40}}(?i:{_ASSIGNED})(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"
 )
 # How lines of vLLM about a request begin, up to where they may quote it; modules that read prompts quote them at DEBUG.
