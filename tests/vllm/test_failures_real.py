@@ -100,8 +100,10 @@ def why(run: Run) -> dict[str, Any]:
 def said(watcher: subprocess.Popen[str], words: str) -> None:
     """Read what a watching command tells until it has these words."""
     assert watcher.stderr is not None
+    lines: list[str] = []
     while words not in (line := watcher.stderr.readline()):
-        assert line
+        lines.append(line)
+        assert line, lines
 
 
 def seen_in_panel(run: Run, *expected: str) -> Postmortem:
