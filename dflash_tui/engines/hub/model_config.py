@@ -15,6 +15,7 @@ from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
 
 _GIGABYTE = 1e9
+_INDEX = "model.safetensors.index.json"
 _TEMPLATE, _TOKENIZER_CONFIG, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json", "tokenizer.json"
 _CONFIG = msgspec.json.Decoder(dict[str, Any])
 _UNREADABLE = (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -35,6 +36,10 @@ class _TokenizerConfig(msgspec.Struct, frozen=True):
     added_tokens_decoder: dict[str, _Token] = {}
 
 
+class _WeightIndex(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str] = {}
+
+
 class _Vocabulary(msgspec.Struct, frozen=True):
     vocab: dict[str, int] | list[tuple[str, float]] = {}
 
@@ -48,6 +53,7 @@ class _Tokenizer(msgspec.Struct, frozen=True):
 
 untrusted_json.register_type(_TokenizerConfig)
 untrusted_json.register_type(_Tokenizer)
+untrusted_json.register_type(_WeightIndex)
 
 
 async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
@@ -65,7 +71,15 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
     template = await _read_chat_template(model, about)
     tokens = frozenset(token.content for token in about.added_tokens_decoder.values()) or None
     tokens = (read_local_tokens(Path(model.folder)) if model.folder else None) or tokens
-    return read_checkpoint(name, config, gated=model.gated, size_gb=size, chat_template=template, tokens=tokens)
+    return read_checkpoint(
+        name,
+        config,
+        gated=model.gated,
+        size_gb=size,
+        chat_template=template,
+        tokens=tokens,
+        weight_names=await _read_weight_names(model),
+    )
 
 
 def read_local_tokens(folder: Path) -> frozenset[str] | None:
@@ -98,6 +112,16 @@ async def _read_file(model: ModelAvailability, name: str) -> bytes:
     if model.folder:
         return (Path(model.folder) / name).read_bytes()
     return await client.fetch_small_file(model.repo, model.commit or model.revision, name)
+
+
+async def _read_weight_names(model: ModelAvailability) -> frozenset[str]:
+    """Return the names of a model's tensors; none where it has no index of its weights that can be read."""
+    if not (model.folder or _INDEX in {file.name for file in model.files}):
+        return frozenset()
+    try:
+        return frozenset(msgspec.json.decode(await _read_file(model, _INDEX), type=_WeightIndex).weight_map)
+    except _UNREADABLE:
+        return frozenset()
 
 
 async def _read_tokenizer_config(model: ModelAvailability) -> _TokenizerConfig:
