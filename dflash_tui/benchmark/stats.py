@@ -228,11 +228,6 @@ def _means(arm: Sequence[BootLogs], table: Sequence[Sequence[float]]) -> list[Bo
     return [BootMean(fmean(row), boot.place) for boot, row in zip(arm, table, strict=True)] if table else []
 
 
-def average_boots(boots: Sequence[BootLogs]) -> list[float]:
-    """Return what each boot of an arm measured over the prompts that all of them have."""
-    return [mean.log for mean in _means(boots, _table(boots, _cells(boots)))]
-
-
 def _cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
     """Return what every boot of an arm has requests of, in the first one's order."""
     return [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []

@@ -45,11 +45,6 @@ def forget_failed_measure(folder: Path, name: str) -> None:
         _write(folder, measures)
 
 
-def forget_engine(folder: Path) -> None:
-    """Forget all that failed with the engine in `folder`."""
-    _record_path(folder).unlink(missing_ok=True)
-
-
 def _write(folder: Path, why: dict[str, str]) -> None:
     data = msgspec.json.encode(FailedMeasures(str(folder), why))
     with contextlib.suppress(OSError):  # a full disk costs the next launch a try

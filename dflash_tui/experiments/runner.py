@@ -69,8 +69,8 @@ async def run_experiment(
 ) -> None:
     """Run all boots of `design` that are not over and write the report.
 
-    What an earlier driver left running is ended first, and its interrupted boot is begun anew. Cancelling ends the
-    server that runs and says so.
+    Servers that an earlier driver left running are ended first, and its interrupted boot is repeated. Cancelling ends
+    the server that runs and says so.
 
     Args:
         design: the experiment.

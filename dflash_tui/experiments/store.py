@@ -298,7 +298,7 @@ def _decode_answer(line: bytes) -> KeptAnswer | None:
 
 
 def read_report(folder: Path) -> ExperimentReport | None:
-    """Return the report of a finished experiment, judged anew where that was by earlier rules, or None."""
+    """Return the report of a finished experiment, judged again where its rules are older, or None."""
     try:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
@@ -307,9 +307,9 @@ def read_report(folder: Path) -> ExperimentReport | None:
         return None
     if report.rules == RULES:
         return report
-    anew = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
+    judged = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
     # What a tune has found was chosen before its last boots, by the rules of then.
-    return msgspec.structs.replace(anew, tune=report.tune)
+    return msgspec.structs.replace(judged, tune=report.tune)
 
 
 def read_report_so_far(folder: Path) -> ExperimentReport:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dflash_tui.common.formatting import format_percent
 from dflash_tui.events import SpeculationLogged
 
-# So many steps tell a position that is never accepted from chance.
+# Fewer steps do not show whether a position is never accepted.
 _MIN_STEPS = 50
 # A draft that is accepted less often costs about what it gives.
 _WORTH = 0.05

@@ -137,7 +137,7 @@ def ask(source: CopySource) -> RoomFound:
 
 
 def put_short_rsync(far: FarHome, kept: int, *, stays: bool = False) -> None:
-    """Let rsync of the other host get so many bytes; the line ends then, or stays until it ends here."""
+    """Let the other host's rsync get that many bytes; the line ends then, or stays until it ends here."""
     far.put_first_bytes()
     put_rsync(far, f"first-bytes {kept} {'stays' * stays} |")
 

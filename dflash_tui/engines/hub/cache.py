@@ -54,11 +54,6 @@ def is_hub_offline() -> bool:
     return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
 
 
-def is_safe_name(name: str) -> bool:
-    """Whether a `name` from outside stays below the folder that it is joined to."""
-    return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
-
-
 def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
     """Return those of `files` that vLLM loads, large ones first; the download fetches exactly these.
 

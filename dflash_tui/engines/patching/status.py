@@ -197,7 +197,7 @@ def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) ->
 
 
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of all known patches that are applied to the engine, whoever applied them."""
+    """Return the names of all known patches that are applied to the engine, by dflash-tui or by hand."""
     patches, _ = patch_file.load_all_patches()
     states = [find_patch_status(patch, engine) for patch in patches if patch.distribution == engine.distribution]
     return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})

@@ -50,7 +50,7 @@ _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepSta
 
 
 class ReportPane(Static):
-    """Parts of a report, drawn anew whenever the pane has another width."""
+    """Parts of a report, redrawn whenever the width of the pane changes."""
 
     parts: tuple[Part, ...] = ()
 
@@ -64,7 +64,7 @@ class ReportPane(Static):
 
     def on_resize(self) -> None:
         content = to_content(self.parts, max(_NARROWEST, self.content_region.width))
-        if content != self.content:  # a pane that measures itself may keep the height of before
+        if content != self.content:  # a pane that measures itself may keep its earlier height
             self.update(content)
             self.styles.height = content.plain.count("\n") + 1 + self.gutter.height
 

@@ -58,7 +58,7 @@ class Keys(Footer):
         self.keys: list[tuple[str, str, bool]] = []
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
-        """Make the row anew, but only where it shows other keys: each is a widget."""
+        """Recreate the row where its keys changed: each is a widget."""
         active = screen.active_bindings.values()
         keys = [(each.binding.key, each.binding.description, each.enabled) for each in active if each.binding.show]
         if keys != self.keys:

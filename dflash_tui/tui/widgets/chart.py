@@ -151,7 +151,7 @@ class Chart(Widget):
         return self.draw(*self.size)
 
     def draw(self, width: int, height: int) -> Text | Content:
-        """Return the drawing in so many cells and rows."""
+        """Return the drawing, in the given cells and rows."""
         if width <= 10 or height <= 2:
             return Content("")
         top = self._height()

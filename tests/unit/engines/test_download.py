@@ -46,7 +46,7 @@ def fetch(told: list[Preparing] | None = None) -> Path:
 
 
 async def cancel(at_bytes: int) -> None:
-    """Begin a download and cancel it when so many bytes are there."""
+    """Begin a download and cancel it after the given bytes."""
     model = await model_lookup.look_up_model("owner/m")
     task = asyncio.create_task(download.download_model(model, lambda _event: None))
     while cache.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():

@@ -1,6 +1,6 @@
 """What `dflash-tui plan` says of every shipped recipe: some texts in full, and all plans that can be made.
 
-`pytest tests/unit/planning/test_plan_files.py --update-plans` writes the texts anew; read the difference before you
+`pytest tests/unit/planning/test_plan_files.py --update-plans` rewrites the texts; read the difference before you
 keep it. A further text is an empty file RECIPE.CLASS.PROFILE[.VARIANT].txt in tests/data/plans.
 """
 
