@@ -18,7 +18,7 @@ from dflash_tui.benchmark.load import LoadRecord
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.engines import failed_measures
+from dflash_tui.engines import environments
 from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import (
     boot_requests,
@@ -28,7 +28,7 @@ from dflash_tui.experiments import (
 )
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
-from dflash_tui.launch import fork_fallback
+from dflash_tui.launch import restarts
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.plan import Plan
@@ -317,8 +317,8 @@ async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], 
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
-        if why := fork_fallback.explain_failed_fork(run, state, time.time()):
-            failed_measures.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
+        if why := restarts.explain_failed_fork(run, state, time.time()):
+            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
             raise _BootFailed(why)
         if time.monotonic() > deadline:
             raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")

@@ -11,7 +11,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import engine_files
+from dflash_tui.engines.patching import status
 from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
@@ -84,7 +84,7 @@ def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     digests = {}
     for name in names:
         try:
-            files = engine_files.read_files(engine, patch_file.load_patch(name).paths)
+            files = status.read_files(engine, patch_file.load_patch(name).paths)
         except DflashError:
             continue
         digests[name] = hashlib.sha256("".join(files.digests.values()).encode()).hexdigest()

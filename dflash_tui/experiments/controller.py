@@ -19,7 +19,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.design import Design, ExperimentExtended
-from dflash_tui.machine import process_identity, processes
+from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.detached_process import start_detached
@@ -199,7 +199,7 @@ def stop_driver(design: Design) -> bool:
         return False
     with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself meanwhile
         process = psutil.Process(driver.pid)
-        if process_identity.read_process_identity(driver.pid) == driver.born:
+        if processes.read_process_identity(driver.pid) == driver.born:
             processes.send_signal(process, signal.SIGTERM)
             processes.send_signal(process, signal.SIGCONT)  # one that was suspended takes nothing else
     deadline = time.monotonic() + _STOP_TIMEOUT

@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common.formatting import truncate
-from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import cache, model_identity, model_lookup
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.peers.messages import HostSide
@@ -51,8 +50,8 @@ def describe_side(planned: PlannedLaunch) -> HostSide:
         vllm=f"{engine.distribution} {engine.vllm}, {python}" if engine else "",
         patches=f"{', '.join(sorted(plan.patches)) or 'none'} ({_digest(b''.join(texts))})",
         setup=_digest(msgspec.json.encode(shared, order="sorted")),
-        target=model_identity.describe_model(plan, plan.target),
-        drafter=model_identity.describe_model(plan, plan.drafter) if plan.drafter else "none",
+        target=model_hub.describe_model(plan, plan.target),
+        drafter=model_hub.describe_model(plan, plan.drafter) if plan.drafter else "none",
     )
 
 
@@ -71,7 +70,7 @@ def compare_hosts(near: HostSide, far: HostSide, host: str) -> Iterator[Check]:
 
 def _leave_folder_out(model: PlannedModel) -> PlannedModel:
     """Return a model of a folder without its path, which differs between hosts: its files are compared."""
-    is_folder = cache.find_local_folder(model.name) or not model_lookup.is_repository(model.name)
+    is_folder = model_hub.find_local_folder(model.name) or not model_hub.is_repository(model.name)
     return replace(model, name="") if is_folder else model
 
 

@@ -17,9 +17,8 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
 from dflash_tui.launch.preflight.runner import PreflightReport
-from dflash_tui.machine import network, process_identity
-from dflash_tui.machine.link import Link, LinkEnd, choose_link
-from dflash_tui.machine.network import Network
+from dflash_tui.machine import network, processes
+from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
 from dflash_tui.peers import copies, host_parity
 from dflash_tui.peers.connection import PeerConnection, open_connection, require_same_release
 from dflash_tui.peers.copies import ROLES, CopySource, find_sources, name_folders
@@ -241,7 +240,7 @@ def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Se
     Raises:
         UsageError: with their names.
     """
-    machines = [(process_identity.read_boot_id(), _list_addresses(here), _HERE)]
+    machines = [(processes.read_boot_id(), _list_addresses(here), _HERE)]
     for greeting, host in zip(greetings, hosts, strict=True):
         own = (greeting.boot, _list_addresses(greeting.network), host)
         for boot, addresses, other in machines:

@@ -14,7 +14,7 @@ from dflash_tui.planning.derivation.catalogue import Catalogue, CatalogueFigure,
 from dflash_tui.planning.methods import Method
 
 if TYPE_CHECKING:  # it asks the hub: httpx costs what the panel's first paint is spared
-    from dflash_tui.engines.hub.model_tree import TreeDrafter
+    from dflash_tui.engines.model_config import TreeDrafter
 
 _OLDEST = "0.20.0"
 
