@@ -36,14 +36,14 @@ LAUNCH = f"""
 import asyncio, json, sys
 from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError
-from dflash_tui.launch import admission, planner
+from dflash_tui.launch import planner, session
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import FAKE
 async def main():
     planned = planner.plan_launch_here(LaunchRequest({RECIPE!r}, gpu=sys.argv[2] or None))
     moved = []
-    async with admission.reserve_launch(planned, moved.append, forced=sys.argv[3]) as admitted:
+    async with session.reserve_launch(planned, moved.append, forced=sys.argv[3]) as admitted:
         plan = admitted.plan
         print(json.dumps([plan.port, plan.gpus, moved]), flush=True)
         if "hold" in sys.argv:
