@@ -376,13 +376,13 @@ def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
     if manifest.revision is None:
         models = paths.models_folder()
         return models / manifest.folder, models / f".{manifest.folder}.{manifest.version}.copy"
-    folder = cache.hub_cache_folder() / manifest.folder
+    folder = model_hub.hub_cache_folder() / manifest.folder
     return folder, folder / ".dflash-tui.copy"
 
 
 def _is_done(manifest: CopyManifest, folder: Path) -> bool:
     if manifest.revision is None:
-        return folder.is_dir() or bool(manifest.path and cache.find_local_folder(manifest.path))
+        return folder.is_dir() or bool(manifest.path and model_hub.find_local_folder(manifest.path))
     if any(_size(folder / file.name) != file.size for file in manifest.files):
         return False
     ref = folder / "refs" / manifest.revision
