@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_time, pluralize, truncate
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
-from dflash_tui.experiments import stock
+from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.planning import start_measures
@@ -263,7 +263,7 @@ def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
 
 def list_stock_rows(design: Design) -> list[str]:
     """Return what stock is and what ours has beyond it, a sentence each; nothing of another experiment."""
-    if design.vary != stock.KEY or len(design.arms) != 2:
+    if design.vary != variation.STOCK_KEY or len(design.arms) != 2:
         return []
     bare, ours = design.arms
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
@@ -299,4 +299,4 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
 
 def _format_settings(arm: Arm, *, shared: bool) -> list[str]:
     settings = redact_variables(arm.request.settings)
-    return [f"{name}={value}" for name, value in settings.items() if stock.is_shared(name) is shared]
+    return [f"{name}={value}" for name, value in settings.items() if variation.is_shared(name) is shared]

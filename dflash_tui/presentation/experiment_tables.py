@@ -18,8 +18,14 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Phase
-from dflash_tui.experiments.analysis.arm_summary import MedianFigure, is_uncached, summarize_arm
-from dflash_tui.experiments.analysis.measures import START, measure_seconds_to_ready, select_measured_boots
+from dflash_tui.experiments.analysis.measures import (
+    START,
+    MedianFigure,
+    is_uncached,
+    measure_seconds_to_ready,
+    select_measured_boots,
+    summarize_arm,
+)
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation.benchmark_text import format_latency

@@ -9,6 +9,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.design import (
     CONFIRM,
     PUBLISHED,
@@ -22,7 +23,6 @@ from dflash_tui.experiments.design import (
     RequestMeasured,
     RoundBegan,
 )
-from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation.experiment_tables import median_speed
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"

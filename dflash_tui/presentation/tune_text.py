@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis.arm_summary import ArmSummary, summarize_arm
+from dflash_tui.experiments.analysis.measures import ArmSummary, summarize_arm
 from dflash_tui.experiments.analysis.report import TuneOutcome
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import ranking
 from dflash_tui.experiments.tuning.outcome import NO_ROOM, is_faster, reckon_verdict_budget
