@@ -103,7 +103,7 @@ def build_experiment(
     Args:
         request: what is asked for.
         varied: what is varied, where `request.vary` does not say it.
-        cluster: the hosts, with their link, where the launch names others; see `pairing.find_cluster`.
+        cluster: the hosts, with their link, where the launch names others.
 
     Raises:
         UsageError: a name, a value or a combination is wrong.

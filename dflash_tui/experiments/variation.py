@@ -1,4 +1,4 @@
-"""What an experiment varies: `STOCK_KEY=V1,V2,…` as named arms, each with what it changes of the launch request. Pure."""
+"""What an experiment varies: `KEY=V1,V2,…` as named arms, each with what it changes of the launch request. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PREFIX_CACHE = frozenset({
 })  # fmt: skip
 _KNOWN = (
     "stock,ours, hosts=1,2, mode, method, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, "
-    "start.NAME=on,off, env.NAME, speculation.STOCK_KEY, or a flag of vllm serve; values with commas are quoted, or are JSON"
+    "start.NAME=on,off, env.NAME, speculation.KEY, or a flag of vllm serve; values with commas are quoted, or are JSON"
 )
 
 
@@ -82,7 +82,7 @@ class VariationError(UsageError):
 
 
 def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Varied:
-    """Return the arms of `STOCK_KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
+    """Return the arms of `KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
 
     Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON. The prefix cache
     can be varied where the prompts are `repeated` as they are.
@@ -93,7 +93,7 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
     if not equals or not key:
-        raise VariationError(f"{words}: expected STOCK_KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
         raise VariationError(f"{key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
