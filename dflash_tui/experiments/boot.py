@@ -32,13 +32,13 @@ from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, 
 from dflash_tui.launch import fork_fallback
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
+from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.start_measures import FORK
 from dflash_tui.readings import Counters
-from dflash_tui.run_state import rank_alarms
-from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
+from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
@@ -217,7 +217,7 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
 
 def _describe_doubt(state: RunState) -> str:
     """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
-    alarm = rank_alarms.check_first_answer(state, time.time())
+    alarm = alarms.check_first_answer(state, time.time())
     return f"{alarm.what}: {alarm.evidence}" if alarm else ""
 
 

@@ -58,7 +58,7 @@ from dflash_tui.presentation.report import (
     to_terminal,
 )
 from dflash_tui.presentation.verdict_text import label_arm, name_prompt
-from dflash_tui.vllm_output.nccl_log import describe_network
+from dflash_tui.vllm_output.log_facts import describe_network
 
 ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
 _WIDEST = 100

@@ -14,7 +14,7 @@ from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import outcome
-from dflash_tui.monitoring import run_reader, startup_history
+from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui.render.experiment_progress import Outlook
@@ -41,7 +41,7 @@ def read_experiment(folder: Path) -> ExperimentView:
     if current is None:
         return ExperimentView(progress, None, (), tune)
     if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
-        start = run_reader.replay_run(run)
+        start = observer.replay_run(run)
     events = [
         event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
     ]
