@@ -30,10 +30,9 @@ from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import observer, recorder
-from dflash_tui.planning.compile_caches import ArmCache
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.start_measures import FORK
+from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.readings import Counters
 from dflash_tui.run_state import rank_alarms
 from dflash_tui.run_state.eta import MedianSeconds, summarize_steps

@@ -15,9 +15,8 @@ from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.peers import cluster_launch, keeper, pairing
 from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
 from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
-from dflash_tui.planning.cluster.hosts import LOCAL
-from dflash_tui.planning.compile_caches import OWN_CACHE, ArmCache, separate_caches
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.cluster import LOCAL
+from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, rank_records
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run

@@ -15,8 +15,7 @@ from dflash_tui.engines.patching import engine_files
 from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.compile_caches import OWN_CACHE, separate_caches
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import OWN_CACHE, Plan, separate_caches
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 MARK = EXPERIMENT_MARK

@@ -22,7 +22,7 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import memory
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe

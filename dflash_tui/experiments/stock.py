@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dflash_tui.experiments.variation import Varied
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning import cuda_graphs, patch_file, start_measures
+from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
@@ -65,7 +65,7 @@ def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> Laun
     return LaunchChanges(
         removed=without.removed,
         removed_settings=without.removed_settings,
-        settings=start_measures.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
+        settings=startup_optimizations.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
     )
 
 

@@ -11,9 +11,9 @@ from dflash_tui.common import yaml_values
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.planning.serve_flags import make_absolute
 
 DEFAULT = "mode=eager,compile"
 HOSTS = "hosts"

@@ -17,7 +17,7 @@ from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
-from dflash_tui.planning.start_measures import WARM_UP
+from dflash_tui.planning.startup_optimizations import WARM_UP
 from dflash_tui.readings import Counters
 from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process

@@ -30,7 +30,7 @@ from dflash_tui.peers.messages import (
     SayHello,
 )
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import LOCAL
+from dflash_tui.planning.cluster import LOCAL
 
 # The agent says something each second while a run is watched.
 LOST_SECONDS = 5.0

@@ -29,7 +29,7 @@ from dflash_tui.peers import transport
 from dflash_tui.peers.connection import PeerConnection
 from dflash_tui.peers.messages import AskRoom, CopyFile, CopyManifest, FinishCopy, RoomFound
 from dflash_tui.peers.transport import LinkAddress
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
+from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.plan import Plan, PlannedModel
 
 ROLES = ("target", "drafter")

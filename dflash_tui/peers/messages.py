@@ -13,10 +13,9 @@ from msgspec import Meta
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Preparing
 from dflash_tui.machine.network import Network
-from dflash_tui.planning.cluster.hosts import Cluster
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.request import Hint, LaunchRequest
 from dflash_tui.readings import GpuLoad
 

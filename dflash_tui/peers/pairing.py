@@ -24,7 +24,7 @@ from dflash_tui.peers import copies, host_parity
 from dflash_tui.peers.connection import PeerConnection, open_connection, require_same_release
 from dflash_tui.peers.copies import ROLES, CopySource, find_sources, name_folders
 from dflash_tui.peers.messages import CheckRank, Greeting, RankChecked, RankOrder
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import EXPERIMENT_MARK

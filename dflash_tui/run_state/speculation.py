@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import PublishedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash_tui.events import Phase
-from dflash_tui.planning.start_measures import FORK, MODELINFOS, STARTUP_PLAN
+from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.eta import RecordedStart
 
 # The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.

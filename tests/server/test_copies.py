@@ -21,7 +21,7 @@ from dflash_tui.peers import copies, transport
 from dflash_tui.peers.connection import open_connection
 from dflash_tui.peers.copies import CopySource
 from dflash_tui.peers.messages import RoomFound
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan, PlannedModel
 from tests import ROOT
 from tests.support import command_line

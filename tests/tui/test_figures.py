@@ -28,7 +28,7 @@ from dflash_tui.events import (
     SpeculationLogged,
 )
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.presentation.clients.client_wiring import Endpoint
 from dflash_tui.readings import Counters
 from dflash_tui.run_state.alarms import find_alarms

@@ -22,7 +22,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport, find_mispla
 from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
+from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.presentation import experiment_report, imported_comparison, run_markdown
 from dflash_tui.runs import registry
 
