@@ -17,7 +17,7 @@ from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.derivation.pair import DerivedPair
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
-from dflash_tui.presentation.recipe import catalogue_text
+from dflash_tui.presentation import recipe_text
 
 
 def derive_recipe(target: str, drafter: str | None, method: Method | None, tokens: int | None = None) -> DerivedPair:
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
 def _list_drafters(target: str, method: Method | None) -> list[str]:
     """Print the ways to draft for a model that are known, and return the drafters among them, the best known first."""
     pairs = _find_catalogued(target, method)
-    rows = [_Row("known", pair.drafter, catalogue_text.format_drafter(pair)) for pair in pairs]
+    rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
         rows += _read_tree(target, method, {row.drafter for row in rows})
     arranged = arrange_by_precision(rows, target, lambda row: row.drafter or row.text)
@@ -73,7 +73,7 @@ def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> 
     others = [
         drafter for drafter in drafters if drafter.repo not in known_drafters and method in {None, drafter.method}
     ]
-    return [_Row("hub", drafter.repo, catalogue_text.format_tree_drafter(drafter)) for drafter in others]
+    return [_Row("hub", drafter.repo, recipe_text.format_tree_drafter(drafter)) for drafter in others]
 
 
 def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:

@@ -19,7 +19,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport, OutputCompa
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design
 from dflash_tui.experiments.tuning import outcome
-from dflash_tui.presentation import experiment_text, tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
 
@@ -122,7 +122,7 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
+    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
@@ -131,8 +131,8 @@ def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool
         return
     sections = build_report(report, details=details)
     if report.tune:
-        notes = map(Note, tune_text.list_outcome_lines(report.design, report.boots, report.tune))
-        sections = [Section("", tuple(notes)), Section("", (tune_text.build_settings_table(progress),))]
+        notes = map(Note, experiment_text.list_outcome_lines(report.design, report.boots, report.tune))
+        sections = [Section("", tuple(notes)), Section("", (experiment_text.build_settings_table(progress),))]
     print_data(name_commands(to_terminal(sections, terminal_width())))
 
 

@@ -12,9 +12,16 @@ from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.events import Preparing
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
-from dflash_tui.peers import cluster_launch, keeper, pairing
-from dflash_tui.peers.connection import HELLO_SECONDS, PeerConnection, open_connection
-from dflash_tui.peers.messages import PROTOCOL, Greeting, RankChecked, SayHello
+from dflash_tui.peers import cluster_launch, keeper
+from dflash_tui.peers.connection import (
+    HELLO_SECONDS,
+    PROTOCOL,
+    Greeting,
+    PeerConnection,
+    RankChecked,
+    SayHello,
+    open_connection,
+)
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -54,10 +61,10 @@ class BootServer:
             DflashError: a host is not reached or is another than before, a check failed, or a rank did not start.
         """
         planned = PlannedLaunch(resolved, plan, cache=cache)
-        async with pairing.open_peers(plan.relaunch_request.peers) as peers:
+        async with cluster_launch.open_peers(plan.relaunch_request.peers) as peers:
             require_same_link(plan, peers)
             self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
-            checks, survey = await pairing.check_and_survey(planned, peers)
+            checks, survey = await cluster_launch.check_and_survey(planned, peers)
             checks.raise_failed(offer_force=False)
             self.hosts = describe_hosts(planned, peers, survey.answers)
             run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
@@ -93,7 +100,10 @@ def require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
     Raises:
         UsageError: with both.
     """
-    if peers and (now := pairing.build_cluster(plan.relaunch_request, peers)).hosts != (plan.cluster or now).hosts:
+    if (
+        peers
+        and (now := cluster_launch.build_cluster(plan.relaunch_request, peers)).hosts != (plan.cluster or now).hosts
+    ):
         ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now) if cluster]
         what = "the link between the hosts has changed since the experiment began"
         raise UsageError(what, evidence=f"then {ends[0]}, now {ends[-1]}", hint="begin a new one")

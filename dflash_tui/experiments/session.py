@@ -15,7 +15,7 @@ from dflash_tui.experiments import controller
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.session import TrustQuestion
-from dflash_tui.peers import cluster_launch, pairing
+from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
@@ -85,8 +85,8 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
         return False
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with pairing.open_peers(arm.request.peers) as peers:
-            report = await pairing.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
+        async with cluster_launch.open_peers(arm.request.peers) as peers:
+            report = await cluster_launch.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:
@@ -117,5 +117,5 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             front.show(event)
 
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with pairing.open_peers(arm.request.peers) as peers:
+        async with cluster_launch.open_peers(arm.request.peers) as peers:
             await cluster_launch.prepare_hosts(PlannedLaunch(resolved, arm.plan), peers, show_once)

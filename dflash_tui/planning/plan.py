@@ -1,4 +1,4 @@
-"""The plan of a launch, as a value: the exact command, environment, patches and models; plans of earlier releases. Pure."""
+"""The plan of a launch, as a value: the exact command, environment, patches and models. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags of `vllm serve`: their names by release, what a recipe may set, what vLLM refuses, and which are paths. Pure."""
+"""Flags of `vllm serve`: their names by release, which a recipe may set, which vLLM refuses, which are paths."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint
+from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.run_state.eta import RecordedStart
 from dflash_tui.runs.verification import Verification
 

@@ -29,7 +29,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ExpectedFigures
-from dflash_tui.presentation.clients.client_wiring import Endpoint
+from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.readings import Counters
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.eta import expect_startup

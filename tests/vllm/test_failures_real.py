@@ -238,7 +238,7 @@ async def _launched_beside(port: int) -> None:
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
-        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"Port {port} is taken: it gets {port + 1}.")
+        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"launch toy on :{port + 1} as well")
         await pilot.press("n")
 
 

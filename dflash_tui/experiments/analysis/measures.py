@@ -49,6 +49,12 @@ def measure_seconds_to_ready(boot: Boot) -> float | None:
     return None if boot.ready is None else boot.ready + boot.inspected
 
 
+def median_speed(boot: Boot) -> float | None:
+    """Return the median tok/s of a boot's measured requests, or None without any."""
+    speeds = [done.decode_tok_s for done in boot.requests if not done.error and done.decode_tok_s is not None]
+    return statistics.median(speeds) if speeds else None
+
+
 def classify_start(boot: Boot) -> str:
     """Return what a start was: `cold` when it compiled all there is, `cached`, or empty when it does not say."""
     return {"recompiled": "cold", "partly cached": "cached"}.get(boot.cache, boot.cache)

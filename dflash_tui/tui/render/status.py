@@ -12,7 +12,7 @@ from dflash_tui.common.formatting import format_duration, format_number, plurali
 from dflash_tui.events import PROBE, Health, LogLine
 from dflash_tui.monitoring.foreign_server import ForeignIdentity
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
+from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
 from dflash_tui.run_state import idle_probe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run

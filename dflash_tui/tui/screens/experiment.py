@@ -23,7 +23,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import tuner
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
+from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open

@@ -17,7 +17,7 @@ from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import bug_report
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, format_endpoint, format_wiring
+from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, format_wiring
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs import run_files

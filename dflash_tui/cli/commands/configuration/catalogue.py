@@ -15,8 +15,8 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.hardware import TYPICAL, parse_class
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.presentation.recipe import catalogue_text
-from dflash_tui.presentation.recipe.catalogue_text import Place
+from dflash_tui.presentation import recipe_text
+from dflash_tui.presentation.recipe_text import Place
 
 _HEADER = ("PAIR", "METHOD", "N", "VLLM", "NEEDS", "PUBLISHED")
 
@@ -66,7 +66,7 @@ def _choose_place(name: str | None, *, needed: bool) -> Place:
         if kind is None or kind not in TYPICAL:
             raise UsageError(f"the memory of '{name}' is not known", hint=f"available: {', '.join(TYPICAL)}")
         return Place(kind, catalogues.typical_budget(kind))
-    place = catalogue_text.choose_place(nvml.probe_gpus().gpus)
+    place = recipe_text.choose_place(nvml.probe_gpus().gpus)
     if needed and place.budget is None:
         raise UsageError("this machine has no GPU to check against", hint=f"--gpu CLASS, one of {', '.join(TYPICAL)}")
     return place
@@ -100,14 +100,14 @@ def _format_unknown_command(args: argparse.Namespace) -> str:
 
 def _row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> tuple[str, ...]:
     model = catalogues.choose_model(catalogue, pair, place.budget)
-    figure = catalogue_text.find_nearest_figure(pair, place.hardware)
+    figure = recipe_text.find_nearest_figure(pair, place.hardware)
     return (
         pair.id,
         pair.method.value,
         UNKNOWN if pair.tokens is None else str(pair.tokens),
-        catalogue_text.format_release(pair),
-        catalogue_text.format_need(catalogue, pair, model),
-        catalogue_text.format_figure(figure) if figure else UNKNOWN,
+        recipe_text.format_release(pair),
+        recipe_text.format_need(catalogue, pair, model),
+        recipe_text.format_figure(figure) if figure else UNKNOWN,
     )
 
 
@@ -123,12 +123,12 @@ def _describe(catalogue: Catalogue, pair: CataloguePair, place: Place) -> dict[s
         "fits": _fits(catalogue, pair, place) if place.budget else None,
         "models": catalogue.targets[pair.target].variants,
         "sources": {name: catalogue.sources.get(name, name) for name in pair.sources},
-        "command": catalogue_text.format_up_command(pair, model) if model else None,
+        "command": recipe_text.format_up_command(pair, model) if model else None,
     }
 
 
 def _print_pair(catalogue: Catalogue, pair: CataloguePair, place: Place) -> None:
-    for name, text in catalogue_text.list_pair_facts(catalogue, pair, place):
+    for name, text in recipe_text.list_pair_facts(catalogue, pair, place):
         print_data(fold_line(f"{name:11}  {text}", terminal_width(), hang=13))
     if model := catalogues.choose_model(catalogue, pair, place.budget):
-        print_status(catalogue_text.format_up_command(pair, model))
+        print_status(recipe_text.format_up_command(pair, model))

@@ -18,7 +18,7 @@ from dflash_tui.planning.derivation.pair import write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
-from dflash_tui.presentation.recipe import recipe_schema
+from dflash_tui.presentation import recipe_text
 
 
 def run_action(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def new(args: argparse.Namespace) -> int:
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     is_own = not args.like or recipe_trust.is_trusted(recipe_loader.load_recipe(source))
     content = _derive(args) if args.target else yaml_loader.read_yaml_text(source)
-    target = recipe_files.add_own_recipe(args.name, content, recipe_schema.schema_text())
+    target = recipe_files.add_own_recipe(args.name, content, recipe_text.schema_text())
     if is_own:
         recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
     print_written_file(target, as_json=args.json)
@@ -106,5 +106,5 @@ def take_over(args: argparse.Namespace) -> int:
 
 def schema(_args: argparse.Namespace) -> int:
     """Print the JSON Schema of recipe files."""
-    print_data(recipe_schema.schema_text().rstrip())
+    print_data(recipe_text.schema_text().rstrip())
     return 0

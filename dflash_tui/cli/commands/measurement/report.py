@@ -23,7 +23,7 @@ from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import decode_record, upgrade_record
-from dflash_tui.presentation import experiment_report, imported_comparison, run_markdown
+from dflash_tui.presentation import benchmark_text, experiment_report
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -92,12 +92,12 @@ def _compare(first: str, second: str, kind: str) -> str:
     if kind == _EXPORT:
         raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
     if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
-        beside = imported_comparison.compare_imported((first, second), loaded)
+        beside = benchmark_text.compare_imported((first, second), loaded)
         if kind == "svg":
             raise UsageError(
                 "a comparison with an imported result cannot be drawn", hint="--format md shows the figures"
             )
-        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
+        return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
@@ -117,7 +117,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
     return (
         experiment_report.render_markdown(report)
         if isinstance(report, ExperimentReport)
-        else run_markdown.render_run(report)
+        else benchmark_text.render_run(report)
     )
 
 

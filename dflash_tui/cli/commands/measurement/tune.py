@@ -15,7 +15,7 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.tuning import outcome, tune_builder, tuner
 from dflash_tui.experiments.tuning.tune_builder import TuneRequest
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def start(args: argparse.Namespace) -> int:
     built = tune_builder.build_tune(request, cluster=find_cluster(request.launch, args))
 
     def describe(stopped: list[str]) -> str:
-        rows = tune_text.list_tune_rows(built.design, built.boot, stopped)
+        rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
         return "\n".join(f"{label:<8} {text}" for label, text in rows)
 
     return ab.begin(args, built.design, [built.resolved], describe)
@@ -67,10 +67,10 @@ def keep(args: argparse.Namespace) -> int:
     best = outcome.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
-            f"{design.id}: {tune_text.format_best(progress.design, best)}", hint="there is nothing to keep"
+            f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
         )
     path = tuner.keep_best(progress, best, args.name or design.tuning.save_as, overwrite=args.overwrite)
-    print_status(tune_text.format_best(progress.design, best))
+    print_status(experiment_text.format_best(progress.design, best))
     print_written_file(path, as_json=args.json)
     return 0
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.nccl_log import describe_network

@@ -44,7 +44,7 @@ from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation import startup_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use, format_endpoint, format_tunnel
+from dflash_tui.presentation.client_text import Endpoint, describe_use, format_endpoint, format_tunnel
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process

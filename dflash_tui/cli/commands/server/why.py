@@ -12,11 +12,10 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.diagnosis import bug_report
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
-from dflash_tui.diagnosis.posted_log import explain_log
+from dflash_tui.diagnosis.posted_log import explain_log, format_explanation
 from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem
 from dflash_tui.events import Event
 from dflash_tui.monitoring import kernel_log, run_reader
-from dflash_tui.presentation.explanation_text import format_explanation
 from dflash_tui.run_state.alarms import find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry

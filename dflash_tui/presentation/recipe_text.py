@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from dflash_tui.common.formatting import UNKNOWN
 from dflash_tui.machine.gpus import Gpu, free_memory
@@ -12,6 +18,9 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CatalogueFigure, CatalogueModel, CataloguePair
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import recipe
+from dflash_tui.planning.recipes import recipe as recipe_module
+from dflash_tui.planning.recipes.recipe import Recipe
 
 if TYPE_CHECKING:  # it asks the hub: httpx costs what the panel's first paint is spared
     from dflash_tui.engines.hub.model_tree import TreeDrafter
@@ -138,3 +147,30 @@ def format_up_command(pair: CataloguePair, model: CatalogueModel) -> str:
     """Return the command that serves a pair without a recipe."""
     drafter = ["--drafter", pair.drafter] if pair.drafter else ["--method", pair.method]
     return shlex.join(["dflash-tui", "up", "--target", model.repo, *drafter])
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of recipe files, as it is shipped."""
+    schema = msgspec.json.schema(Recipe)
+    fields = _field_texts()
+    for name, part in schema["$defs"].items():
+        part["description"] = " ".join(part["description"].split())
+        for key, value in part.get("properties", {}).items():
+            if text := fields.get((name, key)):
+                value["description"] = text
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "dflash-tui recipe"}
+    return json.dumps(head | schema, indent=1, sort_keys=False) + "\n"
+
+
+def _field_texts() -> dict[tuple[str, str], str]:
+    """Return the texts under the fields of a recipe's structs, by class and field, inherited ones included."""
+    texts: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(recipe) + inspect.getsource(recipe_module)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for base in (base.id for base in node.bases if isinstance(base, ast.Name)):
+            texts |= {(node.name, field): text for (owner, field), text in texts.items() if owner == base}
+        for field, text in pairwise(node.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                texts[node.name, ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts

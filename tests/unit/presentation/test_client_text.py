@@ -8,8 +8,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from dflash_tui.presentation.clients import client_wiring
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_wiring
+from dflash_tui.presentation import client_text
+from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_wiring
 from tests.tui.conftest import a_run
 
 KEY = "not-for-any-file-93c1"
@@ -26,7 +26,7 @@ def test_every_form_names_the_server_and_never_the_key(program, endpoint, monkey
     assert endpoint.url in form
     assert KEY not in form
     assert ("VLLM_API_KEY" in form) == bool(endpoint.key_variable)
-    assert program in client_wiring.PLACES
+    assert program in client_text.PLACES
 
 
 @pytest.mark.parametrize("endpoint", [OPEN, LOCAL])
