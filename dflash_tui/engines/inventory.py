@@ -20,11 +20,10 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
 from dflash_tui.engines.environments import Engine, UnusedEngine
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.advice.flag_conflicts import find_conflicts
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
 from dflash_tui.planning.request import Advice, hint_setting
+from dflash_tui.planning.serve_flags import FIRST_WITH_DFLASH, find_conflicts
 from dflash_tui.runs import registry, server_process
 
 _INSTALLED_TIMEOUT = 30.0
@@ -360,9 +359,9 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     Where it knows all of them, what its parser says against another value, or which two it refuses together.
     """
     names = frozenset(flag.removeprefix("--") for flag in options.flags)
-    mistakes = release_flags.find_mistakes(plan.vllm, plan.argv[3:], names)
-    flags = release_flags.read_flags(names, plan.argv[3:])
-    mistakes += release_flags.explain_some([*_find_wrong_choices(flags, options)], str, "values that it refuses")
+    mistakes = serve_flags.find_mistakes(plan.vllm, plan.argv[3:], names)
+    flags = serve_flags.read_flags(names, plan.argv[3:])
+    mistakes += serve_flags.explain_some([*_find_wrong_choices(flags, options)], str, "values that it refuses")
     if keys := flags.get(_SPECULATION):
         mistakes += _find_key_mistakes(keys[0], options, plan.vllm)
     if options.refusal and not mistakes:
@@ -384,4 +383,4 @@ def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str
         return f"vLLM {vllm} has no key {key} in --{_SPECULATION}{hint}"
 
     unknown = [key for key in json.loads(value) if key not in options.speculation]
-    return release_flags.explain_some(unknown, explain, "keys that it does not have")
+    return serve_flags.explain_some(unknown, explain, "keys that it does not have")

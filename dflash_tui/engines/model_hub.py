@@ -26,7 +26,7 @@ from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.recipe import ModelConfig
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import DatasetInfo, ModelInfo

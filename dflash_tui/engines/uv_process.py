@@ -22,7 +22,7 @@ from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.sanitizer import clean_text, join_clean_lines
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 _END_PATIENCE = 3.0  # seconds
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}

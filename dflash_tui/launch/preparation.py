@@ -35,13 +35,12 @@ from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import recipe_trust
 from dflash_tui.machine.process_environment import build_helper_environment
-from dflash_tui.planning.cluster.hosts import require_named
+from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import ModelBuild, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import format_advice
-from dflash_tui.planning.start_measures import MEASURES, MODELINFOS
+from dflash_tui.planning.startup_optimizations import MEASURES, MODELINFOS
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 

@@ -15,14 +15,13 @@ from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
-from dflash_tui.planning import kv_cache, methods, patch_file, releases
-from dflash_tui.planning.derivation.parsers import find_missing_tokens
-from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
+from dflash_tui.planning import kv_cache, methods, patch_file, releases, serve_flags
+from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes import flag_files
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
+from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
 # With one of them vLLM may take another tokenizer than the target's.
@@ -145,7 +144,7 @@ def check_requirements(situation: Situation) -> Iterator[Check]:
 
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders are there that flags name."""
-    for name, value in flag_files.list_missing(resolved.flags).items():
+    for name, value in serve_flags.list_missing(resolved.flags).items():
         where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
         fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
         yield fail_check("file", f"--{name}: {value} {where}", fix)
