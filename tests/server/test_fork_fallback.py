@@ -16,7 +16,7 @@ from dflash_tui.monitoring import sampler
 from dflash_tui.planning import start_measures
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.start_measures import FORK
-from dflash_tui.run_state import stall
+from dflash_tui.run_state import startup
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import command_line, fake_engine
@@ -38,8 +38,8 @@ _HANGS, _DIES = f"{_SERVER}time.sleep(600)\n", f"{_SERVER}sys.exit(1)\n"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A second of silence is a long one here."""
-    monkeypatch.setattr(stall, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(stall, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
     monkeypatch.setattr(fork_fallback, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
 

@@ -14,7 +14,7 @@ import yaml
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis.arm_summary import summarize_arm
+from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.outcome import is_faster

@@ -23,7 +23,7 @@ from dflash_tui.launch.preflight.pair import check_pair
 from dflash_tui.launch.preflight.requirements import check_files
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
-from dflash_tui.peers import pairing
+from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.advice import release_flags
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.server_command import format_command
@@ -70,8 +70,8 @@ def _name_taken_port(plan: Plan) -> None:
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
     """Run the checks of a launch here and on its peers."""
-    async with pairing.open_peers(planned.plan.relaunch_request.peers) as peers:
-        return await pairing.check_all_hosts(planned, peers, thorough=True)
+    async with cluster_launch.open_peers(planned.plan.relaunch_request.peers) as peers:
+        return await cluster_launch.check_all_hosts(planned, peers, thorough=True)
 
 
 def doctor(args: argparse.Namespace) -> int:

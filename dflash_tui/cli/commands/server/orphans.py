@@ -15,8 +15,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_gib
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import process_identity, processes
 from dflash_tui.machine.orphans import Orphan, find_orphans
-from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.messages import ListOrphans, OrphansListed
+from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
 
 _STOP_TIMEOUT = 5.0
 _LIST_TIMEOUT = 60.0
