@@ -52,10 +52,13 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
         *([] if plan.on_cpu else [("fits", _summarize_memory(planned))]),
         ("fetch", _summarize_downloads(planned)),
         ("speed", _summarize_speed(plan)),
-        ("ready", format_time_to_ready(plan, startup_history.estimate_ready(plan)) or "not known before its first start"),
+        (
+            "ready",
+            format_time_to_ready(plan, startup_history.estimate_ready(plan)) or "not known before its first start",
+        ),
         ("context", _summarize_context(planned)),
         ("port", str(plan.port)),
-        *(("note", f"{plan.synthetic}: figures say nothing about a real model") for _ in plan.synthetic[:1]),
+        *([("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []),
         *(("warning", warning) for warning in plan.warnings),
     ]
     return "\n".join(fold_line(f"{label:<8} {value}", min(width, 110), hang=9) for label, value in rows)
@@ -97,9 +100,10 @@ def _summarize_downloads(planned: PlannedLaunch) -> str:
             parts.append((model.name.rpartition("/")[2], size, size))
     if not parts:
         return "nothing: engine and models are here"
-    least = "≥ " if any(size is None for _, size, _ in parts) else ""
-    named = ", ".join(f"{name} {UNKNOWN if size is None else format_megabytes(size)}" for name, size, _ in parts)
-    download, disk = (format_megabytes(sum(part[place] or 0 for part in parts)) for place in (1, 2))
+    least = "≥ " if any(size is None for _, size, _disk in parts) else ""
+    named = ", ".join(f"{name} {UNKNOWN if size is None else format_megabytes(size)}" for name, size, _disk in parts)
+    download = format_megabytes(sum(size or 0 for _, size, _disk in parts))
+    disk = format_megabytes(sum(size or 0 for _, _download, size in parts))
     return f"{least}{download} to download ({named}), {least}{disk} on disk"
 
 

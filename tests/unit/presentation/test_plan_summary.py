@@ -26,7 +26,11 @@ def test_a_plan_answers_six_questions_first():
         (["gemma-4-31b", "--gpu", "gb10", "--set", "gpu-memory-utilization=0.4"], "fits", "no: it needs ≈ "),
         (["gemma-4-31b", "--gpu", "gb10"], "speed", "not published for this set-up on gb10"),
         (["gemma-4-26b-a4b", "--gpu", "h100"], "speed", "tok/s 306.4, without speculation 177.1"),
-        (["gemma-4-31b", "--gpu", "gb10"], "fetch", "≥ 66.3 GB to download (vllm 0.33.0 4.3 GB, gemma-4-31B-it 62.0 GB"),
+        (
+            ["gemma-4-31b", "--gpu", "gb10"],
+            "fetch",
+            "≥ 66.3 GB to download (vllm 0.33.0 4.3 GB, gemma-4-31B-it 62.0 GB",
+        ),
         (["gemma-4-31b", "--gpu", "gb10", "--port", "8123"], "port", "8123"),
     ],
 )

@@ -41,7 +41,9 @@ def plan(args: argparse.Namespace) -> int:
     else:
         print_data(_describe(planned, verbose=args.verbose))
         if not args.verbose:
-            print_status("--verbose has its patches, startup optimizations, published figures, and what differs from them")
+            print_status(
+                "--verbose has its patches, startup optimizations, published figures, and what differs from them"
+            )
     checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
