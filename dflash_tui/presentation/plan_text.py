@@ -13,17 +13,14 @@ from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning import cuda_graphs, start_measures
-from dflash_tui.planning.advice import split_verification
+from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizations
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy
+from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
-from dflash_tui.planning.start_measures import StartMeasure
+from dflash_tui.planning.startup_optimizations import StartMeasure
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -227,16 +224,16 @@ def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
     """Return a line for each measure for a shorter start: what is taken, what is not and why, what may be tried."""
-    used = [start_measures.MEASURES[name] for name in plan.start]
+    used = [startup_optimizations.MEASURES[name] for name in plan.start]
     lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
-    offers = start_measures.list_offers(resolved, plan.start)
+    offers = startup_optimizations.list_offers(resolved, plan.start)
     return lines + [f"try --set start.{measure.name}=true: {measure.does}{_format_gain(measure)}" for measure in offers]
 
 
 def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
     """Return the measures for a shorter start where room is short: what saved seconds where, the others by name."""
-    used = [start_measures.MEASURES[name] for name in plan.start]
+    used = [startup_optimizations.MEASURES[name] for name in plan.start]
     timed = [measure for measure in used if measure.seconds]
     lines = []
     if used:
@@ -246,7 +243,7 @@ def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
         lines.append(", ".join(measure.name for measure in used if not measure.seconds))
     if plan.start_left_out:
         lines.append("without " + ", ".join(f"{name} ({why})" for name, why in plan.start_left_out.items()))
-    if offers := start_measures.list_offers(resolved, plan.start):
+    if offers := startup_optimizations.list_offers(resolved, plan.start):
         lines.append(f"to try: {', '.join(measure.name for measure in offers)}")
     return "\n".join(line for line in lines if line)
 
@@ -260,14 +257,14 @@ def _format_gain(measure: StartMeasure) -> str:
 
 def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
     """Return why fewer drafts are worth a try where Triton attention splits steps of few tokens only; else empty."""
-    most = split_verification.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
+    most = patch_selection.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
     if not most:
         return ""
     tokens = plan.num_speculative_tokens
     return (
         f"try --set n={most}: Triton attention of vLLM {plan.vllm} splits a long context for steps of up to {most + 1} "
         f"tokens, and n={tokens} has {tokens + 1} (vllm#48076): {_SPLIT_KERNEL}; no server was measured on "
-        f"{plan.hardware.value}; or --set patches.{split_verification.PATCH}=true"
+        f"{plan.hardware.value}; or --set patches.{patch_selection.PATCH}=true"
     )
 
 

@@ -17,7 +17,7 @@ from dflash_tui.experiments.tuning import axes, personal_recipe, schedule
 from dflash_tui.experiments.tuning.outcome import BOOTS_FOR_A_VERDICT
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import recipe_files
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 

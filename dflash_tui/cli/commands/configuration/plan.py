@@ -24,7 +24,7 @@ from dflash_tui.launch.preflight.requirements import check_files
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import cluster_launch
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.server_command import format_command
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict, summarize_plan
@@ -48,7 +48,7 @@ def plan(args: argparse.Namespace) -> int:
     for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
-        for mistake in release_flags.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
+        for mistake in serve_flags.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
             print_status(f"! it would not start: {mistake}")
     _name_taken_port(planned.plan)
     return 0
