@@ -14,7 +14,6 @@ from dflash_tui.common.secrets import looks_secret
 from dflash_tui.engines import model_config
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.derivation import pair
-from dflash_tui.planning.derivation import pair as pairs
 from dflash_tui.planning.derivation.pair import DerivedPair
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
@@ -97,7 +96,7 @@ async def derive_from_models(
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)
-    return pairs.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
+    return pair.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
 
 
 async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:
