@@ -36,7 +36,7 @@ _TELLING = frozenset({"INFO", "TRACE"})
 
 
 def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return what one decides by, a row each: does it fit, what is fetched, how fast, when ready, context, port; warnings.
+    """Return what one decides by, a row each: fit, downloads, speed, time to ready, context, port and warnings.
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
