@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.common.errors import UsageError
@@ -29,15 +29,13 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
         recipe_trust.trust_shown(untrusted)
 
 
-def confirm_patch_trust(
-    patches: Iterable[Patch], engine: Engine, args: argparse.Namespace, reverted: Collection[str] = ()
-) -> None:
-    """Return when patches may be in an engine: those to bring in, and those that stay where others are `reverted`.
+def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
+    """Return when an engine may be made from `engine` with these patches.
 
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
-    if untrusted := recipe_trust.list_untrusted_patches(patches, engine, reverted):
+    if untrusted := recipe_trust.list_untrusted_patches(patches):
         if not args.trust:
             error = recipe_trust.build_untrusted_patch_error(untrusted)
             _ask(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)

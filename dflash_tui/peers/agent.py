@@ -28,7 +28,7 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.machine.processes import find_orphans
@@ -136,13 +136,13 @@ class Agent:
         planned, own_caches = await asyncio.to_thread(_plan_rank, command.order), _find_arm_caches(command.order)
         if own_caches and command.order.cache and command.order.cache.is_fresh:
             await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
-        await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
+        await preparation.prepare_without_launch(LaunchJob(planned), self._report)
         return RankPrepared(command.id, await asyncio.to_thread(cluster_launch.describe_side, planned))
 
     async def _launch(self, command: LaunchRank) -> RankLaunched:
         planned = await asyncio.to_thread(_plan_rank, command.order)
         _require_free(planned)
-        run = await preparation.prepare_and_launch(planned.resolved, planned.plan, self._report)
+        run = await preparation.prepare_and_launch(LaunchJob(planned), self._report)
         keeper.write_lease(run, command.lease)
         keeper.start_guard(run)
         return RankLaunched(command.id, run.id, run.pid)
