@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dflash_tui.benchmark import datasets
+from dflash_tui.benchmark import suites
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.engines.hub import dataset_download
 
@@ -19,5 +19,5 @@ def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
     Raises:
         DflashError: it cannot be had.
     """
-    if words and (name := datasets.name_missing_dataset(words)) is not None:
+    if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(dataset_download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -10,10 +10,10 @@ from pathlib import Path
 from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import name_commands, name_program
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.common.ssh_host import name_commands, name_program
-from dflash_tui.event_json import encode
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import encode
 from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Design, Happened

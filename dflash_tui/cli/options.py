@@ -158,7 +158,7 @@ def _number(text: str, least: float, most: float, *, whole: bool) -> float:
 
 def parse_positive(text: str) -> int:
     """Return a whole number from 1."""
-    from dflash_tui.benchmark.sampling import MOST_ROUNDS
+    from dflash_tui.benchmark.prompts import MOST_ROUNDS
 
     return int(_number(text, 1, MOST_ROUNDS, whole=True))
 
@@ -195,7 +195,7 @@ def parse_ramp(text: str) -> float:
 
 def parse_scale(text: str) -> float:
     """Return how many times their usual length answers may have."""
-    from dflash_tui.benchmark.sampling import MOST_SCALE
+    from dflash_tui.benchmark.prompts import MOST_SCALE
 
     return _number(text, 0.001, MOST_SCALE, whole=False)
 
@@ -229,14 +229,14 @@ def _parse_time(text: str, least: float) -> float:
 
 def parse_seed(text: str) -> int:
     """Return a seed that vLLM takes, too."""
-    from dflash_tui.benchmark.sampling import MOST_SEED
+    from dflash_tui.benchmark.prompts import MOST_SEED
 
     return int(_number(text, 0, MOST_SEED, whole=True))
 
 
 def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
-    from dflash_tui.benchmark.sampling import MOST_TEMPERATURE
+    from dflash_tui.benchmark.prompts import MOST_TEMPERATURE
 
     return _number(text, 0, MOST_TEMPERATURE, whole=False)
 

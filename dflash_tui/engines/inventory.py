@@ -12,7 +12,7 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script

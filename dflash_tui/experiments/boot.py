@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.client import AnswerSink
 from dflash_tui.benchmark.load import LoadRecord
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import failed_measures
-from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
+from dflash_tui.events import FILLER, WARM_UP, Counters, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import (
     boot_requests,
     boot_snapshot,
@@ -34,11 +34,9 @@ from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.start_measures import FORK
-from dflash_tui.readings import Counters
 from dflash_tui.run_state import rank_alarms
 from dflash_tui.run_state.eta import MedianSeconds, summarize_steps
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import subtract
 
@@ -179,9 +177,9 @@ class _Watch(NamedTuple):
         taken = []
         async for request in requests:
             if request.kind == FILLER:
-                run_files.record_event(self.run, request)
+                self.run.record(request)
                 continue
-            run_files.record_event(self.run, request if stage == "round" else replace(request, kind=WARM_UP))
+            self.run.record(request if stage == "round" else replace(request, kind=WARM_UP))
             # A disk may take a second to keep it, and other answers are being timed.
             await asyncio.to_thread(self.tell, RequestMeasured(time.time(), self.prepared.number, stage, request))
             taken.append(request)

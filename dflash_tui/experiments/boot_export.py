@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from dflash_tui.benchmark.exported_results import Measured, build_vllm_bench
+from dflash_tui.benchmark.result_files import Measured, build_vllm_bench
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import ExperimentReport

@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.client import AnswerSink
-from dflash_tui.benchmark.conversation.token_scores import MOST_POSITIONS, TokenScorer, measure_gaps, measure_shifts
+from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Prompt, Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RequestDone

@@ -14,7 +14,7 @@ import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation

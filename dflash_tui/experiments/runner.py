@@ -18,7 +18,7 @@ import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.experiments import (
     boot,
     boot_server,

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import msgspec
 import yaml
 
-from dflash_tui.common import yaml_values
-from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
+from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
@@ -131,7 +132,7 @@ def order_boots(arms: int, boots: int) -> tuple[int, ...]:
 def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
-        node = yaml_values.compose_yaml(line)
+        node = yaml_loader.compose_yaml(line)
     except YamlError as error:
         raise VariationError(
             f"{key}: expected values separated by commas", evidence=str(error), hint="quote what is text"

@@ -19,8 +19,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
-from dflash_tui.event_json import encode
-from dflash_tui.events import Exited
+from dflash_tui.events import Exited, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from dflash_tui.runs import server_process

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
-from dflash_tui.readings import Foreign, GpuLoad
 
 
 def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:

@@ -15,7 +15,7 @@ from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping
 from dflash_tui.monitoring import kernel_log
 from dflash_tui.monitoring.run_reader import EventSource, infer_exit, list_launch_events
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 LOG_INTERVAL = 0.25
@@ -114,6 +114,6 @@ async def _follow_files(run: Run, queue: _Queue) -> None:
         exit_events.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
     for event in exit_events:
         if was_alive:  # an exit that nobody observed is inferred anew each time, never recorded as a fact
-            run_files.record_event(run, event)
+            run.record(event)
         queue.put_nowait([event])
     queue.put_nowait(None)

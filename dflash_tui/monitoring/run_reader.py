@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import AnyEvent, Exited
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import AnyEvent, Exited, decode_recorded
 from dflash_tui.machine import process_identity
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process

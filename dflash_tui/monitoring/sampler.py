@@ -14,7 +14,7 @@ import psutil
 from dflash_tui.events import Activity, GpusSampled, MemorySampled, ProcessorsSampled, Suspended
 from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.monitoring import gpu_load
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 IDLE_INTERVAL = 10.0
@@ -46,13 +46,13 @@ class Sampler:
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             activity = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
-            run_files.record_event(self._run, activity)
+            self._run.record(activity)
         if self._run.plan.on_cpu:
             await self._record_processors(now)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            run_files.record_event(self._run, Suspended(time.time(), suspended))
+            self._run.record(Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
         if cards:
             self._record_gpus(cards, now)
@@ -60,7 +60,7 @@ class Sampler:
             changed = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
             if changed or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
-                run_files.record_event(self._run, sample)
+                self._run.record(sample)
 
     async def _record_processors(self, now: float) -> None:
         if self._worked and now - self._worked[0] < _ACTIVITY_INTERVAL:
@@ -76,7 +76,7 @@ class Sampler:
         changed = last is None or abs(sample.busy - last.busy) > _BUSIER or sample.threads != last.threads
         if changed or now - self._processors_at >= IDLE_INTERVAL:
             self._processors, self._processors_at = sample, now
-            run_files.record_event(self._run, sample)
+            self._run.record(sample)
 
     def _record_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
@@ -84,7 +84,7 @@ class Sampler:
         changed = self._gpus is None or gpu_load.has_load_changed(self._gpus.gpus, sample.gpus)
         if changed or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
-            run_files.record_event(self._run, sample)
+            self._run.record(sample)
 
     def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()

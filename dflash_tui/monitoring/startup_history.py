@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import Recorded, Step
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.engines.hub import cache
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation

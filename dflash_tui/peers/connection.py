@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_end
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Preparing
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
 from dflash_tui.peers import messages, transport

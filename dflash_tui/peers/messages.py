@@ -11,14 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import Preparing
+from dflash_tui.events import GpuLoad, Preparing
 from dflash_tui.machine.network import Network
 from dflash_tui.planning.cluster.hosts import Cluster
 from dflash_tui.planning.compile_caches import ArmCache
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import Hint, LaunchRequest
-from dflash_tui.readings import GpuLoad
 
 # Another number is another language: both sides have to be of a release that speaks it.
 PROTOCOL = 2

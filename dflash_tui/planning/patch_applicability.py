@@ -9,7 +9,6 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from dflash_tui.common.version_number import parse_version
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.patch_file import Patch
 
@@ -32,7 +31,10 @@ class VllmBuild(msgspec.Struct, frozen=True):
     @property
     def number(self) -> Version | None:
         """Its version without the local part; None for one that is none by PEP 440."""
-        return parse_version(self.vllm.partition("+")[0])
+        try:
+            return Version(self.vllm.partition("+")[0])
+        except ValueError:
+            return None
 
     @property
     def release(self) -> Version | None:

@@ -11,9 +11,9 @@ from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import load_each
 from dflash_tui.common.secrets import explain_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware

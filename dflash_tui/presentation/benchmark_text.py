@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
 from dflash_tui.common.sanitizer import join_clean_lines

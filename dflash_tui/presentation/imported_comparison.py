@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
+from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
 from dflash_tui.benchmark.summary import RequestFigures
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent
 from dflash_tui.events import RequestDone

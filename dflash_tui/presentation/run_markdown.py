@@ -6,7 +6,7 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
-from dflash_tui.benchmark.sampling import name_template
+from dflash_tui.benchmark.prompts import name_template
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_percent, format_time, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport

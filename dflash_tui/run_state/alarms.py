@@ -13,11 +13,10 @@ from dflash_tui.common.formatting import (
     format_percent,
     format_usage,
 )
-from dflash_tui.events import PROBE, Health
+from dflash_tui.events import PROBE, Counters, GpuLoad, Health
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.readings import Counters, GpuLoad
 from dflash_tui.run_state import rank_alarms
 from dflash_tui.run_state.alarm import Alarm, condition_start, find_token_pause, is_memory_low
 from dflash_tui.run_state.counters import MAX_GAP

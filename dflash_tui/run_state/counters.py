@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.readings import Counters
+from dflash_tui.events import Counters
 from dflash_tui.run_state.retention import ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 

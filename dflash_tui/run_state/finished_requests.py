@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dflash_tui.events import BROKEN_OFF, OURS, RequestDone
-from dflash_tui.readings import Counters
+from dflash_tui.events import BROKEN_OFF, OURS, Counters, RequestDone
 from dflash_tui.run_state.counters import CounterReading
 from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle, find_slow_cycle
 from dflash_tui.vllm_output.metrics import subtract

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dflash_tui.common.formatting import format_duration, format_gib, format_percent, truncate
-from dflash_tui.events import RankSampled, RankState
-from dflash_tui.readings import GpuLoad
+from dflash_tui.events import GpuLoad, RankSampled, RankState
 from dflash_tui.run_state.alarm import Alarm, condition_start, find_token_pause, is_memory_low
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.retention import ThinnedSeries, Timestamped

@@ -19,6 +19,7 @@ from dflash_tui.events import (
     GpusSampled,
     Health,
     HealthChanged,
+    Histogram,
     LatenciesSampled,
     Launched,
     LogLine,
@@ -40,7 +41,6 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.readings import Histogram
 from dflash_tui.run_state.counters import MAX_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
 from dflash_tui.run_state.logged_speculation import SpeculationTotals

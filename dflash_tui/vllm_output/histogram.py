@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import NamedTuple
 
-from dflash_tui.readings import Histogram
+from dflash_tui.events import Histogram
 
 
 class Quantile(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.readings import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 from dflash_tui.vllm_output.exposition import Sample, parse_sample
 
 _SPEC_DECODE = "vllm:spec_decode_num_"

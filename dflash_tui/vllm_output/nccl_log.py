@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
 
 # The name of the fact, and NCCL's own word for plain sockets.
 FACT, SOCKETS = "NCCL network", "Socket"

@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.event_json import encode
-from dflash_tui.events import Exited, Health, HealthChanged, RequestDone
+from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.verdict import build_report as judged
 from dflash_tui.monitoring import recording

@@ -18,6 +18,7 @@ from dflash_tui.common.formatting import (
     truncate_middle,
 )
 from dflash_tui.events import (
+    Counters,
     Health,
     HealthChanged,
     LogLine,
@@ -30,7 +31,6 @@ from dflash_tui.events import (
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.presentation.clients.client_wiring import Endpoint
-from dflash_tui.readings import Counters
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.run_state.slow_cycle import FinishedRequest

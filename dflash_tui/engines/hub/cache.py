@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import hub_token
+from dflash_tui.common import paths
 
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -46,7 +46,7 @@ def hub_endpoint() -> str:
 def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return hub_token.expand_path(variable) if variable else hub_token.hub_home_folder() / "hub"
+    return paths.expand_variables(variable) if variable else paths.hub_home_folder() / "hub"
 
 
 def is_hub_offline() -> bool:

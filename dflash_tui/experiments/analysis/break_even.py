@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.boot_spread import VariancePart, combine_parts
-from dflash_tui.benchmark.stats import LEVEL, ArmDifference, student_t_quantile
+from dflash_tui.benchmark.stats import LEVEL, ArmDifference, VariancePart, combine_parts, student_t_quantile
 from dflash_tui.experiments.analysis.measures import classify_start, measure_seconds_to_ready, select_measured_boots
 from dflash_tui.experiments.analysis.report import PromptRatio
 from dflash_tui.experiments.analysis.starts import BreakEven, StartComparison

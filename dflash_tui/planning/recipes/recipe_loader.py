@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import load_each
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipes.artifacts import EngineSpec
 from dflash_tui.planning.recipes.recipe import Recipe, iterate_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dflash_tui.benchmark.conversation.chat import Conversation, ToolCall, Turn
+from dflash_tui.benchmark.chat import Conversation, ToolCall, Turn
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.presentation.clients.client_wiring import describe_boot

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command
 from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts

@@ -13,8 +13,8 @@ import pytest
 from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.common import paths
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.private_files import load_each
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import store
 from dflash_tui.planning.recipes import recipe_loader

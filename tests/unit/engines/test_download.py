@@ -13,8 +13,7 @@ import pytest
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import byte_progress
 from dflash_tui.engines.hub import cache, download, model_lookup
-from dflash_tui.event_json import encode
-from dflash_tui.events import Preparing, Step
+from dflash_tui.events import Preparing, Step, encode
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.experiments.analysis.answers import PromptKey
 from dflash_tui.experiments.analysis.playback import PlayedAnswer, PlayedPair, find_typical_pair, list_played_pairs
 from dflash_tui.experiments.design import Boot, KeptAnswer

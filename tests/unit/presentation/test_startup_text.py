@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone, Sampled, SpeculationLogged
+from dflash_tui.events import WARM_UP, Counters, Exited, Health, HealthChanged, RequestDone, Sampled, SpeculationLogged
 from dflash_tui.presentation.startup_text import (
     RowMark,
     build_startup_rows,
@@ -12,7 +12,6 @@ from dflash_tui.presentation.startup_text import (
     format_silence,
     list_facts,
 )
-from dflash_tui.readings import Counters
 from dflash_tui.run_state.eta import expect_startup
 from tests.support.recorded_startups import COMPILED, SILENT, start, state
 

@@ -6,7 +6,10 @@ from msgspec.structs import replace
 from dflash_tui.events import (
     PROBE,
     AnyEvent,
+    Counters,
     Exited,
+    Foreign,
+    GpuLoad,
     GpusSampled,
     Health,
     HealthChanged,
@@ -20,7 +23,6 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.readings import Counters, Foreign, GpuLoad
 from dflash_tui.run_state.alarm import Alarm
 from dflash_tui.run_state.alarms import HANG_SECONDS, find_alarms
 from dflash_tui.run_state.rank_alarms import HALF_SECONDS

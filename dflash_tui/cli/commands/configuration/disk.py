@@ -14,8 +14,8 @@ import platformdirs
 
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.formatting import format_gigabytes
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory
 from dflash_tui.engines.hub import cache
 from dflash_tui.peers import far_installer

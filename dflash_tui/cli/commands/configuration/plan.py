@@ -14,8 +14,7 @@ from dflash_tui.cli.console import print_data, print_json, print_status, termina
 from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.formatting import format_gib
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.formatting import format_gib, name_commands
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files

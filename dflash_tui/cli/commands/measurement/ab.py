@@ -16,11 +16,9 @@ from dflash_tui.cli.datasets import ensure_dataset
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.trust import confirm_trust
-from dflash_tui.common.formatting import format_duration
+from dflash_tui.common.formatting import format_duration, name_program
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.ssh_host import name_program
-from dflash_tui.event_json import encode
-from dflash_tui.events import Preparing
+from dflash_tui.events import Preparing, encode
 from dflash_tui.experiments import controller, estimate, runner, session, store, variation
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design

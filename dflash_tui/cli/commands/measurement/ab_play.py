@@ -9,9 +9,9 @@ from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import has_terminal
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.common.terminal import has_terminal
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 

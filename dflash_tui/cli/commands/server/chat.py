@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command

@@ -8,8 +8,7 @@ from ipaddress import ip_address, ip_interface
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.common.ssh_host import name_program, read_called_name
+from dflash_tui.common.formatting import format_host_and_port, name_program, read_called_name
 from dflash_tui.machine import network
 from dflash_tui.presentation.clients.client_wiring import (
     PLACES,

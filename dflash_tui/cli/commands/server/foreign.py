@@ -10,9 +10,8 @@ from dflash_tui.cli.commands.server.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import EventLines, WindowFigures, print_alarms
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.terminal import has_terminal
-from dflash_tui.event_json import encode
-from dflash_tui.events import Health, HealthChanged
+from dflash_tui.common.formatting import has_terminal
+from dflash_tui.events import Health, HealthChanged, encode
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.run_state.state import RunState
 

@@ -9,11 +9,11 @@ import msgspec
 
 from dflash_tui.cli.commands.server import servers
 from dflash_tui.cli.console import print_json, print_status, print_table
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.formatting import format_duration, format_gigabytes, pluralize
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.runs import registry, run_removal
+from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
 _DAY = 86_400
@@ -45,7 +45,7 @@ def runs(args: argparse.Namespace) -> int:
 def prune(args: argparse.Namespace) -> int:
     """`runs prune`: list the runs that ended long ago, and with --yes remove them; those of an A/B stay with it."""
     runs_of_experiments = _list_runs_of_experiments()
-    over = [run for run in registry.list_runs() if run_removal.is_over(run)]
+    over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
     old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
     standalone = [(run, age) for run, age in old if run.id not in runs_of_experiments]
@@ -73,7 +73,7 @@ def prune(args: argparse.Namespace) -> int:
 def _find_age(run: Run, now: float) -> float | None:
     """Return the seconds since the run was last written; None where somebody else has removed it meanwhile."""
     try:
-        return now - run_removal.find_last_change(run)
+        return now - registry.find_last_change(run)
     except FileNotFoundError:
         return None
 
@@ -83,7 +83,7 @@ def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun
     try:
         size = count.measure_folder(run.folder)
         if remove:
-            run_removal.remove_run(run)
+            registry.remove_run(run)
     except FileNotFoundError:
         return None
     return PrunedRun(run.id, run.plan.recipe, age, size, remove)

@@ -12,8 +12,8 @@ from typing import BinaryIO
 from dflash_tui.cli.console import print_data, print_json
 from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

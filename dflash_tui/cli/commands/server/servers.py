@@ -10,7 +10,7 @@ from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib
 from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
-from dflash_tui.runs import rank_records, registry, reservation, server_process
+from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.nccl_log import describe_network
 
@@ -21,7 +21,7 @@ def ps(args: argparse.Namespace) -> int:
     runs, broken = registry.load_runs()
     for run in runs:
         living = server_process.is_alive(run)
-        if not living and not args.all and not rank_records.list_left(run):
+        if not living and not args.all and not server_process.list_left(run):
             continue
         status = _read_status(run)
         memory = _measure_memory(run) if living else None
@@ -91,9 +91,9 @@ def _remark(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
-    record = rank_records.read_kept(run)
-    there = run.far_ranks and (server_process.is_alive(run) or rank_records.list_left(run))
-    if there and not rank_records.is_kept(run):
+    record = server_process.read_kept(run)
+    there = run.far_ranks and (server_process.is_alive(run) or server_process.list_left(run))
+    if there and not server_process.is_kept(run):
         states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
         remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
     else:

@@ -12,7 +12,7 @@ from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch import restart_policy, shutdown
 from dflash_tui.machine.orphans import find_orphans
 from dflash_tui.peers import keeper
-from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 
@@ -47,7 +47,7 @@ def _stop_run(run: Run) -> StoppedServer:
         if run.plan.restart.times:
             restart_policy.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
-        if rank_records.list_left(run):
+        if server_process.list_left(run):
             _stop_far_ranks(run)
         return StoppedServer(run.id, 0, ran=False)
     seconds, unreleased = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
@@ -62,4 +62,4 @@ def _stop_run(run: Run) -> StoppedServer:
 def _stop_far_ranks(run: Run) -> None:
     """Wait until the other hosts of a server have none of it any more; what is left is said, and shown by `ps`."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
-        print_status(f"{'! ' if rank.state in rank_records.THERE else ''}{rank}")
+        print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")

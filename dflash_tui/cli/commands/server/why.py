@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.formatting import name_commands
 from dflash_tui.diagnosis import bug_report
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log
