@@ -30,8 +30,6 @@ from dflash_tui.planning.field_types import PLAIN_TEXT
 RANDOM, REPEAT, CONTEXTS = "random", "repeat", "contexts"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 KIND_LIMIT = 24
-# A file of some kilobytes may ask for many long contexts.
-_CONTEXT_LIMIT, _ALL_CONTEXTS_LIMIT = 8 << 20, 64 << 20
 # As many as mt-bench has: all 1,319 questions of GSM8K take hours.
 _DEFAULT_COUNT = 80
 _MOST, _LONGEST, _MOST_TOKENS = 1000, 65_536, 8_000_000
@@ -240,7 +238,7 @@ def _load_file(path: Path, count: int | None) -> Suite:
     if path.name.endswith(SUFFIXES):
         return build_suite(path.name.partition(".json")[0], _choose_prompts(tuple(read_questions(path)), count))
     file = yaml_loader.load_yaml(path, _File)
-    kinds, size = {*OURS}, 0
+    kinds = {*OURS}
     for index, entry in enumerate(file.prompts):
         if entry.kind in kinds:
             what = "is reserved" if entry.kind in OURS else "given twice"
@@ -249,12 +247,6 @@ def _load_file(path: Path, count: int | None) -> Suite:
             what = "expected the kind of a prompt before it, in a file with `in_order: true`"
             raise yaml_loader.build_file_error(path, ["prompts", index, "follows"], what)
         kinds.add(entry.kind)
-        context = entry.context
-        bound = context.count * max(len(sentence.encode()) for sentence in context.sentences) if context else 0
-        size += bound
-        if bound > _CONTEXT_LIMIT or size > _ALL_CONTEXTS_LIMIT:
-            most = f"{_CONTEXT_LIMIT >> 20} MiB, or with those before it than {_ALL_CONTEXTS_LIMIT >> 20} MiB"
-            raise yaml_loader.build_file_error(path, ["prompts", index, "context"], f"may be larger than {most}")
     prompts = tuple(
         Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat, follows=entry.follows)
         for entry in file.prompts
