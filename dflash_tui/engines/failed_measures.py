@@ -1,4 +1,4 @@
-"""Measures for a shorter start that failed with an engine: remembered, so that its next launch does without them."""
+"""Startup optimizations that failed with an engine: remembered, so that its next launch does without them."""
 
 from __future__ import annotations
 

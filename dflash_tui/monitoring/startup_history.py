@@ -53,7 +53,7 @@ class RecordedStart(msgspec.Struct, frozen=True):
     synthetic: str = ""
     """Why the figures are not those of a real model; empty for a real one."""
     measures: tuple[str, ...] = ()
-    """The measures for a shorter start that it had, by name."""
+    """The startup optimizations that it had, by name."""
 
     @property
     def ready(self) -> float | None:

@@ -15,11 +15,10 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizations
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy
 from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
-from dflash_tui.planning.server_command import format_command
-from dflash_tui.planning.startup_optimizations import StartMeasure
+from dflash_tui.planning.startup_optimizations import StartupOptimization
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -143,8 +142,8 @@ def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return a line for each measure for a shorter start: what is taken, what is not and why, what may be tried."""
-    used = [startup_optimizations.MEASURES[name] for name in plan.start]
+    """Return a line for each startup optimization: what is taken, what is not and why, what may be tried."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
     offers = startup_optimizations.list_offers(resolved, plan.start)
@@ -152,8 +151,8 @@ def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
 
 
 def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return the measures for a shorter start where room is short: what saved seconds where, the others by name."""
-    used = [startup_optimizations.MEASURES[name] for name in plan.start]
+    """Return the startup optimizations where room is short: what saved seconds where, the others by name."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     timed = [measure for measure in used if measure.seconds]
     lines = []
     if used:
@@ -168,7 +167,7 @@ def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _format_gain(measure: StartMeasure) -> str:
+def _format_gain(measure: StartupOptimization) -> str:
     gain = f"{measure.saves} ({measure.source})" if measure.saves else ""
     since = f"from {measure.since} on" if measure.since else ""
     risk = f"risk: {measure.risk}" if measure.risk else ""

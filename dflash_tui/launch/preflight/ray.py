@@ -14,7 +14,7 @@ from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.process_environment import build_helper_environment
-from dflash_tui.planning.server_command import count_gpus_needed
+from dflash_tui.planning.cluster import count_gpus_needed
 
 _TIMEOUT = 60.0
 _HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
