@@ -9,7 +9,7 @@ import msgspec
 from dflash_tui.cli.console import print_data, print_json
 from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.launch.recipe_trust import Ingredient
-from dflash_tui.planning.derivation.shell_command import LeftOut
+from dflash_tui.planning.derivation.imported_recipe import LeftOut
 
 
 class LogText(msgspec.Struct, frozen=True):

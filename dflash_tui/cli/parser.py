@@ -132,6 +132,7 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     add_recipe_argument(plan, optional=True)
     add_plan_options(plan)
     add_install_peers_option(plan)
+    add_switch(plan, "-v", "--verbose", help="all that is known of it, not only what decides")
     add_json_option(plan)
 
 

@@ -23,16 +23,16 @@ from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.derivation.pair import DerivedPair
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode, Recipe
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.presentation.recipe import catalogue_text
+from dflash_tui.planning.serve_flags import make_absolute
+from dflash_tui.presentation import recipe_text
 
 _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune", "verify-output"})
 
@@ -146,7 +146,7 @@ class _Row(NamedTuple):
 def _list_drafters(target: str, method: Method | None) -> list[str]:
     """Print the ways to draft for a model that are known, and return the drafters among them, the best known first."""
     pairs = _find_catalogued(target, method)
-    rows = [_Row("known", pair.drafter, catalogue_text.format_drafter(pair)) for pair in pairs]
+    rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
         rows += _read_tree(target, method, {row.drafter for row in rows})
     arranged = arrange_by_precision(rows, target, lambda row: row.drafter or row.text)
@@ -165,7 +165,7 @@ def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> 
     others = [
         drafter for drafter in drafters if drafter.repo not in known_drafters and method in {None, drafter.method}
     ]
-    return [_Row("hub", drafter.repo, catalogue_text.format_tree_drafter(drafter)) for drafter in others]
+    return [_Row("hub", drafter.repo, recipe_text.format_tree_drafter(drafter)) for drafter in others]
 
 
 def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:

@@ -32,10 +32,9 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
 from dflash_tui.machine.orphans import find_orphans
-from dflash_tui.monitoring import gpu_load, sampler
-from dflash_tui.peers import copy_places, host_parity, lease, messages
-from dflash_tui.peers.far_installer import LINK
-from dflash_tui.peers.messages import (
+from dflash_tui.monitoring import sampler
+from dflash_tui.peers import cluster_launch, connection, copies, keeper
+from dflash_tui.peers.connection import (
     PROTOCOL,
     AgentMessage,
     AnyCommand,
@@ -66,7 +65,8 @@ from dflash_tui.peers.messages import (
     StopRank,
     WatchRank,
 )
-from dflash_tui.planning.compile_caches import separate_caches
+from dflash_tui.peers.far_installer import LINK
+from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
@@ -89,14 +89,14 @@ class Agent:
 
     async def take_line(self, line: bytes) -> None:
         """Do what a line asks for; what takes long is done while further lines come."""
-        command = messages.decode_command(line)
+        command = connection.decode_command(line)
         if command is None:
             self._refuse(
-                messages.read_command_id(line), UsageError("no such command", hint=f"dflash-tui {__version__}")
+                connection.read_command_id(line), UsageError("no such command", hint=f"dflash-tui {__version__}")
             )
         elif isinstance(command, Beat):
             if self._watched and command.renews:
-                lease.renew_lease(self._watched)
+                keeper.renew_lease(self._watched)
         else:
             task = asyncio.create_task(self._answer(command))
             self._tasks.add(task)
@@ -137,14 +137,14 @@ class Agent:
         if own_caches and command.order.cache and command.order.cache.is_fresh:
             await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
         await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
-        return RankPrepared(command.id, await asyncio.to_thread(host_parity.describe_side, planned))
+        return RankPrepared(command.id, await asyncio.to_thread(cluster_launch.describe_side, planned))
 
     async def _launch(self, command: LaunchRank) -> RankLaunched:
         planned = await asyncio.to_thread(_plan_rank, command.order)
         _require_free(planned)
         run = await preparation.prepare_and_launch(planned.resolved, planned.plan, self._report)
-        lease.write_lease(run, command.lease)
-        lease.start_guard(run)
+        keeper.write_lease(run, command.lease)
+        keeper.start_guard(run)
         return RankLaunched(command.id, run.id, run.pid)
 
     async def _watch(self, command: WatchRank) -> Done:
@@ -152,7 +152,7 @@ class Agent:
         if self._watch_task:
             self._watch_task.cancel()
         self._watch_task = asyncio.create_task(self._tell(self._watched, command.start))
-        lease.renew_lease(self._watched)
+        keeper.renew_lease(self._watched)
         return Done(command.id)
 
     async def _tell(self, run: Run, position: int) -> None:
@@ -174,7 +174,7 @@ class Agent:
         self._say(Refused(number, error.what, error.evidence, error.hint, error.exit_code))
 
     def _say(self, message: AgentMessage) -> None:
-        self._write(messages.encode_line(message))
+        self._write(connection.encode_line(message))
 
 
 def _plan_rank(order: RankOrder) -> PlannedLaunch:
@@ -202,7 +202,7 @@ async def _check_rank(command: CheckRank) -> RankChecked:
     _require_free(planned)
     report = await runner.run_preflight(planned.resolved, planned.plan)
     findings = tuple(Finding(check.name, check.level.value, check.finding, check.advice) for check in report.checks)
-    side = await asyncio.to_thread(host_parity.describe_side, planned)
+    side = await asyncio.to_thread(cluster_launch.describe_side, planned)
     return RankChecked(command.id, planned.plan, findings, side, planned.memory)
 
 
@@ -259,11 +259,11 @@ async def _stop_rank(command: StopRank) -> Done:
 
 
 async def _find_room(command: AskRoom) -> RoomFound:
-    return await asyncio.to_thread(copy_places.describe_room, command.id, command.manifest, begins=command.begins)
+    return await asyncio.to_thread(copies.describe_room, command.id, command.manifest, begins=command.begins)
 
 
 async def _finish_copy(command: FinishCopy) -> Done:
-    await asyncio.to_thread(copy_places.finish_copy, command.manifest)
+    await asyncio.to_thread(copies.finish_copy, command.manifest)
     return Done(command.id)
 
 
@@ -291,14 +291,14 @@ def _read_log(run: Run, position: int) -> bytes:
     try:
         with run.log.open("rb") as file:
             file.seek(position)
-            return file.read(messages.LARGEST_CHUNK)
+            return file.read(connection.LARGEST_CHUNK)
     except OSError:
         return b""
 
 
 def _measure_beat(run: Run) -> RankBeat:
     members = server_process.list_processes(run)
-    record, memory = lease.read_lease(run), system.read_system_memory()
+    record, memory = keeper.read_lease(run), system.read_system_memory()
     cards = () if run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
     return RankBeat(
         0,
@@ -310,7 +310,7 @@ def _measure_beat(run: Run) -> RankBeat:
         memory_available=memory.available,
         why=record.ended if record else "",
         memory_total=memory.total,
-        gpus=gpu_load.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
+        gpus=sampler.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
         worked=None if cards else sampler.measure_processor_use(members).seconds,
     )
 
@@ -361,7 +361,7 @@ async def serve_stdin() -> None:
             except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
                 select.select([], [output], [], PATIENCE)
 
-    agent, buffer = Agent(write), LineBuffer(messages.LONGEST_LINE)
+    agent, buffer = Agent(write), LineBuffer(connection.LONGEST_LINE)
     try:
         while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
             for line in buffer.feed(data):

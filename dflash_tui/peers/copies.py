@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
@@ -26,10 +26,9 @@ from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import PeerConnection
-from dflash_tui.peers.messages import AskRoom, CopyFile, CopyManifest, FinishCopy, RoomFound
+from dflash_tui.peers.connection import AskRoom, CopyFile, CopyManifest, FinishCopy, PeerConnection, RoomFound
 from dflash_tui.peers.transport import LinkAddress
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
+from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.plan import Plan, PlannedModel
 
 ROLES = ("target", "drafter")
@@ -315,3 +314,83 @@ def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     except (OSError, subprocess.TimeoutExpired):
         settings = ""
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
+
+
+def describe_room(number: int, manifest: CopyManifest, *, begins: bool = False) -> RoomFound:
+    """Return what of a model is here, and the room for the rest, as the answer to a command.
+
+    Args:
+        number: the id of the command.
+        manifest: the files of the model.
+        begins: whether the copy begins now, so that the folder for it is made.
+
+    Raises:
+        OSError: the folder cannot be made, or the disk cannot be read.
+    """
+    folder, work = _find_folders(manifest)
+    if begins and manifest.revision is None:
+        private_files.ensure_private_folder(work)
+    elif begins:
+        work.mkdir(parents=True, exist_ok=True)
+    has_all = _is_done(manifest, folder)
+    offsets: list[int | None] = []
+    data = set[str]()
+    for file in manifest.files:
+        is_here = has_all or file.data in data or file.size in {_size(folder / file.name), _size(folder / file.data)}
+        offsets.append(None if is_here else min(_size(work / file.data) or 0, file.size))
+        data.add(file.data)
+    free = shutil.disk_usage(paths.find_existing(work)).free
+    return RoomFound(number, tuple(offsets), free, has_all, str(work), shutil.which("rsync") is not None)
+
+
+def finish_copy(manifest: CopyManifest) -> None:
+    """Give the files that came the places that a launch looks for them in.
+
+    Raises:
+        DflashError: some of them are not whole.
+        OSError: they cannot be moved.
+    """
+    folder, work = _find_folders(manifest)
+    if manifest.revision is None:
+        if any(_size(work / file.name) != file.size for file in manifest.files):
+            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
+        if not folder.exists():
+            work.rename(folder)
+    else:
+        files = [path for path in sorted(work.rglob("*")) if path.is_symlink() or path.is_file()]
+        for path in files:
+            target = folder / path.relative_to(work)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        if any(_size(folder / file.name) != file.size for file in manifest.files):
+            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
+        if manifest.revision != manifest.version:  # a branch, by which a start without the hub finds the commit
+            ref = folder / "refs" / manifest.revision
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            ref.write_text(manifest.version)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
+    """Return the folder of a model, and the one on the same disk that its files are copied into."""
+    if manifest.revision is None:
+        models = paths.models_folder()
+        return models / manifest.folder, models / f".{manifest.folder}.{manifest.version}.copy"
+    folder = cache.hub_cache_folder() / manifest.folder
+    return folder, folder / ".dflash-tui.copy"
+
+
+def _is_done(manifest: CopyManifest, folder: Path) -> bool:
+    if manifest.revision is None:
+        return folder.is_dir() or bool(manifest.path and cache.find_local_folder(manifest.path))
+    if any(_size(folder / file.name) != file.size for file in manifest.files):
+        return False
+    ref = folder / "refs" / manifest.revision
+    return manifest.revision == manifest.version or (ref.is_file() and ref.read_text().strip() == manifest.version)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None

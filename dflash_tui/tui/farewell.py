@@ -9,7 +9,7 @@ from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use
+from dflash_tui.presentation.client_text import Endpoint, describe_use
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 

@@ -16,7 +16,7 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch import restart_policy
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.presentation.plan_text import format_restart_limit
-from dflash_tui.runs import lifecycle, rank_records, server_process
+from dflash_tui.runs import rank_records, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog, offer_same_again
@@ -50,9 +50,9 @@ class _Front:
             case session.BesideQuestion(plan, others):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
                 detail = f"{names} and this one would share memory and processor, so the figures of each suffer."
-                if (free := lifecycle.find_free_port(plan.port)) != plan.port:
-                    detail += f" Port {plan.port} is taken: it gets {free}."
-                confirm = Confirm("Launch beside a running server?", detail, f"launch {plan.recipe} as well")
+                confirm = Confirm(
+                    "Launch beside a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
+                )
                 return await self._panel.push_screen_wait(confirm)
 
     def show(self, event: LaunchEvent) -> None:

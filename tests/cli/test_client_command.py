@@ -15,7 +15,7 @@ from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import ssh_host
 from dflash_tui.machine import network
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
+from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_tunnel
 from dflash_tui.runs import lifecycle, rank_records, registry
 from dflash_tui.runs.rank_records import KeptRanks, RankStatus
 from dflash_tui.runs.run import EXPERIMENT_MARK

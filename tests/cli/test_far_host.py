@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
+from dflash_tui.peers.connection import PROTOCOL, Greeting, encode_line
 from dflash_tui.peers.far_installer import MARK
-from dflash_tui.peers.messages import PROTOCOL, Greeting, encode_line
 from tests.support import escapes
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes

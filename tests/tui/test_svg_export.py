@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.tuning import outcome
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.verdict_text import format_headline
 from dflash_tui.tui import svg_export
 from tests.support.tune_simulation import Truth, a_tune, run_tune
@@ -29,4 +29,4 @@ def test_a_tune_that_compares_nothing_is_drawn_as_well():
     assert tune.comparison is None
     report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
     drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")
-    assert tune_text.format_best(report.design, tune)[:40] in drawn
+    assert experiment_text.format_best(report.design, tune)[:40] in drawn

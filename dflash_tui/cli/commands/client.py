@@ -16,15 +16,18 @@ from dflash_tui.common.errors import ServerFailed
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.machine import network
-from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command
-from dflash_tui.presentation.clients.client_wiring import (
+from dflash_tui.presentation.client_text import (
     PLACES,
     ClientProgram,
     Endpoint,
     describe_boot,
     format_endpoint,
+    format_tool_call,
     format_tunnel,
+    format_turn,
     format_wiring,
+    list_cautions,
+    obey_command,
 )
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

@@ -27,7 +27,7 @@ from dflash_tui.common.ssh_host import name_commands, name_program
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import controller, estimate, runner, session, store, variation
+from dflash_tui.experiments import builder, controller, runner, store, variation
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
@@ -38,7 +38,7 @@ from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges
-from dflash_tui.presentation import experiment_text, tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
 
@@ -70,7 +70,7 @@ def begin_ab(args: argparse.Namespace, design: Design, resolved_recipes: list[Re
     """Say what an A/B will do, do it in a process of its own, and follow that to its report."""
 
     def describe(stopped: list[str]) -> str:
-        return experiment_text.describe_experiment(design, estimate.estimate_duration(design), stopped)
+        return experiment_text.describe_experiment(design, builder.estimate_duration(design), stopped)
 
     return begin(args, design, resolved_recipes, describe)
 
@@ -90,7 +90,7 @@ def begin(
         describe: returns what it will do, given the runs that are stopped for it.
     """
     with explain_detaching(design):
-        begun = asyncio.run(session.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
+        begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
     if not begun:
         print_status("nothing was started")
         return 0
@@ -104,7 +104,7 @@ class _Terminal:
         self._args, self._design, self._describe = args, design, describe
         self._lines = PreparingLines(as_json=args.json)
 
-    async def confirm(self, question: session.ExperimentQuestion) -> bool:
+    async def confirm(self, question: controller.ExperimentQuestion) -> bool:
         """Return what the options say, else what is typed.
 
         Raises:
@@ -113,23 +113,23 @@ class _Terminal:
         match question:
             case TrustQuestion(recipe, plans):
                 confirm_trust(recipe, plans, self._args)
-            case session.StopQuestion(runs):
+            case controller.StopQuestion(runs):
                 if not self._args.stop_running:
                     raise controller.build_disturbed_error(runs, "stop it first, or --stop-running stops it for you")
-            case session.BeginQuestion():
+            case controller.BeginQuestion():
                 return self._args.yes or self._args.json or not sys.stdin.isatty() or _ask_to_begin()
         return True
 
-    def show(self, event: session.ExperimentStep) -> None:
+    def show(self, event: controller.ExperimentStep) -> None:
         """Print what the experiment will do, and each step towards it."""
         match event:
-            case session.CheckingArms() if self._args.json:
+            case controller.CheckingArms() if self._args.json:
                 print_json(experiment_text.Designed(time.time(), self._design))
-            case session.CheckingArms(in_the_way):
+            case controller.CheckingArms(in_the_way):
                 print_status(self._describe([run.id for run in in_the_way]))
             case Preparing():
                 self._lines(event)
-            case session.ServerStopped(run):
+            case controller.ServerStopped(run):
                 print_status(f"{run.id} stopped")
 
 
@@ -321,7 +321,7 @@ def start_tune(args: argparse.Namespace) -> int:
     built = tune_builder.build_tune(request, cluster=find_cluster(request.launch, args))
 
     def describe(stopped: list[str]) -> str:
-        rows = tune_text.list_tune_rows(built.design, built.boot, stopped)
+        rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
         return "\n".join(f"{label:<8} {text}" for label, text in rows)
 
     return begin(args, built.design, [built.resolved], describe)
@@ -355,10 +355,10 @@ def keep_best(args: argparse.Namespace) -> int:
     best = outcome.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
-            f"{design.id}: {tune_text.format_best(progress.design, best)}", hint="there is nothing to keep"
+            f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
         )
     path = tuner.keep_best(progress, best, args.name or design.tuning.save_as, overwrite=args.overwrite)
-    print_status(tune_text.format_best(progress.design, best))
+    print_status(experiment_text.format_best(progress.design, best))
     print_written_file(path, as_json=args.json)
     return 0
 
@@ -515,7 +515,7 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
+    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
@@ -524,8 +524,8 @@ def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool
         return
     sections = build_report(report, details=details)
     if report.tune:
-        notes = map(Note, tune_text.list_outcome_lines(report.design, report.boots, report.tune))
-        sections = [Section("", tuple(notes)), Section("", (tune_text.build_settings_table(progress),))]
+        notes = map(Note, experiment_text.list_outcome_lines(report.design, report.boots, report.tune))
+        sections = [Section("", tuple(notes)), Section("", (experiment_text.build_settings_table(progress),))]
     print_data(name_commands(to_terminal(sections, terminal_width())))
 
 

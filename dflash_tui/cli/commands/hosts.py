@@ -14,9 +14,9 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.peers import agent as agents
-from dflash_tui.peers import far_program, pairing, program_install
+from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_co
         UsageError: a name or a setting is wrong, a peer is not reached, or the user said no.
         DflashError: a peer cannot plan its rank, or this program cannot be installed there.
     """
-    return install_and_ask(lambda: pairing.plan_request(request, with_commands=with_commands), args)
+    return install_and_ask(lambda: cluster_launch.plan_request(request, with_commands=with_commands), args)
 
 
 def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
@@ -48,7 +48,7 @@ def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: 
         return None
     if is_whole:
         planner.plan_launch_here(request)
-    return install_and_ask(lambda: pairing.find_cluster(request), args)
+    return install_and_ask(lambda: cluster_launch.find_cluster(request), args)
 
 
 def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
@@ -64,7 +64,7 @@ def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.
             return asyncio.run(ask())
         except NeedsProgram as error:
             if error.host in installed:
-                raise program_install.build_unheard_error(error) from None
+                raise far_program.build_unheard_error(error) from None
             _install_program(error, args)
             installed.add(error.host)
 
@@ -79,10 +79,10 @@ def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
     if not args.install_peers:
         if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise error
-        if not ask_yes(program_install.describe_offer(error)):
+        if not ask_yes(far_program.describe_offer(error)):
             raise UsageError(f"you did not say yes to an installation on {error.host}; nothing was started")
     print_status(f"installing dflash-tui on {error.host} …")
-    print_status(f"dflash-tui is on {error.host}: {asyncio.run(program_install.install_program(error.host))}")
+    print_status(f"dflash-tui is on {error.host}: {asyncio.run(far_program.install_program(error.host))}")
 
 
 def run_there(args: argparse.Namespace) -> int:

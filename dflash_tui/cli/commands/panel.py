@@ -9,7 +9,7 @@ from dflash_tui.common import paths
 
 if TYPE_CHECKING:  # httpx alone costs 200 ms
     from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.monitoring.player import Player
+    from dflash_tui.monitoring.recording import Player
     from dflash_tui.runs.run import Run
     from dflash_tui.tui.screens.playback import PlaybackScreen
 import argparse
@@ -19,10 +19,9 @@ from dflash_tui.cli.console import print_status
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
-from dflash_tui.monitoring import export as run_export
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import PANEL_SPEED, Player
-from dflash_tui.monitoring.recording import Recording
+from dflash_tui.monitoring import recording as run_export
+from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 

@@ -23,17 +23,16 @@ from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.hardware import TYPICAL, Hardware, parse_class
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation import recipe_draft
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.planning.derivation.imported_recipe import import_recipe
-from dflash_tui.planning.derivation.shell_command import LeftOut, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe, read_shell_command
+from dflash_tui.planning.derivation.pair import write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.presentation.recipe import catalogue_text, recipe_schema
-from dflash_tui.presentation.recipe.catalogue_text import Place
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
+from dflash_tui.presentation import recipe_text
+from dflash_tui.presentation.recipe_text import Place
 
 _HEADER = ("PAIR", "METHOD", "N", "VLLM", "NEEDS", "PUBLISHED")
 
@@ -83,7 +82,7 @@ def _choose_place(name: str | None, *, needed: bool) -> Place:
         if kind is None or kind not in TYPICAL:
             raise UsageError(f"the memory of '{name}' is not known", hint=f"available: {', '.join(TYPICAL)}")
         return Place(kind, catalogues.typical_budget(kind))
-    place = catalogue_text.choose_place(nvml.probe_gpus().gpus)
+    place = recipe_text.choose_place(nvml.probe_gpus().gpus)
     if needed and place.budget is None:
         raise UsageError("this machine has no GPU to check against", hint=f"--gpu CLASS, one of {', '.join(TYPICAL)}")
     return place
@@ -117,14 +116,14 @@ def _format_unknown_command(args: argparse.Namespace) -> str:
 
 def _row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> tuple[str, ...]:
     model = catalogues.choose_model(catalogue, pair, place.budget)
-    figure = catalogue_text.find_nearest_figure(pair, place.hardware)
+    figure = recipe_text.find_nearest_figure(pair, place.hardware)
     return (
         pair.id,
         pair.method.value,
         UNKNOWN if pair.tokens is None else str(pair.tokens),
-        catalogue_text.format_release(pair),
-        catalogue_text.format_need(catalogue, pair, model),
-        catalogue_text.format_figure(figure) if figure else UNKNOWN,
+        recipe_text.format_release(pair),
+        recipe_text.format_need(catalogue, pair, model),
+        recipe_text.format_figure(figure) if figure else UNKNOWN,
     )
 
 
@@ -140,15 +139,15 @@ def _describe(catalogue: Catalogue, pair: CataloguePair, place: Place) -> dict[s
         "fits": _fits(catalogue, pair, place) if place.budget else None,
         "models": catalogue.targets[pair.target].variants,
         "sources": {name: catalogue.sources.get(name, name) for name in pair.sources},
-        "command": catalogue_text.format_up_command(pair, model) if model else None,
+        "command": recipe_text.format_up_command(pair, model) if model else None,
     }
 
 
 def _print_pair(catalogue: Catalogue, pair: CataloguePair, place: Place) -> None:
-    for name, text in catalogue_text.list_pair_facts(catalogue, pair, place):
+    for name, text in recipe_text.list_pair_facts(catalogue, pair, place):
         print_data(fold_line(f"{name:11}  {text}", terminal_width(), hang=13))
     if model := catalogues.choose_model(catalogue, pair, place.budget):
-        print_status(catalogue_text.format_up_command(pair, model))
+        print_status(recipe_text.format_up_command(pair, model))
 
 
 def check_recipes(args: argparse.Namespace) -> int:
@@ -197,7 +196,7 @@ def write_new_recipe(args: argparse.Namespace) -> int:
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     is_own = not args.like or recipe_trust.is_trusted(recipe_loader.load_recipe(source))
     content = _derive(args) if args.target else yaml_loader.read_yaml_text(source)
-    target = recipe_files.add_own_recipe(args.name, content, recipe_schema.schema_text())
+    target = recipe_files.add_own_recipe(args.name, content, recipe_text.schema_text())
     if is_own:
         recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
     print_written_file(target, as_json=args.json)
@@ -208,12 +207,12 @@ def write_new_recipe(args: argparse.Namespace) -> int:
 def _derive(args: argparse.Namespace) -> str:
     """Return the text of a recipe for the models that were named."""
     method = Method(args.method) if args.method else None
-    return recipe_draft.write_recipe_text(derive_recipe(args.target, args.drafter, method))
+    return write_recipe_text(derive_recipe(args.target, args.drafter, method))
 
 
 def print_schema(_args: argparse.Namespace) -> int:
     """Print the JSON Schema of recipe files."""
-    print_data(recipe_schema.schema_text().rstrip())
+    print_data(recipe_text.schema_text().rstrip())
     return 0
 
 

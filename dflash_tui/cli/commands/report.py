@@ -21,17 +21,14 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
-from dflash_tui.experiments import boot_export, run_comparison, run_report, store
+from dflash_tui.experiments import boot_export, run_report, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
-from dflash_tui.experiments.run_comparison import Side
-from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording, startup_history
-from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
-from dflash_tui.presentation import experiment_report, imported_comparison, run_markdown
+from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference, StartKind
+from dflash_tui.planning.plan import decode_record, upgrade_record
+from dflash_tui.presentation import benchmark_text, experiment_report
 from dflash_tui.presentation.startup_text import format_spread
-from dflash_tui.run_state import startup_comparison
-from dflash_tui.run_state.eta import RecordedStart
-from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -100,12 +97,12 @@ def _compare(first: str, second: str, kind: str) -> str:
     if kind == _EXPORT:
         raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
     if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
-        beside = imported_comparison.compare_imported((first, second), loaded)
+        beside = benchmark_text.compare_imported((first, second), loaded)
         if kind == "svg":
             raise UsageError(
                 "a comparison with an imported result cannot be drawn", hint="--format md shows the figures"
             )
-        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
+        return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
@@ -125,7 +122,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
     return (
         experiment_report.render_markdown(report)
         if isinstance(report, ExperimentReport)
-        else run_markdown.render_run(report)
+        else benchmark_text.render_run(report)
     )
 
 
@@ -217,15 +214,13 @@ def compare_reports(
         raise UsageError(
             "the two have no arm in common", hint="name two experiments whose arms have the same names, or two runs"
         )
-    return [run_comparison.judge_sides(a, b) for a, b in pairs]
+    return [run_report.judge_sides(a, b) for a, b in pairs]
 
 
 def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
-        return {"": run_comparison.side_of_run(report)}
-    return {
-        arm.name: side for arm, side in zip(report.design.arms, run_comparison.sides_of_report(report), strict=True)
-    }
+        return {"": run_report.side_of_run(report)}
+    return {arm.name: side for arm, side in zip(report.design.arms, run_report.sides_of_report(report), strict=True)}
 
 
 def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
@@ -261,10 +256,10 @@ def history(args: argparse.Namespace) -> int:
         print_status("no server has started on this machine yet")
         return 0
     _print_starts(starts)
-    kinds = startup_comparison.group_starts(starts)
+    kinds = startup_history.group_starts(starts)
     print_data("")
     _print_medians(kinds)
-    for difference in startup_comparison.compare_start_kinds(kinds):
+    for difference in startup_history.compare_start_kinds(kinds):
         print_data(_describe_difference(difference))
     return 0
 
@@ -289,11 +284,11 @@ def _print_starts(starts: Sequence[RecordedStart]) -> None:
 
 def _print_medians(kinds: Sequence[StartKind]) -> None:
     """Print one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
-    parts = [name.upper() for name, _ in startup_comparison.STARTUP_PARTS]
+    parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_comparison.STARTUP_PARTS]
+        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_history.STARTUP_PARTS]
         times = (
             *seconds,
             format_number(kind.first_request, 1, "s"),

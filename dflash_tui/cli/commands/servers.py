@@ -24,12 +24,11 @@ from dflash_tui.launch import restart_policy, shutdown
 from dflash_tui.machine import process_identity, processes
 from dflash_tui.machine.orphans import Orphan, find_orphans
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.messages import ListOrphans, OrphansListed
-from dflash_tui.presentation.clients.client_wiring import Endpoint, format_endpoint
+from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
+from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, reservation, run_removal, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output.nccl_log import describe_network
+from dflash_tui.vllm_output.log_facts import describe_network
 
 
 def ps(args: argparse.Namespace) -> int:
@@ -99,9 +98,9 @@ def _describe_endpoint(run: Run) -> str:
 
 
 def _read_status(run: Run) -> str:
-    from dflash_tui.monitoring import run_reader
+    from dflash_tui.monitoring import observer
 
-    return run_reader.replay_run(run).status
+    return observer.replay_run(run).status
 
 
 def _remark(run: Run, *, verbose: bool) -> str:

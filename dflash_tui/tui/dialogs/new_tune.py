@@ -13,7 +13,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment, PlannedExperiment
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -66,7 +66,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
         )
         built = tune_builder.build_tune(request, cluster=self.plan.cluster)
         in_the_way = controller.find_disturbing_servers(built.design)
-        rows = tune_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
+        rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
         return PlannedExperiment(built.design, [built.resolved], rows)
 
     def read_variation(self, words: str) -> None:

@@ -13,9 +13,9 @@ import pytest
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.peers import agent as agents
-from dflash_tui.peers import host_parity, lease, messages
+from dflash_tui.peers import cluster_launch, connection, keeper
 from dflash_tui.peers.agent import Agent
-from dflash_tui.peers.messages import (
+from dflash_tui.peers.connection import (
     PROTOCOL,
     AgentCommand,
     AgentMessage,
@@ -32,8 +32,8 @@ from dflash_tui.peers.messages import (
     StopRank,
     WatchRank,
 )
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning.cluster import Cluster, ClusterHost
+from dflash_tui.planning.plan import ArmCache
 from dflash_tui.planning.request import LaunchRequest
 from tests.support.waiting import wait_until
 
@@ -53,13 +53,13 @@ def answers(*lines: AgentCommand | bytes, until: int = 1) -> list[AgentMessage]:
         agent = Agent(said.append)
         for line in lines:
             before = len(said)
-            await agent.take_line(line if isinstance(line, bytes) else messages.encode_line(line))
+            await agent.take_line(line if isinstance(line, bytes) else connection.encode_line(line))
             while len(said) == before and not isinstance(line, Beat):
                 await asyncio.sleep(0.005)
         while len(said) < until + (HELLO in lines):
             await asyncio.sleep(0.005)
         await agent.close()
-        decoded = [messages.decode_message(line) for line in said]
+        decoded = [connection.decode_message(line) for line in said]
         assert None not in decoded
         return [each for each in decoded if each]
 
@@ -129,11 +129,11 @@ def test_a_beat_renews_the_lease_of_what_is_watched(monkeypatch, tmp_path):
     watched = type("Watched", (), {"log": file, "id": "r", "folder": tmp_path})()
     monkeypatch.setattr(agents, "_find_run", lambda _: watched)
     monkeypatch.setattr(agents, "_measure_beat", lambda _: RankBeat(0, True, 2, 1, 0, 5, 6))
-    monkeypatch.setattr(lease, "renew_lease", renewed.append)
+    monkeypatch.setattr(keeper, "renew_lease", renewed.append)
     said = answers(HELLO, WatchRank(2, "r", start=5), Beat(3), until=5)
     chunks = [each.data for each in said if isinstance(each, LogChunk)]
     assert b"".join(chunks) == log[5:]
-    assert max(map(len, chunks)) <= messages.LARGEST_CHUNK
+    assert max(map(len, chunks)) <= connection.LARGEST_CHUNK
     assert renewed == [watched, watched]
     assert any(isinstance(each, RankBeat) for each in said)
 
@@ -175,4 +175,4 @@ def test_a_copied_folder_takes_the_place_of_the_one_that_was_named(folders, tmp_
     Path(named).mkdir()
     near = agents._plan_rank(order)
     assert near.plan.drafter == named
-    assert host_parity.describe_side(near).setup == host_parity.describe_side(planned).setup
+    assert cluster_launch.describe_side(near).setup == cluster_launch.describe_side(planned).setup

@@ -12,7 +12,7 @@ from dflash_tui.experiments.analysis.report import find_misplaced_arms
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, RoundBegan
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.experiments.tuning import outcome
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.tui.render import experiment, tune
 from dflash_tui.tui.render.report import to_content
 from tests.support.experiment_factories import written
@@ -51,8 +51,8 @@ def test_a_damaged_round_hides_nothing_else_and_no_drawing_fails(seed):
     progress = fold_progress(design, happened, driven=bool(seed % 2), now=1.0)
     found = outcome.judge_tune(progress)
     lines = [
-        *tune_text.list_outcome_lines(progress.design, progress.boots, found),
-        str(tune_text.list_candidates(progress)),
+        *experiment_text.list_outcome_lines(progress.design, progress.boots, found),
+        str(experiment_text.list_candidates(progress)),
     ]
     drawn = [
         experiment.render_progress(progress, 1.0, 80),

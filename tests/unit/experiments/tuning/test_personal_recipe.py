@@ -21,7 +21,7 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 NAMES = sorted(recipe_loader.list_recipe_files())
@@ -122,7 +122,7 @@ def test_why_it_was_not_written_is_told(monkeypatch):
     tune = machine.conclude(progress, verdict.build_report(progress.design, progress.boots)).tune
     assert tune
     assert (tune.recipe, tune.unwritten.startswith("no space")) == ("", True)
-    lines = tune_text.list_outcome_lines(progress.design, progress.boots, tune)
+    lines = experiment_text.list_outcome_lines(progress.design, progress.boots, tune)
     assert sum("no space" in line for line in lines) == 1
 
 

