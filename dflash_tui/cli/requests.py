@@ -14,10 +14,10 @@ from dflash_tui.benchmark import datasets
 from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
+from dflash_tui.engines import download, model_config
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import dataset_download, model_tree
-from dflash_tui.engines.hub.client import HubAccessError
-from dflash_tui.launch import derived_recipes, recipe_trust
+from dflash_tui.engines.model_hub import HubAccessError
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
@@ -123,7 +123,7 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None, token
     """
     drafters = [] if drafter else _list_drafters(target, method)
     try:
-        derived = asyncio.run(derived_recipes.derive_from_models(target, drafter, method, tokens))
+        derived = asyncio.run(recipe_files.derive_from_models(target, drafter, method, tokens))
     except UsageError as error:
         if not drafters:
             raise
@@ -158,7 +158,7 @@ def _list_drafters(target: str, method: Method | None) -> list[str]:
 def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
     """Return the drafters of the hub's model tree that are not known; without an answer say so."""
     try:
-        drafters = asyncio.run(model_tree.find_tree_drafters(target))
+        drafters = asyncio.run(model_config.find_tree_drafters(target))
     except HubAccessError as error:
         print_status(f"{'hub':8} its model tree was not read: {error}")
         return []
@@ -180,7 +180,7 @@ def derive_recipe_file(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None, *, on_cpu: bool = False
 ) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
-    return derived_recipes.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)
+    return recipe_files.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)
 
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
@@ -236,4 +236,4 @@ def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
         DflashError: it cannot be had.
     """
     if words and (name := datasets.name_missing_dataset(words)) is not None:
-        asyncio.run(dataset_download.fetch_dataset(name, PreparingLines(as_json=as_json)))
+        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -19,7 +19,7 @@ from dflash_tui.common import paths, private_files, yaml_loader
 from dflash_tui.common.errors import DflashError, RecipeError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, fold_line, pluralize, suggest_nearest
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.launch import named_file, recipe_files, recipe_trust
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.hardware import TYPICAL, Hardware, parse_class
 from dflash_tui.planning import patch_file
@@ -221,7 +221,7 @@ _ANOTHER_NAME = "give this one another name: --name NAME"
 
 def add_recipe(args: argparse.Namespace) -> int:
     """Put a recipe of somebody else among the user's own, after it was checked; print what it runs."""
-    stem, data = named_file.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
+    stem, data = recipe_files.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
     name = args.name or stem
     recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
     recipe_files.refuse_name(name, replace=args.replace)
@@ -247,7 +247,7 @@ def import_command(args: argparse.Namespace) -> int:
 
 def update_catalogue(args: argparse.Namespace) -> int:
     """Put another catalogue in place of the one that is shown, after it was checked, and print what changed."""
-    _, data = named_file.read_named_file(args.source, catalogues.LARGEST)
+    _, data = recipe_files.read_named_file(args.source, catalogues.LARGEST)
     before, after = catalogues.load_catalogue(), catalogues.decode_catalogue(data)
     if why := catalogues.explain_day(after):
         raise UsageError(f"the catalogue is not taken: {why}", hint="correct the clock, if that is what is wrong")

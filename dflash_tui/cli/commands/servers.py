@@ -20,9 +20,9 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, f
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.launch import restart_policy, shutdown
-from dflash_tui.machine import process_identity, processes
-from dflash_tui.machine.orphans import Orphan, find_orphans
+from dflash_tui.launch import restarts, shutdown
+from dflash_tui.machine import processes
+from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.peers import keeper
 from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
@@ -231,7 +231,7 @@ def _describe_none() -> str:
 def _stop_run(run: Run) -> StoppedServer:
     if not server_process.is_alive(run) and not server_process.list_processes(run):
         if run.plan.restart.times:
-            restart_policy.cancel_restarts(run)
+            restarts.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         if rank_records.list_left(run):
             _stop_far_ranks(run)
@@ -316,7 +316,7 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
         if not ask_yes(f"Stop {what}?"):
             print_status("not stopped")
             return 0
-    if process_identity.read_process_identity(pid) != orphan.born:
+    if processes.read_process_identity(pid) != orphan.born:
         return _report_exited(pid)
     if processes.end_processes([process, *processes.list_descendants(pid)], _STOP_TIMEOUT):
         hint = "it may belong to another user, or be blocked in the kernel; see dmesg"
