@@ -33,10 +33,9 @@ from dflash_tui.launch import fork_fallback
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
-from dflash_tui.planning.compile_caches import ArmCache
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.start_measures import FORK
+from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.readings import Counters
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState

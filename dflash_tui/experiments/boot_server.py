@@ -31,9 +31,8 @@ from dflash_tui.peers.connection import (
     open_connection,
 )
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.cluster.hosts import LOCAL
-from dflash_tui.planning.compile_caches import OWN_CACHE, ArmCache, separate_caches
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.cluster import LOCAL
+from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, rank_records
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run

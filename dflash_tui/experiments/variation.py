@@ -13,11 +13,11 @@ from dflash_tui.common import yaml_values
 from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning import cuda_graphs, patch_file, start_measures
+from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.planning.serve_flags import make_absolute
 
 DEFAULT = "mode=eager,compile"
 HOSTS = "hosts"
@@ -240,7 +240,7 @@ def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> Laun
     return LaunchChanges(
         removed=without.removed,
         removed_settings=without.removed_settings,
-        settings=start_measures.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
+        settings=startup_optimizations.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
     )
 
 

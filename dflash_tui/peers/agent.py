@@ -66,7 +66,7 @@ from dflash_tui.peers.connection import (
     WatchRank,
 )
 from dflash_tui.peers.far_installer import LINK
-from dflash_tui.planning.compile_caches import separate_caches
+from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 

@@ -36,7 +36,7 @@ from dflash_tui.experiments.analysis.measures import (
 )
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.presentation import experiment_text, verdict_text
 from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.presentation.report import (
@@ -332,7 +332,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     patches = [f"patch {name}" for name in ours.plan.patches if name not in bare.plan.patches]
     measures = [f"start.{name}" for name in ours.plan.start if name not in bare.plan.start]
     named = [word for word in _format_settings(ours, shared=False) if not word.startswith(_SHOWN_OTHERWISE)]
-    of_measures = {name for measure in start_measures.MEASURES.values() for name in measure.env}
+    of_measures = {name for measure in startup_optimizations.MEASURES.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
     return [*mode, *method, *drafts, *patches, *measures, *named, *env]

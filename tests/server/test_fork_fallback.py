@@ -13,9 +13,9 @@ from dflash_tui.cli.main import main
 from dflash_tui.engines import failed_measures
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import sampler
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import FORK
+from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.run_state import startup
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -120,7 +120,7 @@ def test_the_next_launch_of_this_engine_spawns():
 @pytest.mark.usefixtures("nothing_left")
 def test_up_launches_again_with_spawn(monkeypatch, capsys):
     """And says so; the engine is remembered."""
-    monkeypatch.setattr(start_measures, "_explain_spawn", lambda *_: "")  # as on a GPU
+    monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     port = free_port(18_320)
     folder = fake_engine.make(port, launches={0: ["hangs"]})
     try:

@@ -32,10 +32,9 @@ from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner, recipe_files, recipe_trust
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 

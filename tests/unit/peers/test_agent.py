@@ -32,8 +32,8 @@ from dflash_tui.peers.connection import (
     StopRank,
     WatchRank,
 )
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning.cluster import Cluster, ClusterHost
+from dflash_tui.planning.plan import ArmCache
 from dflash_tui.planning.request import LaunchRequest
 from tests.support.waiting import wait_until
 

@@ -25,7 +25,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport, find_mispla
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
+from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.presentation import benchmark_text, experiment_report
 from dflash_tui.runs import registry
 
