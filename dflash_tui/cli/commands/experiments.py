@@ -32,8 +32,8 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport,
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design
-from dflash_tui.experiments.tuning import outcome, tune_builder, tuner
-from dflash_tui.experiments.tuning.tune_builder import TuneRequest
+from dflash_tui.experiments.tuning import schedule, tuner
+from dflash_tui.experiments.tuning.tuner import BuiltTune
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -316,9 +316,8 @@ def tune(args: argparse.Namespace) -> int:
 
 def start_tune(args: argparse.Namespace) -> int:
     """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
-    request = read_tune_request(args)
-    ensure_dataset(request.suite, as_json=args.json)
-    built = tune_builder.build_tune(request, cluster=find_cluster(request.launch, args))
+    ensure_dataset(args.suite or None, as_json=args.json)
+    built = build_requested_tune(args)
 
     def describe(stopped: list[str]) -> str:
         rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
@@ -327,17 +326,14 @@ def start_tune(args: argparse.Namespace) -> int:
     return begin(args, built.design, [built.resolved], describe)
 
 
-def read_tune_request(args: argparse.Namespace) -> TuneRequest:
-    """Return what the options of `tune run` ask for.
+def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
+    """Return the tune that the options of `tune run` ask for.
 
     Raises:
-        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
+        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or a combination is wrong.
     """
-    return TuneRequest(
+    request = ExperimentRequest(
         launch=read_launch_request(args),
-        budget=args.budget,
-        axes=tuple(args.vary),
-        name=args.name,
         suite=args.suite or None,
         rounds=args.rounds,
         scale=args.scale,
@@ -346,13 +342,15 @@ def read_tune_request(args: argparse.Namespace) -> TuneRequest:
         concurrency=tuple(args.concurrency),
         fixed=args.fixed,
     )
+    cluster = find_cluster(request.launch, args)
+    return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
 
 
 def keep_best(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
-    best = outcome.judge_tune(progress)
+    best = schedule.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
             f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
@@ -515,7 +513,7 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
+    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
