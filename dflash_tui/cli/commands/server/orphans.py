@@ -15,7 +15,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_gib
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import process_identity, processes
 from dflash_tui.machine.orphans import Orphan, find_orphans
-from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
+from dflash_tui.peers.connection import OrphansFound, open_connection
 
 _STOP_TIMEOUT = 5.0
 _LIST_TIMEOUT = 60.0
@@ -56,9 +56,7 @@ def orphans(args: argparse.Namespace) -> int:
 
 async def _list_far_orphans(host: str) -> list[Orphan]:
     async with open_connection(host) as peer:
-        answer = await peer.ask(ListOrphans, _LIST_TIMEOUT)
-    reports = answer.orphans if isinstance(answer, OrphansListed) else ()
-    return [Orphan(report.pid, report.name, report.resident, port=report.port) for report in reports]
+        return [*(await peer.ask("orphans", OrphansFound, _LIST_TIMEOUT)).orphans]
 
 
 def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
