@@ -14,8 +14,8 @@ from dflash_tui.engines.hub.client import HubAccessError
 from dflash_tui.launch import derived_recipes
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.derivation.pair import DerivedPair
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.presentation import recipe_text
 

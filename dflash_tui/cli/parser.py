@@ -95,6 +95,7 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     add_recipe_argument(plan, optional=True)
     add_plan_options(plan)
     add_install_peers_option(plan)
+    add_option(plan, "-v", "--verbose", action="store_true", help="all that is known of it, not only what decides")
     add_json_option(plan)
 
 

@@ -10,9 +10,9 @@ from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.serve_flags import make_absolute
 
 _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune", "verify-output"})
 

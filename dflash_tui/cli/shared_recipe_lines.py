@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dflash_tui.launch.recipe_trust import Ingredient
-from dflash_tui.planning.derivation.shell_command import LeftOut
+from dflash_tui.planning.derivation.imported_recipe import LeftOut
 
 
 class AddedRecipe(msgspec.Struct, frozen=True):

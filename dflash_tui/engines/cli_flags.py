@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.advice.flag_conflicts import find_conflicts
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import Advice, hint_setting
+from dflash_tui.planning.serve_flags import find_conflicts
 
 FIX: Advice = ("correct the recipe, or drop a flag with ", hint_setting("NAME", "null", is_example=True))
 _SPECULATION = "speculative-config"
@@ -24,9 +24,9 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     Where it knows all of them, what its parser says against another value, or which two it refuses together.
     """
     names = frozenset(flag.removeprefix("--") for flag in options.flags)
-    mistakes = release_flags.find_mistakes(plan.vllm, plan.argv[3:], names)
-    flags = release_flags.read_flags(names, plan.argv[3:])
-    mistakes += release_flags.explain_some([*_find_wrong_choices(flags, options)], str, "values that it refuses")
+    mistakes = serve_flags.find_mistakes(plan.vllm, plan.argv[3:], names)
+    flags = serve_flags.read_flags(names, plan.argv[3:])
+    mistakes += serve_flags.explain_some([*_find_wrong_choices(flags, options)], str, "values that it refuses")
     if keys := flags.get(_SPECULATION):
         mistakes += _find_key_mistakes(keys[0], options, plan.vllm)
     if options.refusal and not mistakes:
@@ -48,4 +48,4 @@ def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str
         return f"vLLM {vllm} has no key {key} in --{_SPECULATION}{hint}"
 
     unknown = [key for key in json.loads(value) if key not in options.speculation]
-    return release_flags.explain_some(unknown, explain, "keys that it does not have")
+    return serve_flags.explain_some(unknown, explain, "keys that it does not have")

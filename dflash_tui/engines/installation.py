@@ -26,7 +26,7 @@ from dflash_tui.engines.environments import (
     find_unused_engine,
 )
 from dflash_tui.events import Preparing, Step
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 Report = Callable[[Preparing], None]
 

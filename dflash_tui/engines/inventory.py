@@ -18,7 +18,7 @@ from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
 from dflash_tui.engines.environments import Engine, UnusedEngine
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe_rules import FIRST_WITH_DFLASH
+from dflash_tui.planning.serve_flags import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
 _INSTALLED_TIMEOUT = 30.0

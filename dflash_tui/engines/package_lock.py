@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 FOLDER = "locked"
 _MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:")

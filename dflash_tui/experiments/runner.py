@@ -19,12 +19,7 @@ import psutil
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.file_lock import try_lock
-from dflash_tui.experiments import (
-    boot,
-    boot_server,
-    boot_snapshot,
-    store,
-)
+from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
@@ -152,7 +147,7 @@ def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
 
 def find_leftover_servers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
+    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_server.MARK) == design.id]
     return [run for run in ours if server_process.list_processes(run)]
 
 
@@ -185,7 +180,7 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     unrecorded = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            here = process.environ().get(boot_snapshot.MARK) == design.id
+            here = process.environ().get(boot_server.MARK) == design.id
             if here and not (Path(process.cwd()) / "run.json").exists():
                 unrecorded.append(process)
     return unrecorded

@@ -31,8 +31,7 @@ from dflash_tui.experiments.analysis.report import RULES, ExperimentReport, find
 from dflash_tui.experiments.design import Design, Happened, KeptAnswer
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import process_identity
-from dflash_tui.planning import earlier_plans
-from dflash_tui.planning.earlier_plans import decode_record
+from dflash_tui.planning.plan import decode_record, upgrade_label, upgrade_options, upgrade_record
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 _ANSWERS = "answers.jsonl"
@@ -158,14 +157,14 @@ def _upgrade_design(fields: Any) -> Any:
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
     label = fields.get("synthetic")
-    label_field = {"synthetic": earlier_plans.upgrade_label(label)} if isinstance(label, str) else {}
+    label_field = {"synthetic": upgrade_label(label)} if isinstance(label, str) else {}
     return {**fields, **label_field, "arms": [_upgrade_arm(arm) for arm in fields["arms"]]}
 
 
 def _upgrade_arm(fields: Any) -> Any:
-    arm = earlier_plans.upgrade_record(fields)
+    arm = upgrade_record(fields)
     if isinstance(arm, dict) and "options" in arm:
-        arm["request"] = earlier_plans.upgrade_options(arm.pop("options"))
+        arm["request"] = upgrade_options(arm.pop("options"))
     return arm
 
 

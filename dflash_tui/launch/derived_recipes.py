@@ -9,8 +9,7 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.engines.hub import model_config
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning.derivation import pair as pairs
-from dflash_tui.planning.derivation import recipe_draft
-from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.derivation.pair import DerivedPair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 
@@ -48,9 +47,9 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
         DflashError: a model cannot be read, or they cannot be served together.
     """
     derived = await derive_from_models(target, drafter or None, method)
-    name = recipe_draft.name_recipe(derived)
+    name = name_recipe(derived)
     if name not in recipe_loader.list_recipe_files():
-        path = recipe_files.add_own_recipe(name, recipe_draft.write_recipe_text(derived), schema)
+        path = recipe_files.add_own_recipe(name, write_recipe_text(derived), schema)
         recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return name
 
@@ -58,8 +57,8 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
     cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
-    path = paths.derived_recipes_folder() / f"{recipe_draft.name_recipe(derived)}.yaml"
+    path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
-    private_files.replace_private_file(path, recipe_draft.write_recipe_text(derived, cpu).encode())
+    private_files.replace_private_file(path, write_recipe_text(derived, cpu).encode())
     recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return path

@@ -18,8 +18,8 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges
-from dflash_tui.planning.start_measures import FORK
-from dflash_tui.run_state.stall import detect_silence
+from dflash_tui.planning.startup_optimizations import FORK
+from dflash_tui.run_state.startup import detect_silence
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run

@@ -19,13 +19,12 @@ from dflash_tui.engines.patching import patch_set, patched_engine, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import model_build, recipe_trust
-from dflash_tui.planning.cluster.hosts import require_named
+from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import format_advice
-from dflash_tui.planning.start_measures import MEASURES, MODELINFOS
+from dflash_tui.planning.startup_optimizations import MEASURES, MODELINFOS
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 

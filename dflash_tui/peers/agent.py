@@ -34,7 +34,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, process_identity, processes, system
 from dflash_tui.machine.orphans import find_orphans
-from dflash_tui.monitoring import gpu_load, sampler
+from dflash_tui.monitoring import sampler
 from dflash_tui.peers import cluster_launch, copies, keeper
 from dflash_tui.peers.connection import (
     LEASE_SECONDS,
@@ -55,7 +55,7 @@ from dflash_tui.peers.connection import (
 )
 from dflash_tui.peers.copies import CopyManifest, RoomFound
 from dflash_tui.peers.far_installer import LINK
-from dflash_tui.planning.compile_caches import separate_caches
+from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
@@ -323,7 +323,7 @@ def _measure_beat(run: Run) -> RankBeat:
         memory_available=memory.available,
         why=record.ended if record else "",
         memory_total=memory.total,
-        gpus=gpu_load.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
+        gpus=sampler.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
         worked=None if cards else sampler.measure_processor_use(members).seconds,
     )
 

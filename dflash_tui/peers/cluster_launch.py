@@ -42,7 +42,7 @@ from dflash_tui.peers.connection import (
 )
 from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_sources, name_folders
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import PlannedModel
 from dflash_tui.planning.request import LaunchRequest

@@ -25,10 +25,9 @@ from dflash_tui.machine.orphans import Orphan
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.readings import GpuLoad
 

@@ -30,7 +30,7 @@ from dflash_tui.machine.process_environment import OPENSSH, build_helper_environ
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import Done, PeerConnection
 from dflash_tui.peers.transport import LinkAddress
-from dflash_tui.planning.cluster.hosts import LOCAL, Cluster
+from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.plan import Plan, PlannedModel
 
 ROLES = ("target", "drafter")

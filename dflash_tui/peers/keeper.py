@@ -20,7 +20,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.machine import network, process_identity
-from dflash_tui.monitoring import gpu_load
+from dflash_tui.monitoring import sampler
 from dflash_tui.peers.connection import (
     LEASE_SECONDS,
     LOST_SECONDS,
@@ -35,7 +35,7 @@ from dflash_tui.runs import lifecycle, rank_records, registry, run_files, server
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.rank_records import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.runs.run import FarRank, Run
-from dflash_tui.vllm_output.nccl_log import NetworkReader
+from dflash_tui.vllm_output.log_facts import NetworkReader
 
 _LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
 # A log that is larger says nothing new, and another host shall not fill the disk of this one.
@@ -263,7 +263,7 @@ def _has_changed(before: RankSampled, after: RankSampled) -> bool:
         is_busier = before.busy is not after.busy
     else:
         is_busier = abs(before.busy - after.busy) > _BUSIER
-    return is_busier or gpu_load.has_load_changed(before.gpus, after.gpus)
+    return is_busier or sampler.has_load_changed(before.gpus, after.gpus)
 
 
 async def stop_far_ranks(run: Run) -> None:

@@ -14,29 +14,26 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.planning import cuda_graphs, methods, patch_selection, start_measures
-from dflash_tui.planning.advice import release_defects
-from dflash_tui.planning.cluster.hosts import Cluster, build_unnamed_cluster
+from dflash_tui.planning import cuda_graphs, methods, patch_selection, startup_optimizations
+from dflash_tui.planning.cluster import Cluster, build_unnamed_cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
-from dflash_tui.planning.recipes import published_figures
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.recipes import resolution
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, Status
+from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.serve_flags import build_flag
 from dflash_tui.planning.server_command import (
     CommandParts,
     build_api_flags,
-    build_flag,
     build_gpu_variables,
     build_rank_commands,
     build_revision,
     build_speculation,
 )
-from dflash_tui.planning.start_measures import ChosenMeasures, StartConditions
+from dflash_tui.planning.startup_optimizations import ChosenMeasures, StartConditions
 
 _OPEN = (
     "it listens on {}: other machines can send requests, also without the key in VLLM_API_KEY: vLLM asks for it under "
@@ -198,7 +195,7 @@ def _choose_launch(
     folder = base
     if added and (engine is None or engine.patchable):
         folder = patched_folder_for(base, added, engine.state if engine else "")
-    measures = start_measures.choose_start_measures(in_mode, mode, base, conditions, patches.names)
+    measures = startup_optimizations.choose_start_measures(in_mode, mode, base, conditions, patches.names)
     return _Launch(in_mode, measures, mode, tokens, method, base, folder)
 
 
@@ -284,7 +281,7 @@ def _explain(plan: Plan, launch: _Launch, patches: PatchSelection) -> Plan:
 
 def _list_expected(resolved: ResolvedRecipe, launch: _Launch) -> tuple[ExpectedFigures, ...]:
     """Return what others measured, ordered for this launch; nothing for models that were named by hand."""
-    return resolved.expected and published_figures.list_expected(
+    return resolved.expected and resolution.list_expected(
         resolved.recipe,
         resolved.hardware,
         profile=resolved.profile,
@@ -326,7 +323,7 @@ def _list_warnings(
         warnings.append(_OPEN.format(resolved.host))
     if resolved.hosts > 1:
         warnings.append(_JOINED.format(resolved.hosts))
-    warnings += release_defects.list_defects(resolved, patches) if speculative else []
+    warnings += patch_selection.list_defects(resolved, patches) if speculative else []
     for patch in patches.applied:
         if patch.experimental:
             warnings.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,12 +9,12 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.planning import start_measures
-from dflash_tui.planning.cluster.hosts import Cluster, RankCommand
-from dflash_tui.planning.cluster.ranks import build_rank_environment, build_rank_flags
+from dflash_tui.planning import startup_optimizations
+from dflash_tui.planning.cluster import Cluster, RankCommand, build_rank_environment, build_rank_flags
 from dflash_tui.planning.field_types import FlagValue
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import build_flag
 
 # What every plan has beside what a recipe says, and why.
 OURS = {
@@ -24,7 +23,7 @@ OURS = {
     "served-model-name": "a short name for clients",
     # Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
     "disable-access-log-for-endpoints": "/health and /metrics are asked once a second",
-} | {name: measure.does for measure in start_measures.MEASURES.values() for name in measure.env}
+} | {name: measure.does for measure in startup_optimizations.MEASURES.values() for name in measure.env}
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
@@ -135,18 +134,3 @@ def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in env.items()), *lines])
-
-
-def build_flag(name: str, value: FlagValue) -> list[str]:
-    """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list.
-
-    A key inside a flag (`compilation-config.mode`) takes one word, which vLLM reads as JSON; without it, the next flag
-    would be its value. A value that starts with a dash is joined to the flag: by itself vLLM would take it for another.
-    """
-    is_key = "." in name
-    if isinstance(value, bool) and not is_key:
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, list) and not is_key:
-        return [f"--{name}", *value]
-    word = json.dumps(value) if isinstance(value, bool | list | dict) else str(value)
-    return [f"--{name}={word}"] if word.startswith("-") else [f"--{name}", word]

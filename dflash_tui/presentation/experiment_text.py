@@ -9,9 +9,9 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.arm_summary import ArmSummary, summarize_arm
-from dflash_tui.experiments.analysis.measures import median_speed
+from dflash_tui.experiments.analysis.measures import ArmSummary, median_speed, summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.design import (
     CONFIRM,
     PUBLISHED,
@@ -25,7 +25,6 @@ from dflash_tui.experiments.design import (
     RequestMeasured,
     RoundBegan,
 )
-from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import ranking
 from dflash_tui.experiments.tuning.outcome import NO_ROOM, is_faster, reckon_verdict_budget

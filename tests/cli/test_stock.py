@@ -10,7 +10,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.planning.start_measures import MEASURES
+from dflash_tui.planning.startup_optimizations import MEASURES
 from dflash_tui.presentation import experiment_report
 from tests.support.boot_factories import boot, boots, request
 from tests.support.command_line import experiment

@@ -12,7 +12,7 @@ from packaging.version import Version
 from dflash_tui.common import paths
 from dflash_tui.engines.patching import source_probe, text_edits
 from dflash_tui.engines.patching.text_edits import EditFit
-from dflash_tui.planning import patch_applicability, patch_file
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from tests import ROOT
 from tests.patching.arms import TRIED
@@ -40,14 +40,14 @@ def sources(releases) -> Sources:
 
 
 def covered(patch: Patch, version: str) -> bool:
-    return patch_applicability.covers_build(patch, patch_applicability.describe_build(patch.distribution, version))
+    return patch_file.covers_build(patch, patch_file.describe_build(patch.distribution, version))
 
 
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:
     """What the table says of a patch and a release."""
     if not covered(patch, version):
-        build = patch_applicability.describe_build(patch.distribution, version)
-        elsewhere = "key" if patch_applicability.find_keys_instead(patch, build) else "·"
+        build = patch_file.describe_build(patch.distribution, version)
+        elsewhere = "key" if patch_file.find_keys_instead(patch, build) else "·"
         return "upstream" if source_probe.matches_fingerprint(patch.upstream, texts) else elsewhere
     if text_edits.fit_edits(patch, texts) is not EditFit.ABSENT or source_probe.matches_fingerprint(
         patch.upstream, texts

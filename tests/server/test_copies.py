@@ -20,7 +20,7 @@ from dflash_tui.launch.preflight.check import Check
 from dflash_tui.peers import copies, transport
 from dflash_tui.peers.connection import open_connection
 from dflash_tui.peers.copies import CopySource, RoomFound
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan, PlannedModel
 from tests import ROOT
 from tests.support import command_line

@@ -13,10 +13,10 @@ from dflash_tui.cli.main import main
 from dflash_tui.engines import failed_measures
 from dflash_tui.launch import fork_fallback
 from dflash_tui.monitoring import sampler
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import FORK
-from dflash_tui.run_state import stall
+from dflash_tui.planning.startup_optimizations import FORK
+from dflash_tui.run_state import startup
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import command_line, fake_engine
@@ -38,8 +38,8 @@ _HANGS, _DIES = f"{_SERVER}time.sleep(600)\n", f"{_SERVER}sys.exit(1)\n"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A second of silence is a long one here."""
-    monkeypatch.setattr(stall, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(stall, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
     monkeypatch.setattr(fork_fallback, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
 
@@ -120,7 +120,7 @@ def test_the_next_launch_of_this_engine_spawns():
 @pytest.mark.usefixtures("nothing_left")
 def test_up_launches_again_with_spawn(monkeypatch, capsys):
     """And says so; the engine is remembered."""
-    monkeypatch.setattr(start_measures, "_explain_spawn", lambda *_: "")  # as on a GPU
+    monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     port = free_port(18_320)
     folder = fake_engine.make(port, launches={0: ["hangs"]})
     try:

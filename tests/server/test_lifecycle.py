@@ -14,7 +14,7 @@ import pytest
 
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.machine import process_identity
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import lifecycle, server_process
 from tests import ROOT
 from tests.server.faults.test_file_faults import ended
@@ -111,7 +111,7 @@ def test_a_run_of_another_boot_is_lost():
     run = ended()  # its process was born in a boot that was not this one
     assert not server_process.is_alive(run)
     assert server_process.list_processes(run) == []
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert state.status == "lost"
     found = postmortem.build_postmortem(run, state)
     assert found

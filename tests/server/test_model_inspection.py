@@ -13,7 +13,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import preparation
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import MODELINFOS
+from dflash_tui.planning.startup_optimizations import MODELINFOS
 from tests.support.experiment_factories import a_plan
 
 # What vLLM's registry does with a class: look for what it kept of this source, else import it elsewhere and keep that.

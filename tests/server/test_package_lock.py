@@ -13,7 +13,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from tests.support import tiny_wheels
 
 SECRET = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"

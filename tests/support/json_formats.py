@@ -36,13 +36,13 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.client_text import Endpoint
-from dflash_tui.run_state.eta import RecordedStart
 from dflash_tui.runs.verification import Verification
 
 

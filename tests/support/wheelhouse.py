@@ -11,7 +11,7 @@ import uv
 from packaging.requirements import Requirement
 
 from dflash_tui.engines import package_lock, uv_process
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 
 def list_needed() -> list[Requirement]:

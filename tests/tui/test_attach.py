@@ -13,8 +13,7 @@ from textual.widgets import Input
 from dflash_tui.events import Exited
 from dflash_tui.launch import recipe_trust
 from dflash_tui.machine import process_identity
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe
+from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Recipe
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run

@@ -14,7 +14,7 @@ from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
-from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.recipe import ModelConfig
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import DatasetInfo, ModelInfo

@@ -12,8 +12,8 @@ import msgspec
 
 from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.client import Access, HubAccessError
-from dflash_tui.planning.derivation import pair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
+from dflash_tui.planning.derivation.pair import look_up_drafter
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import Method
 
@@ -87,5 +87,5 @@ async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
         return TreeDrafter(name, gated=True) if gated and error.access is not Access.UNREACHABLE else None
     except msgspec.MsgspecError:
         return None
-    kind = pair.look_up_drafter(read_checkpoint(name, config))
+    kind = look_up_drafter(read_checkpoint(name, config))
     return TreeDrafter(name, kind.method, kind.since, gated) if kind else None

@@ -19,7 +19,7 @@ from dflash_tui.engines import uv_process
 from dflash_tui.engines.install_advice import advise_on_install_error
 from dflash_tui.engines.patching import text_edits
 from dflash_tui.planning.patch_file import Patch
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 _SECONDS = 60
 

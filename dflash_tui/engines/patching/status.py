@@ -15,9 +15,8 @@ from dflash_tui.engines.patching import source_probe, text_edits
 from dflash_tui.engines.patching.engine_files import EngineFiles, read_files, read_wheel_digests
 from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_applicability, patch_file
-from dflash_tui.planning.patch_applicability import VllmBuild
-from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch, VllmBuild
 
 
 class PatchState(StrEnum):
@@ -54,9 +53,7 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 def build_of_engine(engine: Engine) -> VllmBuild:
     """Return which vLLM the engine holds: distribution, version and CUDA."""
-    build = patch_applicability.describe_build(
-        engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine)
-    )
+    build = patch_file.describe_build(engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine))
     try:
         return msgspec.structs.replace(build, editable=engine.source_tree is not None)
     except EngineError:  # its folders are gone
@@ -67,7 +64,7 @@ def read_torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
         version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20)
-        return patch_applicability.parse_torch_backend(version.decode())
+        return patch_file.parse_torch_backend(version.decode())
     except (OSError, UnicodeDecodeError, EngineError):
         return ""
 
@@ -79,7 +76,7 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
-    why = patch_applicability.explain_not_needed(patch, build, hardware)
+    why = patch_file.explain_not_needed(patch, build, hardware)
     if edition := engine.patch_digests.get(patch.name):
         if edition == patch.digest:
             return PatchStatus(patch.name, PatchState.APPLIED, why)
@@ -88,7 +85,7 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     files = read_files(engine, {*patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
     status = _find_applied(patch, engine, build, files, why) or _judge_absent(patch, build, files, why)
     judged = status.state is not PatchState.NOT_APPLICABLE
-    notes = [status.why, patch_applicability.explain_caveat(patch, build) if judged else ""]
+    notes = [status.why, patch_file.explain_caveat(patch, build) if judged else ""]
     return msgspec.structs.replace(status, why="; ".join(filter(None, notes)))
 
 
@@ -102,7 +99,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
         return None
     texts = files.texts
     upstream, fit = source_probe.matches_fingerprint(patch.upstream, texts), text_edits.fit_edits(patch, texts)
-    if upstream and patch_applicability.has_reached_upstream(patch, build):
+    if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
     upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
     exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, texts)
@@ -115,7 +112,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     published = _is_published(engine, files, own)
     if published is None:  # an editable installation has no RECORD of its files
         published = upstream and (
-            bool(patch_applicability.explain_caveat(patch, build)) or not patch_applicability.covers_build(patch, build)
+            bool(patch_file.explain_caveat(patch, build)) or not patch_file.covers_build(patch, build)
         )
     if published:
         return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it") if upstream or not why else None
@@ -151,14 +148,14 @@ def _matches_any_use(patch: Patch) -> bool:
 def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
     """Return whether the engine needs a patch that is not applied; `why` says why it does not, by its file."""
     fit = text_edits.fit_edits(patch, files.texts)
-    if not why and fit is not EditFit.ABSENT and not patch_applicability.covers_build(patch, build):
-        why = f"{patch_applicability.explain_out_of_range(patch)}; {patch_applicability.explain_caveat(patch, build)}"
+    if not why and fit is not EditFit.ABSENT and not patch_file.covers_build(patch, build):
+        why = f"{patch_file.explain_out_of_range(patch)}; {patch_file.explain_caveat(patch, build)}"
     if why:
         # A release that upstream's release has been reached by, but whose source does not show it, is just another.
         return PatchStatus(
             patch.name,
             PatchState.NOT_APPLICABLE,
-            patch_applicability.explain_out_of_range(patch) if why.startswith("upstream") else why,
+            patch_file.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
     if fit is EditFit.ABSENT and _would_take_effect(patch, files):
         return PatchStatus(patch.name, PatchState.NEEDED)
@@ -167,7 +164,7 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
         return PatchStatus(patch.name, PatchState.DRIFTED, undone)
     mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
     reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable) or mismatch
-    if patch_applicability.explain_caveat(patch, build):  # reinstalling would not help
+    if patch_file.explain_caveat(patch, build):  # reinstalling would not help
         reason += f" (to launch without it: --set patches.{patch.name}=false)"
     return PatchStatus(
         patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, files.texts, files.unreadable)

@@ -14,14 +14,13 @@ import yaml
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis.arm_summary import summarize_arm
+from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.outcome import is_faster
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dflash_tui.events import Phase
 from dflash_tui.experiments.analysis.measures import START, TOKENS, collect_measure, compare_measure
-from dflash_tui.experiments.analysis.sweep import NEAR
+from dflash_tui.experiments.analysis.verdict import NEAR
 from dflash_tui.experiments.design import CONFIRM, Boot, RoundBegan
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning.axes import judges_starts

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.experiments import variation
-from dflash_tui.experiments.analysis.sweep import NEAR
+from dflash_tui.experiments.analysis.verdict import NEAR
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.runner import NextRound

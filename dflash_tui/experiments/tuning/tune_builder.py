@@ -10,15 +10,14 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_duration
-from dflash_tui.experiments import builder, estimate, variation
-from dflash_tui.experiments.builder import ExperimentRequest
+from dflash_tui.experiments import builder, variation
+from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
 from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
-from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.tuning import axes, personal_recipe, schedule
 from dflash_tui.experiments.tuning.outcome import BOOTS_FOR_A_VERDICT
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import recipe_files
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
@@ -95,7 +94,7 @@ def build_tune(request: TuneRequest, *, cluster: Cluster | None = None) -> Built
     name = recipe_files.check_name(request.name or personal_recipe.choose_name(base.recipe))
     tuning = Tuning(request.budget, chosen.axes, name, chosen.left_out)
     design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
-    expected = estimate.estimate_duration(design)
+    expected = builder.estimate_duration(design)
     _check_budget(request.budget, expected)
     return BuiltTune(design, resolved, expected)
 

@@ -18,7 +18,7 @@ from dflash_tui.experiments.tuning import candidates, outcome, personal_recipe, 
 from dflash_tui.experiments.tuning.candidates import Proposal
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 

@@ -19,10 +19,9 @@ from dflash_tui.engines.patching import patch_set, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.preflight import pair, ray, requirements
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.cluster.hosts import require_named
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.cluster import require_named
+from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
@@ -95,7 +94,7 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     """Check the flags, if `thorough` their values, too; an engine whose flags are unknown is asked by the launch."""
     words = situation.plan.argv[2:]
     if (engine := situation.engine) is None:
-        if problems := release_flags.find_mistakes(situation.plan.vllm, words[1:]):
+        if problems := serve_flags.find_mistakes(situation.plan.vllm, words[1:]):
             yield fail_check("flags", "; ".join(problems), cli_flags.FIX)
         return
     try:

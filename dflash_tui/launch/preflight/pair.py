@@ -15,7 +15,7 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import patch_file, releases
-from dflash_tui.planning.derivation.parsers import find_missing_tokens
+from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles

@@ -8,11 +8,10 @@ from typing import Any
 
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check
-from dflash_tui.planning import kv_cache, methods
-from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
-from dflash_tui.planning.recipes import flag_files
+from dflash_tui.planning import kv_cache, methods, serve_flags
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import hint_setting
+from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 # With it vLLM takes a context beyond the target's positions.
 _ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -27,7 +26,7 @@ def check_requirements(situation: Situation) -> Iterator[Check]:
 
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders are there that flags name."""
-    for name, value in flag_files.list_missing(resolved.flags).items():
+    for name, value in serve_flags.list_missing(resolved.flags).items():
         where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
         fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
         yield fail_check("file", f"--{name}: {value} {where}", fix)

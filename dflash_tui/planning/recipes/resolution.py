@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.field_types import FlagValue
-from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes import method_layers, published_figures, standing
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.planning.recipes.recipe import Layer, Mode, Recipe, ReleaseDefect, RestartPolicy, Trust
+from dflash_tui.planning.methods import FACTS, WITHOUT_DRAFTER, DrafterUse, Method
+from dflash_tui.planning.recipes.recipe import (
+    Drafter,
+    EngineSpec,
+    Layer,
+    Mode,
+    PublishedFigures,
+    Recipe,
+    RecipePart,
+    ReleaseDefect,
+    RestartPolicy,
+    Status,
+    Target,
+    Trust,
+)
 from dflash_tui.planning.recipes.recipe_loader import (
     engine_for_release,
 )
@@ -27,6 +41,221 @@ from dflash_tui.planning.recipes.settings import (
     read_host,
     read_start_measures,
 )
+from dflash_tui.planning.serve_flags import build_flag
+
+_MOST_OF_OTHER_CLASSES = 3
+
+
+class ExpectedFigures(PublishedFigures, frozen=True, kw_only=True):
+    """Published figures beside a launch."""
+
+    set_up: str = ""
+    """What they are of, where that is not what is launched; empty for figures of the same."""
+
+
+def list_expected(
+    recipe: Recipe, hardware: Hardware, *, profile: str, variant: str, method: Method, mode: Mode, tokens: int
+) -> tuple[ExpectedFigures, ...]:
+    """Return the published figures of a recipe, those that are most like the launch first.
+
+    They are those of the class of hardware, and where it has no speeds, the nearest ones of other classes.
+
+    Args:
+        recipe: The recipe.
+        hardware: The class of hardware.
+        profile: The profile.
+        variant: The variant; empty without one.
+        method: How tokens are drafted.
+        mode: Eager, graphs or compile.
+        tokens: How many tokens are drafted per step.
+    """
+
+    def rate(kind: Hardware, figures: PublishedFigures) -> tuple[int, ExpectedFigures]:
+        same_method = _has_method(figures, recipe, method)
+        differs = (
+            kind is not hardware,
+            not same_method,
+            bool(figures.target) or figures.variant != variant,
+            _count_tokens(figures, recipe, kind) != tokens and same_method and method is not Method.NONE,
+            figures.profile != profile and bool(recipe.profiles),
+            figures.mode not in {None, mode},
+        )
+        distance = sum(weight for weight, other in zip((32, 16, 8, 4, 2, 1), differs, strict=True) if other)
+        set_up = ", ".join(_describe(recipe, kind, figures, variant)) if distance else ""
+        fields = {name: getattr(figures, name) for name in PublishedFigures.__struct_fields__}
+        return distance, ExpectedFigures(**fields, set_up=set_up)
+
+    def rank(classes: Iterable[Hardware]) -> list[ExpectedFigures]:
+        rated = [rate(kind, figures) for kind in sorted(classes) for figures in recipe.hardware[kind].expected]
+        return [figures for _, figures in sorted(rated, key=lambda pair: pair[0])]
+
+    here = rank({hardware} & recipe.hardware.keys())
+    if any(_has_speed(figures) for figures in here):
+        return tuple(here)
+    elsewhere = [figures for figures in rank(recipe.hardware.keys() - {hardware}) if _has_speed(figures)]
+    return (*here, *elsewhere[:_MOST_OF_OTHER_CLASSES])
+
+
+def _count_tokens(figures: PublishedFigures, recipe: Recipe, kind: Hardware) -> int:
+    return figures.tokens or recipe.hardware[kind].num_speculative_tokens or recipe.num_speculative_tokens
+
+
+def _has_speed(figures: PublishedFigures) -> bool:
+    return bool(figures.tok_s or figures.baseline_tok_s or figures.acceptance or figures.acceptance_length)
+
+
+def _has_method(figures: PublishedFigures, recipe: Recipe, method: Method) -> bool:
+    """Whether figures are of the method; a launch without speculation is compared with the speeds without it."""
+    if method is Method.NONE:
+        return bool(figures.baseline_tok_s) or not figures.tok_s
+    return (figures.method or recipe.method) is method
+
+
+def _describe(recipe: Recipe, kind: Hardware, figures: PublishedFigures, variant: str) -> Iterator[str]:
+    """Yield the words that say what figures are of; that it was no variant, where one is launched."""
+    if recipe.profiles.keys() - {figures.profile}:
+        yield f"{figures.profile} profile"
+    if figures.method and figures.method is not recipe.method:
+        yield "no speculation" if figures.method is Method.NONE else figures.method.value
+    if figures.tokens:
+        yield f"n={figures.tokens}"
+    if figures.variant or variant:
+        yield f"variant {figures.variant}" if figures.variant else "no variant"
+    if figures.mode:
+        yield figures.mode.value
+    yield kind.value
+    if figures.target:
+        yield figures.target
+
+
+# Aspects of `differs` that are about how the recipe's own method drafts.
+_DRAFTING = ("num_speculative_tokens", "drafter", "speculation", "method")
+_OF_DRAFTING = ("drafter", "num_speculative_tokens", "oldest_vllm", "oldest_patched", "last_patched")
+
+
+def list_methods(recipe: Recipe) -> tuple[Method, ...]:
+    """Return the methods that the recipe can be asked for without a drafter by hand, its own first."""
+    return tuple(dict.fromkeys((recipe.method, *recipe.methods, *WITHOUT_DRAFTER)))
+
+
+def choose_method(recipe: Recipe, wanted: Method | None, settings: Mapping[str, Any]) -> Method:
+    """Return the method that is asked for, or the recipe's own.
+
+    Raises:
+        UsageError: the recipe does not offer it, and no drafter was named by hand.
+    """
+    method = wanted or recipe.method
+    named = "drafter.model" in settings
+    if named and FACTS[method].drafter is DrafterUse.NEVER:
+        raise UsageError(f"{method} takes no drafter", hint="omit --set drafter.model, or choose another --method")
+    if method not in list_methods(recipe) and not named:
+        offered = ", ".join(list_methods(recipe))
+        raise UsageError(
+            f"{recipe.name} names no drafter for {method}",
+            hint=f"it offers {offered}; --set drafter.model=NAME adds one",
+        )
+    return method
+
+
+def select_method_layers(recipe: Recipe, method: Method, layers: list[Layer], variant: Layer | None) -> list[Layer]:
+    """Return the layers that hold for a method, each winning over the ones before it.
+
+    Args:
+        recipe: The recipe.
+        method: The method. For another than the recipe's own, what the layers say of drafting does not hold.
+        layers: The recipe, its class of hardware and its profile.
+        variant: The variant, which wins over the method; None without one.
+    """
+    last = [variant] if variant else []
+    if method in {recipe.method, Method.NONE}:
+        return [*layers, *last]
+    own = recipe.methods.get(method)
+    return [*map(_without_drafting, layers), *([own] if own else []), *map(_without_drafting, last)]
+
+
+def _without_drafting(layer: Layer) -> Layer:
+    fields = {name: getattr(layer, name) for name in Layer.__struct_fields__}
+    differs = {name: why for name, why in layer.differs.items() if not name.startswith(_DRAFTING)}
+    return Layer(**fields | dict.fromkeys(_OF_DRAFTING) | {"speculation": {}, "defects": (), "differs": differs})
+
+
+def choose_tokens(method: Method, tokens: int | None) -> int:
+    """Return how many tokens are drafted per step: what the recipe or the user says, else what vLLM would take.
+
+    Raises:
+        UsageError: nobody says how many, and vLLM asks for it.
+    """
+    if tokens is not None:
+        return tokens
+    default = FACTS[method].default_tokens
+    if default is None:
+        raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
+    return default
+
+
+def require_drafter(method: Method, drafter: Drafter | None) -> Drafter | None:
+    """Return the drafter where the method takes one, else None.
+
+    Raises:
+        UsageError: it takes one, and there is none.
+    """
+    use = FACTS[method].drafter
+    if use is DrafterUse.REQUIRED and drafter is None:
+        raise UsageError(f"{method} needs a drafter", hint="--set drafter.model=NAME")
+    return None if use is DrafterUse.NEVER else drafter
+
+
+def has_other_models(changed: tuple[str, ...]) -> bool:
+    """Whether other models than the recipe's were named by hand; nothing that was published is about those."""
+    return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
+
+
+def trust_by_hand(recipe: Recipe, engine: EngineSpec | None, changed: tuple[str, ...]) -> Trust | None:
+    """Return how far what was chosen by hand can be trusted; what was reported is about the recipe's own."""
+    if has_other_models(changed) and not recipe.build:
+        return Trust(Status.EXPERIMENTAL, "the models were chosen by hand")
+    return Trust(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand") if engine else None
+
+
+def trust_method(recipe: Recipe, hardware: Hardware, method: Method) -> Trust | None:
+    """Return how far another method than the recipe's own can be trusted; None for its own and for none at all."""
+    if method in {recipe.method, Method.NONE}:
+        return None
+    part = recipe.methods.get(method)
+    if part and part.standing:
+        return part.standing
+    return Trust(Status.EXPERIMENTAL, f"nobody reported {method} with this recipe on {hardware.value}")
+
+
+def find_trust(recipe: Recipe, hardware: Hardware, profile: str, variant: str) -> Trust:
+    """Return how far the recipe can be trusted: what its variant, hardware or profile says, else the recipe itself."""
+    if variant:
+        return _trust_variant(recipe.variants[variant], variant, hardware, profile)
+    there = recipe.hardware.get(hardware)
+    if there and profile in there.standing:
+        return there.standing[profile]
+    if recipe.reported_on and there is None:
+        hardware_kinds = ", ".join(kind.value for kind in recipe.reported_on)
+        return Trust(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {hardware_kinds}")
+    if (part := recipe.profiles.get(profile)) and part.standing:
+        return part.standing
+    return Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)
+
+
+def trust_mended(trust: Trust, settings: Mapping[str, Any]) -> Trust:
+    """Return how far a launch can be trusted whose reason for being broken names what was set by hand as a way out."""
+    done = [key for key in settings if f"--set {key}=" in trust.why]
+    if trust.status is Status.BROKEN and done:
+        return Trust(Status.EXPERIMENTAL, f"broken without --set {', '.join(done)}; nobody reported it so", trust.link)
+    return trust
+
+
+def _trust_variant(part: RecipePart, name: str, hardware: Hardware, profile: str) -> Trust:
+    here = hardware in (part.reported_on or (hardware,)) and profile in (part.reported_in or (profile,))
+    if part.standing and here:
+        return part.standing
+    return Trust(Status.EXPERIMENTAL, f"nobody reported the {name} variant on {hardware.value} with profile {profile}")
+
 
 STOCK = "stock"
 _RANDOM_WEIGHTS, _SYNTHETIC_ACCEPTANCE = "random weights (load-format dummy)", "synthetic acceptance"
@@ -152,7 +381,7 @@ def resolve_recipe(
     settings = settings or {}
     hardware = hardware or _choose_hardware(recipe)
     profile = _choose_profile(recipe, profile, variant)
-    method = method_layers.choose_method(recipe, method, settings)
+    method = choose_method(recipe, method, settings)
     layers = _list_layers(recipe, hardware, profile, variant, method)
     by_hand, synthetic = build_settings_layer(settings, recipe, _merge_layers(layers))
     flat = _merge_layers([*layers, by_hand])
@@ -165,13 +394,13 @@ def resolve_recipe(
         engine=_complete_engine(engine or flat.engine),
         target=flat.target or recipe.target,
         method=method,
-        drafter=method_layers.require_drafter(method, flat.drafter),
+        drafter=require_drafter(method, flat.drafter),
         weights_gb=flat.weights_gb,
         oldest_vllm=flat.oldest_vllm,
         oldest_patched=flat.oldest_patched,
         last_patched=flat.last_patched,
         defects=flat.defects,
-        num_speculative_tokens=method_layers.choose_tokens(method, flat.num_speculative_tokens),
+        num_speculative_tokens=choose_tokens(method, flat.num_speculative_tokens),
         speculation=flat.speculation,
         mode=flat.mode or Mode.EAGER,
         modes=flat.modes,
@@ -181,9 +410,9 @@ def resolve_recipe(
         disabled_patches=disabled,
         warnings=flat.warnings,
         deviations=_list_deviations(flat, settings),
-        standing=standing.trust_by_hand(recipe, engine, tuple(settings))
-        or standing.trust_method(recipe, hardware, method)
-        or standing.trust_mended(standing.find_trust(recipe, hardware, profile, variant), settings),
+        standing=trust_by_hand(recipe, engine, tuple(settings))
+        or trust_method(recipe, hardware, method)
+        or trust_mended(find_trust(recipe, hardware, profile, variant), settings),
         expected=(),
         synthetic=_label_synthetic(synthetic or recipe.synthetic, flat),
         changed=tuple(settings),
@@ -202,12 +431,12 @@ def outline_recipe(recipe: Recipe, hardware: Hardware | None = None) -> RecipeOu
         UsageError: it cannot be served.
     """
     hardware, profile = hardware or _choose_hardware(recipe), _choose_profile(recipe, "", "")
-    method = method_layers.choose_method(recipe, None, {})
+    method = choose_method(recipe, None, {})
     flat = _merge_layers(_list_layers(recipe, hardware, profile, "", method))
     vllm = _require_engine(flat.engine).vllm
-    method_layers.require_drafter(method, flat.drafter)
-    trust = standing.trust_method(recipe, hardware, method) or standing.find_trust(recipe, hardware, profile, "")
-    tokens = method_layers.choose_tokens(method, flat.num_speculative_tokens)
+    require_drafter(method, flat.drafter)
+    trust = trust_method(recipe, hardware, method) or find_trust(recipe, hardware, profile, "")
+    tokens = choose_tokens(method, flat.num_speculative_tokens)
     return RecipeOutline(trust, tokens, vllm)
 
 
@@ -236,14 +465,14 @@ def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str,
     """Return the layers of the recipe that hold here, each winning over the ones before it."""
     layers: list[Layer | None] = [recipe, recipe.hardware.get(hardware), recipe.profiles.get(profile)]
     below = [layer for layer in layers if layer]
-    return method_layers.select_method_layers(recipe, method, below, recipe.variants.get(variant))
+    return select_method_layers(recipe, method, below, recipe.variants.get(variant))
 
 
 def _list_expected(resolved: ResolvedRecipe) -> tuple[ExpectedFigures, ...]:
     """Return what others measured, nearest first; nothing for models that were named by hand."""
-    if standing.has_other_models(resolved.changed):
+    if has_other_models(resolved.changed):
         return ()
-    return published_figures.list_expected(
+    return list_expected(
         resolved.recipe,
         resolved.hardware,
         profile=resolved.profile,
@@ -333,3 +562,42 @@ def _explain_synthetic(flat: Layer) -> Iterator[str]:
     made_up = any(name.startswith("synthetic_") and value is not None for name, value in flat.speculation.items())
     if made_up or flat.speculation.get("rejection_sample_method") == "synthetic":
         yield _SYNTHETIC_ACCEPTANCE
+
+
+# One plan has some ten of a kind, with how many more there are.
+_MOST = 30
+# Words of command lines that are looked at, some second's worth, and how many a combination counts for at least.
+# The shipped recipe with the most combinations, 120, has some 3,600 words.
+_MOST_WORDS = 200_000
+_LEAST_WORDS = 50
+
+
+def find_recipe_mistakes(recipe: Recipe) -> list[str]:
+    """Return a sentence for each wrong flag of any class of GPU, profile, variant and method, each once.
+
+    Of many those of the first, and how many more there are. That there are too many combinations is one, too.
+    """
+    mistakes: dict[str, None] = {}
+    parts = (
+        tuple(recipe.hardware) or (None,),
+        list_profiles(recipe),
+        ["", *recipe.variants],
+        [None, *recipe.methods],
+    )
+    excess: list[str] = []
+    left = _MOST_WORDS
+    for checked, (hardware, profile, variant, method) in enumerate(product(*parts)):
+        if left <= 0:
+            what = "combinations of hardware, profile, variant and method are too many to check"
+            excess.append(f"{prod(map(len, parts)):,} {what}: the first {checked:,} were checked")
+            break
+        left -= _LEAST_WORDS
+        try:
+            resolved = resolve_recipe(recipe, hardware, profile=profile, variant=variant, method=method)
+        except UsageError:  # not every variant goes with every method
+            continue
+        words = [word for name, value in resolved.flags.items() for word in build_flag(name, value)]
+        left -= len(words) + len(resolved.env)
+        mistakes |= dict.fromkeys(serve_flags.find_mistakes(resolved.engine.vllm, words))
+    some = serve_flags.explain_some([*mistakes], str, "mistakes in its profiles and variants", _MOST)
+    return [*some, *excess]

@@ -11,13 +11,8 @@ import msgspec
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.planning.field_types import MaybeTitle
-from dflash_tui.planning.recipes.artifacts import Drafter, Target
-from dflash_tui.planning.recipes.recipe import Layer, Recipe, RestartPolicy, iterate_layers
-from dflash_tui.planning.recipes.recipe_rules import (
-    RESERVED_SPECULATION,
-    explain_reserved_flag,
-    explain_unusable_value,
-)
+from dflash_tui.planning.recipes.recipe import Drafter, Layer, Recipe, RestartPolicy, Target, iterate_layers
+from dflash_tui.planning.serve_flags import RESERVED_SPECULATION, explain_reserved_flag, explain_unusable_value
 
 HOST = "127.0.0.1"
 _NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.formatting import format_duration, truncate
 from dflash_tui.common.ssh_host import name_commands
-from dflash_tui.run_state.alarm import Alarm
+from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
 

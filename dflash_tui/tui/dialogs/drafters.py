@@ -13,7 +13,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.hub import model_tree
 from dflash_tui.engines.hub.client import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
 from dflash_tui.tui.dialogs.list import ListDialog

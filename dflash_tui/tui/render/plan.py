@@ -29,7 +29,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.server_command import format_command
 from dflash_tui.presentation.plan_text import (

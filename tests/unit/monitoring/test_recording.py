@@ -18,8 +18,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, LogLine, Phase, PhaseStarted, RequestDone
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import Player
-from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART
+from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART, Player
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run

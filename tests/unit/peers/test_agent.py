@@ -17,8 +17,8 @@ from dflash_tui.peers import agent as agents
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.peers.agent import Agent
 from dflash_tui.peers.connection import PROTOCOL, Greeting, LogChunk, RankBeat, RankOrder
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning.cluster import Cluster, ClusterHost
+from dflash_tui.planning.plan import ArmCache
 from dflash_tui.planning.request import LaunchRequest
 from tests.support.waiting import wait_until
 

@@ -9,8 +9,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.link import choose_link
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
-from dflash_tui.planning.cluster.ranks import check_cluster
+from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader

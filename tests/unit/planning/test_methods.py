@@ -14,9 +14,18 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import method_layers, recipe_loader
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
-from dflash_tui.planning.recipes.recipe import HardwareLayer, MethodLayer, Mode, Recipe, RecipePart, Status
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import (
+    Drafter,
+    EngineSpec,
+    HardwareLayer,
+    MethodLayer,
+    Mode,
+    Recipe,
+    RecipePart,
+    Status,
+    Target,
+)
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 from dflash_tui.planning.request import LaunchRequest
 
@@ -141,7 +150,7 @@ def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
 def test_every_method_that_a_shipped_recipe_offers_can_be_planned(name):
     recipe = recipe_loader.find_recipe(name)
     for hardware in recipe.hardware or [Hardware.CPU]:
-        for method in method_layers.list_methods(recipe):
+        for method in resolution.list_methods(recipe):
             plan = build_plan(resolve_recipe(recipe, hardware, method=method))
             assert plan.method is (Method.NONE if plan.num_speculative_tokens == 0 else method)
 

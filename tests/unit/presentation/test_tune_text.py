@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.estimate import DurationEstimate
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import outcome
 from dflash_tui.presentation import experiment_report, experiment_text

@@ -24,9 +24,10 @@ from dflash_tui.launch.preflight.requirements import check_files
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import cluster_launch
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict
+from dflash_tui.planning.server_command import format_command
+from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict, summarize_plan
 from dflash_tui.runs import lifecycle
 
 
@@ -38,15 +39,26 @@ def plan(args: argparse.Namespace) -> int:
         figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
         print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
     else:
-        print_data(describe_plan(planned, terminal_width()))
+        print_data(_describe(planned, verbose=args.verbose))
+        if not args.verbose:
+            print_status(
+                "--verbose has its patches, startup optimizations, published figures, and what differs from them"
+            )
     checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
-        for mistake in release_flags.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
+        for mistake in serve_flags.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
             print_status(f"! it would not start: {mistake}")
     _name_taken_port(planned.plan)
     return 0
+
+
+def _describe(planned: PlannedLaunch, *, verbose: bool) -> str:
+    if verbose:
+        return describe_plan(planned, terminal_width())
+    command = format_command(planned.plan).replace("\n", "\n  ")
+    return f"{summarize_plan(planned, terminal_width())}\ncommand\n  {command}"
 
 
 def _name_taken_port(plan: Plan) -> None:

@@ -14,10 +14,10 @@ from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
-from dflash_tui.planning.derivation import recipe_draft
+from dflash_tui.planning.derivation.pair import write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
 from dflash_tui.presentation import recipe_text
 
 
@@ -86,7 +86,7 @@ def _derive(args: argparse.Namespace) -> str:
     from dflash_tui.cli.derived_recipe import derive_recipe
 
     method = Method(args.method) if args.method else None
-    return recipe_draft.write_recipe_text(derive_recipe(args.target, args.drafter, method))
+    return write_recipe_text(derive_recipe(args.target, args.drafter, method))
 
 
 def show_catalogue(args: argparse.Namespace) -> int:

@@ -15,12 +15,11 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.launch import named_file, recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.imported_recipe import import_recipe
-from dflash_tui.planning.derivation.shell_command import LeftOut, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe, read_shell_command
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
 
 _ANOTHER_NAME = "give this one another name: --name NAME"
 

@@ -21,7 +21,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.ssh_host import name_program
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import controller, estimate, runner, session, store, variation
+from dflash_tui.experiments import builder, controller, runner, store, variation
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch.session import TrustQuestion
@@ -57,7 +57,7 @@ def begin_ab(args: argparse.Namespace, design: Design, resolved_recipes: list[Re
     """Say what an A/B will do, do it in a process of its own, and follow that to its report."""
 
     def describe(stopped: list[str]) -> str:
-        return experiment_text.describe_experiment(design, estimate.estimate_duration(design), stopped)
+        return experiment_text.describe_experiment(design, builder.estimate_duration(design), stopped)
 
     return begin(args, design, resolved_recipes, describe)
 
@@ -77,7 +77,7 @@ def begin(
         describe: returns what it will do, given the runs that are stopped for it.
     """
     with experiment_lines.explain_detaching(design):
-        begun = asyncio.run(session.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
+        begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
     if not begun:
         print_status("nothing was started")
         return 0
@@ -91,7 +91,7 @@ class _Terminal:
         self._args, self._design, self._describe = args, design, describe
         self._lines = PreparingLines(as_json=args.json)
 
-    async def confirm(self, question: session.ExperimentQuestion) -> bool:
+    async def confirm(self, question: controller.ExperimentQuestion) -> bool:
         """Return what the options say, else what is typed.
 
         Raises:
@@ -100,23 +100,23 @@ class _Terminal:
         match question:
             case TrustQuestion(recipe, plans):
                 confirm_trust(recipe, plans, self._args)
-            case session.StopQuestion(runs):
+            case controller.StopQuestion(runs):
                 if not self._args.stop_running:
                     raise controller.build_disturbed_error(runs, "stop it first, or --stop-running stops it for you")
-            case session.BeginQuestion():
+            case controller.BeginQuestion():
                 return self._args.yes or self._args.json or not sys.stdin.isatty() or _ask_to_begin()
         return True
 
-    def show(self, event: session.ExperimentStep) -> None:
+    def show(self, event: controller.ExperimentStep) -> None:
         """Print what the experiment will do, and each step towards it."""
         match event:
-            case session.CheckingArms() if self._args.json:
+            case controller.CheckingArms() if self._args.json:
                 print_json(experiment_text.Designed(time.time(), self._design))
-            case session.CheckingArms(in_the_way):
+            case controller.CheckingArms(in_the_way):
                 print_status(self._describe([run.id for run in in_the_way]))
             case Preparing():
                 self._lines(event)
-            case session.ServerStopped(run):
+            case controller.ServerStopped(run):
                 print_status(f"{run.id} stopped")
 
 

@@ -11,10 +11,8 @@ from dflash_tui.cli.console import print_data, print_json, print_status, print_t
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.monitoring import startup_history
+from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference, StartKind
 from dflash_tui.presentation.startup_text import format_spread
-from dflash_tui.run_state import startup_comparison
-from dflash_tui.run_state.eta import RecordedStart
-from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.runs import registry
 
 
@@ -34,10 +32,10 @@ def history(args: argparse.Namespace) -> int:
         print_status("no server has started on this machine yet")
         return 0
     _print_starts(starts)
-    kinds = startup_comparison.group_starts(starts)
+    kinds = startup_history.group_starts(starts)
     print_data("")
     _print_medians(kinds)
-    for difference in startup_comparison.compare_start_kinds(kinds):
+    for difference in startup_history.compare_start_kinds(kinds):
         print_data(_describe_difference(difference))
     return 0
 
@@ -62,11 +60,11 @@ def _print_starts(starts: Sequence[RecordedStart]) -> None:
 
 def _print_medians(kinds: Sequence[StartKind]) -> None:
     """Print one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
-    parts = [name.upper() for name, _ in startup_comparison.STARTUP_PARTS]
+    parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_comparison.STARTUP_PARTS]
+        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_history.STARTUP_PARTS]
         times = (
             *seconds,
             format_number(kind.first_request, 1, "s"),

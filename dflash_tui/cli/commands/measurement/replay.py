@@ -10,10 +10,9 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
-from dflash_tui.monitoring import export as run_export
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import PANEL_SPEED, Player
-from dflash_tui.monitoring.recording import Recording
+from dflash_tui.monitoring import recording as run_export
+from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 

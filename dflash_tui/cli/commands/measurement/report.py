@@ -17,12 +17,11 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
-from dflash_tui.experiments import boot_export, run_comparison, run_report, store
+from dflash_tui.experiments import boot_export, run_report, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
-from dflash_tui.experiments.run_comparison import Side
-from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
+from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.presentation import benchmark_text, experiment_report
 from dflash_tui.runs import registry
 
@@ -209,15 +208,13 @@ def compare_reports(
         raise UsageError(
             "the two have no arm in common", hint="name two experiments whose arms have the same names, or two runs"
         )
-    return [run_comparison.judge_sides(a, b) for a, b in pairs]
+    return [run_report.judge_sides(a, b) for a, b in pairs]
 
 
 def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
-        return {"": run_comparison.side_of_run(report)}
-    return {
-        arm.name: side for arm, side in zip(report.design.arms, run_comparison.sides_of_report(report), strict=True)
-    }
+        return {"": run_report.side_of_run(report)}
+    return {arm.name: side for arm, side in zip(report.design.arms, run_report.sides_of_report(report), strict=True)}
 
 
 def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:

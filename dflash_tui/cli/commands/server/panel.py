@@ -9,7 +9,7 @@ from dflash_tui.common import paths
 
 if TYPE_CHECKING:  # httpx alone costs 200 ms
     from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.monitoring.player import Player
+    from dflash_tui.monitoring.recording import Player
     from dflash_tui.runs.run import Run
     from dflash_tui.tui.screens.playback import PlaybackScreen
 

@@ -14,7 +14,7 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")

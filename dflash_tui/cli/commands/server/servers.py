@@ -12,7 +12,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, reservation, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output.nccl_log import describe_network
+from dflash_tui.vllm_output.log_facts import describe_network
 
 
 def ps(args: argparse.Namespace) -> int:
@@ -82,9 +82,9 @@ def _describe_endpoint(run: Run) -> str:
 
 
 def _read_status(run: Run) -> str:
-    from dflash_tui.monitoring import run_reader
+    from dflash_tui.monitoring import observer
 
-    return run_reader.replay_run(run).status
+    return observer.replay_run(run).status
 
 
 def _remark(run: Run, *, verbose: bool) -> str:

@@ -45,7 +45,7 @@ from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.client_text import Endpoint, describe_use, format_endpoint, format_tunnel
-from dflash_tui.presentation.plan_text import describe_plan, format_check, format_restart_limit
+from dflash_tui.presentation.plan_text import format_check, format_restart_limit, summarize_plan
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -173,7 +173,7 @@ def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     if args.json:
         print_data(encode(PlanMade(time.time(), planned.plan)).decode())
     else:
-        print_status(describe_plan(planned, terminal_width(sys.stderr)))
+        print_status(summarize_plan(planned, terminal_width(sys.stderr)))
 
 
 def _print_launched(run: Run, job: LaunchJob) -> None:

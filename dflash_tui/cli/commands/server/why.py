@@ -10,12 +10,12 @@ from pathlib import Path
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.ssh_host import name_commands
-from dflash_tui.diagnosis import bug_report
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log, format_explanation
 from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem
 from dflash_tui.events import Event
-from dflash_tui.monitoring import kernel_log, run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.run_state.alarms import find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
@@ -43,7 +43,7 @@ def why(args: argparse.Namespace) -> int:
             print_status(f"! {alarm}")
         return 0
     if args.report:
-        print_data(bug_report.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
+        print_data(postmortem.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
     elif args.json:
         print_json(failure)
     else:
@@ -71,10 +71,10 @@ def _explain_log(args: argparse.Namespace) -> int:
 def _select_run(name: str | None) -> tuple[Run, RunState]:
     """Return the run called `name`, else the newest that failed, with its state."""
     for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
-        state = run_reader.replay_run(run)
+        state = observer.replay_run(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":
-                state.apply(kernel_log.read_autopsy(run, None))
+                state.apply(observer.read_autopsy(run, None))
             return run, state
     steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
              "dflash-tui ps --all lists the runs")  # fmt: skip

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import estimate
+from dflash_tui.experiments import builder
 from dflash_tui.experiments.design import Arm
 from dflash_tui.experiments.tuning import axes, candidates, schedule, tune_builder
 from dflash_tui.experiments.tuning.tune_builder import TuneRequest
@@ -160,8 +160,8 @@ def test_what_cannot_be_tuned_is_refused_before_anything_starts(request_):
 
 
 def test_a_budget_that_is_too_short_for_two_boots_says_what_it_needs(monkeypatch):
-    known = estimate.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
-    monkeypatch.setattr(estimate, "estimate_duration", lambda *_: known)
+    known = builder.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
+    monkeypatch.setattr(builder, "estimate_duration", lambda *_: known)
     with pytest.raises(UsageError) as refused:
         tune_builder.build_tune(TuneRequest(DEMO, budget=199.0))
     assert "3:20" in refused.value.evidence

@@ -9,8 +9,7 @@ import yaml
 
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.cluster.hosts import build_unnamed_cluster
-from dflash_tui.planning.cluster.ranks import build_rank_environment, build_rank_flags
+from dflash_tui.planning.cluster import build_rank_environment, build_rank_flags, build_unnamed_cluster
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import iterate_layers

@@ -12,10 +12,22 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan, engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, ModelConfig, Target
-from dflash_tui.planning.recipes.recipe import HardwareLayer, Mode, PublishedFigures, Recipe, RecipePart, Status, Trust
+from dflash_tui.planning.recipes.recipe import (
+    Drafter,
+    EngineSpec,
+    HardwareLayer,
+    Mode,
+    ModelConfig,
+    PublishedFigures,
+    Recipe,
+    RecipePart,
+    Status,
+    Target,
+    Trust,
+)
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
-from dflash_tui.planning.server_command import build_flag, format_command
+from dflash_tui.planning.serve_flags import build_flag
+from dflash_tui.planning.server_command import format_command
 from tests.support import command_line
 
 RECIPE = Recipe(

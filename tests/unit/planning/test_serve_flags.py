@@ -8,19 +8,18 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.engines import cli_flags
 from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning import plan_builder
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.advice.recipe_mistakes import find_recipe_mistakes
+from dflash_tui.planning import plan_builder, serve_flags
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import RecipePart
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from tests.support import vllm_flags
 
 
 def test_each_release_of_the_table_has_its_names():
     for version in vllm_flags.list_listed():
-        assert len(release_flags.list_flags(version)) > 200
-    assert release_flags.list_flags("0.9.0") == frozenset()
+        assert len(serve_flags.list_flags(version)) > 200
+    assert serve_flags.list_flags("0.9.0") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_each_release_of_the_table_has_its_names():
     ],
 )
 def test_what_vllm_takes_passes(name):
-    assert not any("no flag" in mistake for mistake in release_flags.find_mistakes("0.33.0", [f"--{name}"]))
+    assert not any("no flag" in mistake for mistake in serve_flags.find_mistakes("0.33.0", [f"--{name}"]))
 
 
 @pytest.mark.parametrize(
@@ -47,10 +46,10 @@ def test_what_vllm_takes_passes(name):
     ],
 )
 def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, name, nearest):
-    [problem] = release_flags.find_mistakes(vllm, [f"--{name}"])
+    [problem] = serve_flags.find_mistakes(vllm, [f"--{name}"])
     assert f"no flag --{name}" in problem
     assert f"did you mean --{nearest}?" in problem or not nearest
-    assert release_flags.find_mistakes("0.99.0", [f"--{name}"]) == []  # which is not in the table
+    assert serve_flags.find_mistakes("0.99.0", [f"--{name}"]) == []  # which is not in the table
 
 
 @pytest.mark.parametrize(
@@ -63,14 +62,14 @@ def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, nam
 )
 def test_a_flag_that_is_written_short_is_named(flag, whole):
     """VLLM takes it for the whole one, which is counted with here."""
-    [problem] = release_flags.find_mistakes("0.33.0", [flag, "8"])
+    [problem] = serve_flags.find_mistakes("0.33.0", [flag, "8"])
     assert whole in problem
 
 
 def test_a_setting_that_no_release_has_is_refused():
-    release_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
+    serve_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
     with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
-        release_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
+        serve_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
 
 
 def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
@@ -81,9 +80,9 @@ def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
         searched.append(word)
         return suggest_nearest(word, *rest)
 
-    monkeypatch.setattr(release_flags, "suggest_nearest", search)
+    monkeypatch.setattr(serve_flags, "suggest_nearest", search)
     names = [f"--max-modl-len{number}" for number in range(20_000)]
-    mistakes = release_flags.find_mistakes("0.33.0", ["--max-num-seqs", "8", *names])
+    mistakes = serve_flags.find_mistakes("0.33.0", ["--max-num-seqs", "8", *names])
     assert (len(mistakes), searched) == (11, [name.removeprefix("--") for name in names[:10]])
     assert "\n".join(mistakes) == snapshot
 
@@ -135,6 +134,6 @@ def test_of_many_wrong_variants_thirty_are_told(snapshot):
 def test_the_table_is_what_the_wheels_say():
     """As `python -m tests.support.vllm_flags` writes it."""
     try:
-        assert release_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
+        assert serve_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
     except requests.RequestException as error:
         pytest.skip(f"the package index cannot be reached: {type(error).__name__}")

@@ -8,12 +8,11 @@ from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.advice.release_defects import is_in
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.patch_selection import is_in
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import ReleaseDefect, iterate_layers
+from dflash_tui.planning.recipes.recipe import EngineSpec, ReleaseDefect, iterate_layers
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 
 NOTHING: Mapping[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Measures that make a server start sooner: what each does, saves and risks, and which apply to a launch. Pure.
+"""Startup optimizations: what each does, saves and risks, and which apply to a launch. Pure.
 
 What each release does at its start is read from the sources of vLLM 0.20.0 to 0.33.0 (model_executor/models/registry,
 v1/engine, v1/worker/startup_plan.py, model_executor/model_loader), or measured where `source` says so.
@@ -19,9 +19,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.planning.field_types import FlagValue
-from dflash_tui.planning.flag_values import is_text_only, normalize_flag_names
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names
 
 MODELINFOS, CACHE_ROOT, FORK, STARTUP_PLAN, WARM_UP = "modelinfos", "cache-root", "fork", "startup-plan", "warm-up"
 NEUTRAL_CWD, BYTE_CODE, TEXT_ONLY = "neutral-cwd", "byte-code", "text-only"

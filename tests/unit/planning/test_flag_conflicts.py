@@ -9,8 +9,7 @@ import requests
 from dflash_tui.engines import cli_flags
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import plan_builder, releases
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import plan_builder, releases, serve_flags
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import wheels
 
@@ -23,7 +22,7 @@ REFUSED = [(8192, 16384, 4, False), (128, 64, 256, True), (8191, 8192, 4, False)
 def find(batched: int | None, length: int, sequences: int, *, chunked: bool, vllm: str = "0.33.0") -> list[str]:
     words = ["--max-model-len", str(length), f"--max_num_seqs={sequences}"]
     words += [] if batched is None else ["--max-num-batched-tokens", str(batched)]
-    return release_flags.find_mistakes(vllm, words + ([] if chunked else ["--no-enable-chunked-prefill"]))
+    return serve_flags.find_mistakes(vllm, words + ([] if chunked else ["--no-enable-chunked-prefill"]))
 
 
 @pytest.mark.parametrize(("batched", "length", "sequences", "chunked"), TAKEN)
@@ -39,9 +38,9 @@ def test_what_does_not_go_together_is_named(batched, length, sequences, chunked)
 
 def test_a_length_that_is_not_known_refuses_nothing():
     words = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8k", "--max-model-len"]
-    assert release_flags.find_mistakes("0.33.0", [*words, "auto"]) == []
-    assert release_flags.find_mistakes("0.33.0", [*words, "8000"]) == []
-    assert release_flags.find_mistakes("0.33.0", [*words, "8K"])
+    assert serve_flags.find_mistakes("0.33.0", [*words, "auto"]) == []
+    assert serve_flags.find_mistakes("0.33.0", [*words, "8000"]) == []
+    assert serve_flags.find_mistakes("0.33.0", [*words, "8K"])
 
 
 def test_the_published_try_of_the_laptop_is_refused():
@@ -49,7 +48,7 @@ def test_the_published_try_of_the_laptop_is_refused():
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
     setup = resolution.resolve_recipe(recipe, Hardware.RTX_5090_LAPTOP, settings={"enable-chunked-prefill": False})
     plan = plan_builder.build_plan(setup)
-    [problem] = release_flags.find_mistakes(plan.vllm, plan.argv[3:])
+    [problem] = serve_flags.find_mistakes(plan.vllm, plan.argv[3:])
     assert "16384" in problem
     flags: dict[str, tuple[str, ...] | None] = {word: None for word in plan.argv if word.startswith("--")}
     options = ServeOptions(flags, ("method", "model", "num_speculative_tokens", "attention_backend"))
@@ -59,7 +58,7 @@ def test_the_published_try_of_the_laptop_is_refused():
 @pytest.mark.index
 @pytest.mark.long
 def test_each_release_refuses_the_same():
-    known = filter(release_flags.list_flags, releases.load_releases())
+    known = filter(serve_flags.list_flags, releases.load_releases())
     wanted = {("vllm", version): [SCHEDULER] for version in known}
     try:
         texts = wheels.read_all(wanted)

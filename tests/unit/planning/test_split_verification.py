@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.advice.split_verification import find_most_split_drafts
+from dflash_tui.planning.patch_selection import find_most_split_drafts
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe

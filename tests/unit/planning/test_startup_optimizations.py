@@ -9,13 +9,13 @@ import pytest
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import resolve_recipe
-from dflash_tui.planning.start_measures import MEASURES, NONE_OF_THEM, StartConditions
+from dflash_tui.planning.startup_optimizations import MEASURES, NONE_OF_THEM, StartConditions
 from dflash_tui.presentation import plan_text
 
 ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
@@ -178,4 +178,4 @@ def test_measures_name_variables_that_exist_once():
     """Two measures that set one variable would undo each other."""
     names = [name for measure in MEASURES.values() for name in measure.env]
     assert len(names) == len(set(names))
-    assert start_measures.list_exported({ROOT: "/x", "HOME": "/"}) == {ROOT}
+    assert startup_optimizations.list_exported({ROOT: "/x", "HOME": "/"}) == {ROOT}
