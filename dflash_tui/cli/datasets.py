@@ -6,7 +6,7 @@ import asyncio
 
 from dflash_tui.benchmark import datasets
 from dflash_tui.cli.event_lines import PreparingLines
-from dflash_tui.engines.hub import dataset_download
+from dflash_tui.engines import download
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
@@ -20,4 +20,4 @@ def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
         DflashError: it cannot be had.
     """
     if words and (name := datasets.name_missing_dataset(words)) is not None:
-        asyncio.run(dataset_download.fetch_dataset(name, PreparingLines(as_json=as_json)))
+        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

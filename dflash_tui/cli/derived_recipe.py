@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from dflash_tui.cli.console import print_status
 from dflash_tui.common.errors import UsageError
-from dflash_tui.engines.hub import model_tree
-from dflash_tui.engines.hub.client import HubAccessError
-from dflash_tui.launch import derived_recipes
+from dflash_tui.engines import model_config
+from dflash_tui.engines.model_hub import HubAccessError
+from dflash_tui.launch import recipe_files
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
@@ -31,7 +31,7 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None, token
     """
     drafters = [] if drafter else _list_drafters(target, method)
     try:
-        derived = asyncio.run(derived_recipes.derive_from_models(target, drafter, method, tokens))
+        derived = asyncio.run(recipe_files.derive_from_models(target, drafter, method, tokens))
     except UsageError as error:
         if not drafters:
             raise
@@ -66,7 +66,7 @@ def _list_drafters(target: str, method: Method | None) -> list[str]:
 def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
     """Return the drafters of the hub's model tree that are not known; without an answer say so."""
     try:
-        drafters = asyncio.run(model_tree.find_tree_drafters(target))
+        drafters = asyncio.run(model_config.find_tree_drafters(target))
     except HubAccessError as error:
         print_status(f"{'hub':8} its model tree was not read: {error}")
         return []
@@ -88,4 +88,4 @@ def derive_recipe_file(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None, *, on_cpu: bool = False
 ) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
-    return derived_recipes.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)
+    return recipe_files.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)

@@ -23,13 +23,13 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.engines import failed_measures
+from dflash_tui.engines import environments
 from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import boot_server, conditions, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
-from dflash_tui.launch import fork_fallback
+from dflash_tui.launch import restarts
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
@@ -324,8 +324,8 @@ async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], 
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
-        if why := fork_fallback.explain_failed_fork(run, state, time.time()):
-            failed_measures.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
+        if why := restarts.explain_failed_fork(run, state, time.time()):
+            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
             raise _BootFailed(why)
         if time.monotonic() > deadline:
             raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")

@@ -15,7 +15,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import engine_files
+from dflash_tui.engines.patching import status
 from dflash_tui.events import Preparing
 from dflash_tui.experiments.design import Arm, Boot, HostFacts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
@@ -229,7 +229,7 @@ def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     digests = {}
     for name in names:
         try:
-            files = engine_files.read_files(engine, patch_file.load_patch(name).paths)
+            files = status.read_files(engine, patch_file.load_patch(name).paths)
         except DflashError:
             continue
         digests[name] = hashlib.sha256("".join(files.digests.values()).encode()).hexdigest()

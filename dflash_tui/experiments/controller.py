@@ -24,7 +24,7 @@ from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.design import Design, ExperimentExtended
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.session import TrustQuestion
-from dflash_tui.machine import process_identity, processes
+from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -206,7 +206,7 @@ def stop_driver(design: Design) -> bool:
         return False
     with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself meanwhile
         process = psutil.Process(driver.pid)
-        if process_identity.read_process_identity(driver.pid) == driver.born:
+        if processes.read_process_identity(driver.pid) == driver.born:
             processes.send_signal(process, signal.SIGTERM)
             processes.send_signal(process, signal.SIGCONT)  # one that was suspended takes nothing else
     deadline = time.monotonic() + _STOP_TIMEOUT

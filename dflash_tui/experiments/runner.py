@@ -24,7 +24,7 @@ from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.launch import admission
+from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -84,7 +84,7 @@ async def run_experiment(
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
             # Between its boots as well: nobody else may begin there what the next boot would collide with.
-            with admission.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
+            with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.engines import failed_measures, inventory
+from dflash_tui.engines import environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -173,9 +173,9 @@ def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:
     relative = {name: value for name, value in missing.items() if not Path(value).is_absolute() and ".." not in value}
     if not relative:
         return resolved
-    from dflash_tui.engines.hub import model_lookup
+    from dflash_tui.engines import model_hub
 
-    model = model_lookup.find_local_model(resolved.target.model, resolved.target.revision)
+    model = model_hub.find_local_model(resolved.target.model, resolved.target.revision)
     if model is None or not model.folder:
         return resolved
     places = {name: str(Path(model.folder) / value) for name, value in relative.items()}
@@ -205,7 +205,7 @@ def _read_start_conditions(engine_folder: Path) -> StartConditions:
     return StartConditions(
         on_wsl=system.is_wsl(),
         exported=list_exported(os.environ),
-        failed=failed_measures.read_failed_measures(engine_folder),
+        failed=environments.read_failed_measures(engine_folder),
     )
 
 
@@ -260,12 +260,12 @@ def _mark_claimed(card: Gpu, claims: Sequence[GpuClaim]) -> Gpu:
 
 def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
     """Return what is known of the plan's models that are on this machine; the hub is not asked."""
-    from dflash_tui.engines.hub import model_lookup
+    from dflash_tui.engines import model_hub
 
     availability = {
-        (model.name, model.revision): model_lookup.find_local_model(model.name, model.revision) for model in plan.models
+        (model.name, model.revision): model_hub.find_local_model(model.name, model.revision) for model in plan.models
     }
-    return {name: model_lookup.read_local_model(model) for name, model in availability.items() if model}
+    return {name: model_hub.read_local_model(model) for name, model in availability.items() if model}
 
 
 def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:

@@ -27,13 +27,13 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines.hub import cache
+from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
-from dflash_tui.machine import network, nvml, process_identity, processes, system
-from dflash_tui.machine.orphans import find_orphans
+from dflash_tui.machine import network, nvml, processes, system
+from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import sampler
 from dflash_tui.peers import cluster_launch, copies, keeper
 from dflash_tui.peers.connection import (
@@ -119,7 +119,7 @@ class Agent:
             __version__,
             platform.node(),
             platform.machine(),
-            process_identity.read_boot_id(),
+            processes.read_boot_id(),
             time.time(),
             memory.available,
             memory.total,
@@ -255,7 +255,9 @@ _COMMANDS = {do: (handler, _read_fields(handler)) for do, handler in _HANDLERS.i
 def _plan_rank(order: RankOrder) -> PlannedLaunch:
     copies = {path: paths.models_folder() / name for path, name in order.folders.items()}
     # One that is there by the path that was named is the user's own.
-    folders = {path: str(copy) for path, copy in copies.items() if copy.is_dir() or not cache.find_local_folder(path)}
+    folders = {
+        path: str(copy) for path, copy in copies.items() if copy.is_dir() or not model_hub.find_local_folder(path)
+    }
     planned = planner.plan_launch_here(order.request, cluster=order.cluster, rank=order.rank, folders=folders)
     if not order.mark:
         return planned

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import format_gib, truncate
-from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import cache, model_identity, model_lookup
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
@@ -25,9 +24,8 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.launch.session import Hosts, ThisMachine
-from dflash_tui.machine import network, process_identity
-from dflash_tui.machine.link import Link, LinkEnd, choose_link
-from dflash_tui.machine.network import Network
+from dflash_tui.machine import network, processes
+from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
 from dflash_tui.peers import copies, keeper
 from dflash_tui.peers.connection import (
     Done,
@@ -258,7 +256,7 @@ def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Se
     Raises:
         UsageError: with their names.
     """
-    machines = [(process_identity.read_boot_id(), _list_addresses(here), _HERE)]
+    machines = [(processes.read_boot_id(), _list_addresses(here), _HERE)]
     for greeting, host in zip(greetings, hosts, strict=True):
         own = (greeting.boot, _list_addresses(greeting.network), host)
         for boot, addresses, other in machines:
@@ -335,8 +333,8 @@ def describe_side(planned: PlannedLaunch) -> HostSide:
         vllm=f"{engine.distribution} {engine.vllm}, {python}" if engine else "",
         patches=f"{', '.join(sorted(plan.patches)) or 'none'} ({_digest(b''.join(texts))})",
         setup=_digest(msgspec.json.encode(shared, order="sorted")),
-        target=model_identity.describe_model(plan, plan.target),
-        drafter=model_identity.describe_model(plan, plan.drafter) if plan.drafter else "none",
+        target=model_hub.describe_model(plan, plan.target),
+        drafter=model_hub.describe_model(plan, plan.drafter) if plan.drafter else "none",
     )
 
 
@@ -355,7 +353,7 @@ def compare_hosts(near: HostSide, far: HostSide, host: str) -> Iterator[Check]:
 
 def _leave_folder_out(model: PlannedModel) -> PlannedModel:
     """Return a model of a folder without its path, which differs between hosts: its files are compared."""
-    is_folder = cache.find_local_folder(model.name) or not model_lookup.is_repository(model.name)
+    is_folder = model_hub.find_local_folder(model.name) or not model_hub.is_repository(model.name)
     return replace(model, name="") if is_folder else model
 
 

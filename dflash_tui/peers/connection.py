@@ -21,8 +21,8 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.machine.network import Network
-from dflash_tui.machine.orphans import Orphan
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
+from dflash_tui.machine.processes import Orphan
 from dflash_tui.peers import transport
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster import LOCAL, Cluster

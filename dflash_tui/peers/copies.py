@@ -22,8 +22,8 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.engines.byte_progress import ByteProgress
-from dflash_tui.engines.hub import cache, model_lookup
+from dflash_tui.engines import model_hub
+from dflash_tui.engines.download import ByteProgress
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
@@ -142,10 +142,10 @@ def name_folders(plan: Plan) -> dict[str, str]:
 
 def _describe_local(role: str, model: PlannedModel) -> CopySource | None:
     """Return the source for a model that is named by its folder; the copy of a changed one is another one."""
-    folder = cache.find_local_folder(model.name)
+    folder = model_hub.find_local_folder(model.name)
     if folder is None:
         return None
-    files = cache.list_loaded_files(folder)
+    files = model_hub.list_loaded_files(folder)
     word = re.sub(r"[^A-Za-z0-9_.+-]", "-", folder.name).lstrip(".+-")[:_LONGEST_NAME] or "model"
     return _describe_folder(model.name, (role,), folder, f"{word}-{_digest_versions(files)}", files, path=model.name)
 
@@ -160,19 +160,19 @@ def _describe_folder(
 
 async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
     """Return the source for a model in the hub's cache; None where it is not whole, or has files elsewhere."""
-    availability = await model_lookup.look_up_model(model.name, model.revision)
+    availability = await model_hub.look_up_model(model.name, model.revision)
     if not availability.complete or not availability.folder:
         return None
     snapshot = Path(availability.folder)
     folder = paths.resolve_links(snapshot.parents[1])
     entries = []
-    for path in cache.list_loaded_files(snapshot).values():
+    for path in model_hub.list_loaded_files(snapshot).values():
         data = paths.resolve_links(path)
         if not data.is_relative_to(folder):
             return None
         name = f"snapshots/{path.relative_to(snapshot.parent)}"
         entries.append(CopyFile(name, data.stat().st_size, str(data.relative_to(folder))))
-    name = cache.repository_folder(model.name).name
+    name = model_hub.repository_folder(model.name).name
     manifest = CopyManifest(name, snapshot.name, tuple(entries), revision=model.revision)
     return CopySource(model.name, (role,), folder, manifest)
 
@@ -401,13 +401,13 @@ def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
     if manifest.revision is None:
         models = paths.models_folder()
         return models / manifest.folder, models / f".{manifest.folder}.{manifest.version}.copy"
-    folder = cache.hub_cache_folder() / manifest.folder
+    folder = model_hub.hub_cache_folder() / manifest.folder
     return folder, folder / ".dflash-tui.copy"
 
 
 def _is_done(manifest: CopyManifest, folder: Path) -> bool:
     if manifest.revision is None:
-        return folder.is_dir() or bool(manifest.path and cache.find_local_folder(manifest.path))
+        return folder.is_dir() or bool(manifest.path and model_hub.find_local_folder(manifest.path))
     if any(_size(folder / file.name) != file.size for file in manifest.files):
         return False
     ref = folder / "refs" / manifest.revision

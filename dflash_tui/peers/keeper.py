@@ -19,7 +19,7 @@ from dflash_tui.common import private_files, untrusted_json
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RankSampled, RankState
-from dflash_tui.machine import network, process_identity
+from dflash_tui.machine import network, processes
 from dflash_tui.monitoring import sampler
 from dflash_tui.peers.connection import (
     LEASE_SECONDS,
@@ -247,7 +247,7 @@ class Keeper:
 
     def _write(self) -> None:
         pid = os.getpid()
-        record = KeptRanks(pid, process_identity.read_process_identity(pid), tuple(self._ranks.values()))
+        record = KeptRanks(pid, processes.read_process_identity(pid), tuple(self._ranks.values()))
         with contextlib.suppress(OSError):
             private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
 

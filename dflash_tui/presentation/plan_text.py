@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark.sampling import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
-from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import model_lookup
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
@@ -37,7 +36,7 @@ _TELLING = frozenset({"INFO", "TRACE"})
 
 
 def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return what one decides by, a row each: does it fit, what is fetched, how fast, when ready, context, port; warnings.
+    """Return what one decides by, a row each: fit, downloads, speed, time to ready, context, port and warnings.
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
@@ -91,7 +90,7 @@ def _summarize_downloads(planned: PlannedLaunch) -> str:
     if build and not Path(plan.models_folder).is_dir():
         parts.append(("models", build.download_mb, build.size_mb))
     for model in plan.models:
-        local = model_lookup.find_local_model(model.name, model.revision)
+        local = model_hub.find_local_model(model.name, model.revision)
         if not (local and local.complete):
             size = None if model.size_gb is None else round(model.size_gb * 1000)
             parts.append((model.name.rpartition("/")[2], size, size))

@@ -23,7 +23,7 @@ from dflash_tui.planning.recipes import recipe as recipe_module
 from dflash_tui.planning.recipes.recipe import Recipe
 
 if TYPE_CHECKING:  # it asks the hub: httpx costs what the panel's first paint is spared
-    from dflash_tui.engines.hub.model_tree import TreeDrafter
+    from dflash_tui.engines.model_config import TreeDrafter
 
 _OLDEST = "0.20.0"
 

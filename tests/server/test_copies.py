@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.engines.hub import cache, model_lookup
+from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.peers import copies, transport
@@ -83,7 +83,7 @@ def list_files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def source(far) -> CopySource:
     """The model in the cache of this host."""
-    put_model(cache.hub_cache_folder())
+    put_model(model_hub.hub_cache_folder())
     return find(REPO)
 
 
@@ -160,7 +160,7 @@ def test_cached_model_keeps_its_layout(tool, source, far, there):
     assert (events[-1].done, events[-1].fraction) == (True, 1.0)
     assert any("sudo apt install rsync" in event.text for event in events) is (tool == "tar")
     os.environ["HF_HOME"] = str(there.parents[1])  # the fixture's own, which is put back
-    model = model_lookup.find_local_model(REPO)
+    model = model_hub.find_local_model(REPO)
     assert model is not None
     assert model.folder == str(snapshot)
 
@@ -352,7 +352,7 @@ def test_key_name_is_from_ssh_settings(settings, name):
 
 
 def test_incomplete_models_are_left_to_the_host(far, source):
-    (cache.snapshot_folder(REPO, COMMIT) / "model.safetensors").unlink()
+    (model_hub.snapshot_folder(REPO, COMMIT) / "model.safetensors").unlink()
     assert asyncio.run(copies.find_sources(plan_of(REPO, "owner/other"))) == []
 
 

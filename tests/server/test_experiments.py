@@ -19,7 +19,7 @@ from dflash_tui.events import FILLER
 from dflash_tui.experiments import boot_server, controller, run_report, runner, store
 from dflash_tui.experiments.design import Boot, Design, ExperimentExtended, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import (
     registry,
@@ -398,7 +398,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
-    wait_until(lambda: process_identity.read_process_identity(driver.pid) != driver.born)
+    wait_until(lambda: processes.read_process_identity(driver.pid) != driver.born)
     _has_halted(design)
     assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
 

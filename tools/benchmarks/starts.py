@@ -35,7 +35,7 @@ from dflash_tui.engines import inventory, model_inspection
 from dflash_tui.engines.patching import patched_engine
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.machine.orphans import find_orphans
+from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import observer
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan

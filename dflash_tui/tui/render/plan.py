@@ -48,7 +48,7 @@ from dflash_tui.tui.launch_selection import SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
-    from dflash_tui.engines.hub.model_lookup import ModelAvailability
+    from dflash_tui.engines.model_hub import ModelAvailability
     from dflash_tui.monitoring.startup_history import TimeToReady
 
 _INDENT = 10

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.machine.link import choose_link
+from dflash_tui.machine.network import choose_link
 from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan

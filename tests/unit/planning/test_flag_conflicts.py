@@ -6,7 +6,7 @@ import types
 import pytest
 import requests
 
-from dflash_tui.engines import cli_flags
+from dflash_tui.engines import inventory
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import plan_builder, releases, serve_flags
@@ -52,7 +52,7 @@ def test_the_published_try_of_the_laptop_is_refused():
     assert "16384" in problem
     flags: dict[str, tuple[str, ...] | None] = {word: None for word in plan.argv if word.startswith("--")}
     options = ServeOptions(flags, ("method", "model", "num_speculative_tokens", "attention_backend"))
-    assert cli_flags.find_flag_mistakes(plan, options) == [problem]
+    assert inventory.find_flag_mistakes(plan, options) == [problem]
 
 
 @pytest.mark.index

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.engines import cli_flags
+from dflash_tui.engines import inventory
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning import plan_builder, serve_flags
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -92,7 +92,7 @@ def test_an_installed_engine_explains_ten_of_thousands_too(snapshot):
     known: dict[str, tuple[str, ...] | None] = {word: None for word in plan.argv if word.startswith("--")}
     words = (f"--max-modl-len{number}" for number in range(20_000))
     options = ServeOptions({**known, "--max-model-len": None}, ("method", "model", "num_speculative_tokens"))
-    mistakes = cli_flags.find_flag_mistakes(replace(plan, argv=(*plan.argv, *words)), options)
+    mistakes = inventory.find_flag_mistakes(replace(plan, argv=(*plan.argv, *words)), options)
     assert len(mistakes) == 11
     assert "\n".join(mistakes) == snapshot
 

@@ -16,8 +16,7 @@ from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.formatting import format_gigabytes
-from dflash_tui.engines import inventory
-from dflash_tui.engines.hub import cache
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.peers import far_installer
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
@@ -113,7 +112,7 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
 def _list_models(count: DiskCount) -> Iterator[DiskItem]:
     """Yield the models that recipes built or another host sent, and those of the hub's cache, which others may use."""
     own = paths.models_folder()
-    for root, pattern in ((own, "[!.]*"), (own, ".*.copy"), (cache.hub_cache_folder(), "models--*")):
+    for root, pattern in ((own, "[!.]*"), (own, ".*.copy"), (model_hub.hub_cache_folder(), "models--*")):
         for folder in sorted(root.glob(pattern)):
             name = folder.name.removeprefix("models--").replace("--", "/")
             yield DiskItem("model", name, count.measure_folder(folder), str(folder), _format_removal(folder))

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patch_set, patched_engine, published_files
+from dflash_tui.engines.patching import patched_engine, published_files
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.planner import plan_launch_here
@@ -45,7 +45,7 @@ class Scope(NamedTuple):
     def states(self) -> list[PatchStatus]:
         """The state of each of the patches, by the plan if there is one."""
         if self.plan:
-            return patch_set.patch_status(self.plan, self.engine)
+            return patching_status.patch_status(self.plan, self.engine)
         return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
 
 
@@ -72,7 +72,7 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patch_set.patch_status(plan, engine)]
+        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patching_status.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
         engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
@@ -102,7 +102,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     if args.only:
         return scope.patches
     if scope.plan:
-        return patch_set.load_planned_patches(scope.plan)
+        return patching_status.load_planned_patches(scope.plan)
     present = patching_status.list_present_patches(scope.engine)
     replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)

@@ -19,8 +19,7 @@ from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files
-from dflash_tui.launch.preflight.pair import check_pair
-from dflash_tui.launch.preflight.requirements import check_files
+from dflash_tui.launch.preflight.pair import check_files, check_pair
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.machine import system
 from dflash_tui.peers import cluster_launch

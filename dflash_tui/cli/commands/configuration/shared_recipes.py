@@ -13,7 +13,7 @@ from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.common import private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.launch import named_file, recipe_files, recipe_trust
+from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe, read_shell_command
@@ -26,7 +26,7 @@ _ANOTHER_NAME = "give this one another name: --name NAME"
 
 def add_recipe(args: argparse.Namespace) -> int:
     """Put a recipe of somebody else among the user's own, after it was checked; print what it runs."""
-    stem, data = named_file.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
+    stem, data = recipe_files.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
     name = args.name or stem
     recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
     recipe_files.refuse_name(name, replace=args.replace)
@@ -52,7 +52,7 @@ def import_command(args: argparse.Namespace) -> int:
 
 def update_catalogue(args: argparse.Namespace) -> int:
     """Put another catalogue in place of the one that is shown, after it was checked, and print what changed."""
-    _, data = named_file.read_named_file(args.source, catalogues.LARGEST)
+    _, data = recipe_files.read_named_file(args.source, catalogues.LARGEST)
     before, after = catalogues.load_catalogue(), catalogues.decode_catalogue(data)
     if why := catalogues.explain_day(after):
         raise UsageError(f"the catalogue is not taken: {why}", hint="correct the clock, if that is what is wrong")

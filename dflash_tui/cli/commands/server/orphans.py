@@ -13,8 +13,8 @@ from dflash_tui.cli.console import ask_yes, print_data, print_status, print_tabl
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_gib
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine import process_identity, processes
-from dflash_tui.machine.orphans import Orphan, find_orphans
+from dflash_tui.machine import processes
+from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.peers.connection import OrphansFound, open_connection
 
 _STOP_TIMEOUT = 5.0
@@ -80,7 +80,7 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
         if not ask_yes(f"Stop {what}?"):
             print_status("not stopped")
             return 0
-    if process_identity.read_process_identity(pid) != orphan.born:
+    if processes.read_process_identity(pid) != orphan.born:
         return _report_exited(pid)
     if processes.end_processes([process, *processes.list_descendants(pid)], _STOP_TIMEOUT):
         hint = "it may belong to another user, or be blocked in the kernel; see dmesg"

@@ -9,8 +9,8 @@ from dflash_tui.cli.console import print_json, print_status
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.launch import restart_policy, shutdown
-from dflash_tui.machine.orphans import find_orphans
+from dflash_tui.launch import restarts, shutdown
+from dflash_tui.machine.processes import find_orphans
 from dflash_tui.peers import keeper
 from dflash_tui.runs import rank_records, registry, server_process
 from dflash_tui.runs.run import Run
@@ -45,7 +45,7 @@ def _describe_none() -> str:
 def _stop_run(run: Run) -> StoppedServer:
     if not server_process.is_alive(run) and not server_process.list_processes(run):
         if run.plan.restart.times:
-            restart_policy.cancel_restarts(run)
+            restarts.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         if rank_records.list_left(run):
             _stop_far_ranks(run)

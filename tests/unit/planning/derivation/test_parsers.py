@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.engines.hub import model_config
+from dflash_tui.engines import model_config
 from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import choose_parsers, find_missing_tokens

@@ -9,7 +9,7 @@ import requests
 import yaml
 
 from dflash_tui.experiments.variation import parse_variation
-from dflash_tui.launch.preflight.requirements import check_files
+from dflash_tui.launch.preflight.pair import check_files
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import serve_flags
