@@ -18,7 +18,7 @@ from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design
-from dflash_tui.experiments.tuning import outcome
+from dflash_tui.experiments.tuning import schedule
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
@@ -122,7 +122,7 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, outcome.judge_tune(progress)))
+    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import psutil
 
@@ -21,9 +20,9 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import answers, verdict
-from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
+from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.experiments.tuning.tuner import MachineTuner
 from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
@@ -40,27 +39,10 @@ _KILL_TIMEOUT = 10.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class NextRound(NamedTuple):
-    """A round of a tune, and the recipe as each arm that it adds has it."""
-
-    event: RoundBegan
-    resolved_recipes: list[ResolvedRecipe]
-
-
-class Tuner(Protocol):
-    """What adds rounds to a tune, and concludes it."""
-
-    def plan_round(self, progress: Progress) -> NextRound | None:
-        """Return another round once all boots are over; None at the end."""
-
-    def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
-        """Return the report with what the tune has found."""
-
-
 async def run_experiment(
     design: Design,
     resolved_recipes: Sequence[ResolvedRecipe],
-    tuner: Tuner | None = None,
+    tuner: MachineTuner | None = None,
 ) -> None:
     """Run all boots of `design` that are not over and write the report.
 
@@ -102,7 +84,7 @@ async def run_experiment(
             raise
 
 
-async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: Tuner | None) -> Progress:
+async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: MachineTuner | None) -> Progress:
     """Run what is due until nothing is, round after round of a tune; return how it stands then."""
     while True:
         progress = store.read_progress(folder)

@@ -36,11 +36,12 @@ _TELLING = frozenset({"INFO", "TRACE"})
 
 
 def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return what one decides by, a row each: fit, downloads, speed, time to ready, context, port and warnings.
+    """Return what a user decides by, a row each: memory, downloads, speed, time to ready, context, port; then warnings.
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
     resolved, plan = planned.resolved, planned.plan
+    ready = format_time_to_ready(plan, startup_history.estimate_ready(plan))
     names = [plan.recipe, f"profile {plan.profile}" if resolved.recipe.profiles else "", plan.variant]
     kind = "" if plan.on_cpu else f" on {_name_hardware(planned)}"
     rows = [
@@ -48,10 +49,7 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
         *([] if plan.on_cpu else [("fits", _summarize_memory(planned))]),
         ("fetch", _summarize_downloads(planned)),
         ("speed", _summarize_speed(plan)),
-        (
-            "ready",
-            format_time_to_ready(plan, startup_history.estimate_ready(plan)) or "not known before its first start",
-        ),
+        ("ready", ready or "not known before its first start"),
         ("context", _summarize_context(planned)),
         ("port", str(plan.port)),
         *([("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []),

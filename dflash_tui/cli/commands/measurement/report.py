@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,11 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
-from dflash_tui.experiments import boot_export, run_report, store
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments import run_report, store
+from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
+from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import decode_record, upgrade_record
@@ -123,7 +127,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
 def _export(report: ExperimentReport | RunReport) -> str:
     """Return the requests of a run, or of each boot of an A/B, as `vllm bench serve` would have written them."""
     if isinstance(report, ExperimentReport):
-        if lines := boot_export.export_boots(report):
+        if lines := export_boots(report):
             return lines
         raise UsageError(f"no boot of {report.design.id} measured a request")
     if not report.requests:
@@ -232,3 +236,34 @@ def redact_report(report: ExperimentReport) -> ExperimentReport:
     )
     boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)
     return replace(report, design=replace(report.design, arms=arms), boots=boots)
+
+
+def export_boots(report: ExperimentReport) -> str:
+    """Return the boots that measured something, in their order, as lines of JSON; empty where none did."""
+    arms = range(len(report.design.arms))
+    boots = sorted((boot for arm in arms for boot in select_measured_boots(report.boots, arm)), key=lambda b: b.number)
+    lines = [
+        msgspec.json.encode(build_vllm_bench(level)) for boot in boots for level in _list_levels(report.design, boot)
+    ]
+    return b"\n".join(lines).decode()
+
+
+def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
+    """Yield what a boot measured at each number of requests under way."""
+    arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows}
+    metadata = {"experiment": design.id, "varied": design.vary, "arm": arm.name, "boot": str(boot.number + 1)}
+    for streams in dict.fromkeys(request.streams for request in boot.requests):
+        window = windows.get(streams)
+        yield Measured(
+            boot.run,
+            arm.plan.served_name,
+            boot.began,
+            _select_level(boot.requests, streams),
+            # Of one at a time nothing else is under way, and the busy time says the same.
+            output_tok_s=window.tok_s if window and streams != 1 else None,
+            metadata=metadata | ({"synthetic": design.synthetic} if design.synthetic else {}),
+        )
+
+
+def _select_level(requests: Sequence[RequestDone], streams: int) -> tuple[RequestDone, ...]:
+    return tuple(request for request in requests if request.streams == streams)

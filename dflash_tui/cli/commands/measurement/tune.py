@@ -12,9 +12,10 @@ from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
+from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import Design
-from dflash_tui.experiments.tuning import outcome, tune_builder, tuner
-from dflash_tui.experiments.tuning.tune_builder import TuneRequest
+from dflash_tui.experiments.tuning import schedule, tuner
+from dflash_tui.experiments.tuning.tuner import BuiltTune
 from dflash_tui.presentation import experiment_text
 
 
@@ -28,9 +29,8 @@ def tune(args: argparse.Namespace) -> int:
 
 def start(args: argparse.Namespace) -> int:
     """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
-    request = read_tune_request(args)
-    ensure_dataset(request.suite, as_json=args.json)
-    built = tune_builder.build_tune(request, cluster=find_cluster(request.launch, args))
+    ensure_dataset(args.suite or None, as_json=args.json)
+    built = build_requested_tune(args)
 
     def describe(stopped: list[str]) -> str:
         rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
@@ -39,17 +39,14 @@ def start(args: argparse.Namespace) -> int:
     return ab.begin(args, built.design, [built.resolved], describe)
 
 
-def read_tune_request(args: argparse.Namespace) -> TuneRequest:
-    """Return what the options of `tune run` ask for.
+def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
+    """Return the tune that the options of `tune run` ask for.
 
     Raises:
-        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
+        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or a combination is wrong.
     """
-    return TuneRequest(
+    request = ExperimentRequest(
         launch=read_launch_request(args),
-        budget=args.budget,
-        axes=tuple(args.vary),
-        name=args.name,
         suite=args.suite or None,
         rounds=args.rounds,
         scale=args.scale,
@@ -58,13 +55,15 @@ def read_tune_request(args: argparse.Namespace) -> TuneRequest:
         concurrency=tuple(args.concurrency),
         fixed=args.fixed,
     )
+    cluster = find_cluster(request.launch, args)
+    return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
 
 
 def keep(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
-    best = outcome.judge_tune(progress)
+    best = schedule.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
             f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
