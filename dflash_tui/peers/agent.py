@@ -45,11 +45,11 @@ from dflash_tui.peers.connection import (
     HostSide,
     LogChunk,
     OrphansFound,
-    Progress,
     RankBeat,
     RankChecked,
     RankLaunched,
     RankOrder,
+    RankProgress,
     Refused,
     encode_line,
 )
@@ -208,7 +208,7 @@ class Agent:
             await asyncio.sleep(_LOG_INTERVAL)
 
     def _report(self, event: Preparing) -> None:
-        self._say("preparing", Progress(event))
+        self._say("preparing", RankProgress(event))
 
     def _refuse(self, number: int, error: DflashError) -> None:
         self._say("refused", Refused(error.what, error.evidence, error.hint, error.exit_code), number)

@@ -129,7 +129,7 @@ class Refused(msgspec.Struct, frozen=True):
     exit_code: int = 1
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RankProgress(msgspec.Struct, frozen=True):
     """A step of a preparation."""
 
     event: Preparing
@@ -166,7 +166,11 @@ class _Said(msgspec.Struct, frozen=True):
     id: int = 0
 
 
-_EVENTS: dict[str, type[Progress | LogChunk | RankBeat]] = {"preparing": Progress, "log": LogChunk, "beat": RankBeat}
+_EVENTS: dict[str, type[RankProgress | LogChunk | RankBeat]] = {
+    "preparing": RankProgress,
+    "log": LogChunk,
+    "beat": RankBeat,
+}
 for _kind in (Greeting, RankChecked, RankLaunched, OrphansFound, Done, Refused, _Said, *_EVENTS.values()):
     register_type(_kind)
 
@@ -302,7 +306,7 @@ class PeerConnection:
             if (answer := self._answers.get(said.id)) and not answer.done():
                 answer.set_result((said.say, line))
         elif said.say in _EVENTS and (event := _decode(line, _EVENTS[said.say])):
-            if isinstance(event, Progress):
+            if isinstance(event, RankProgress):
                 self.report(event.event)
             else:
                 await self.events.put(event)  # one who floods waits for who reads

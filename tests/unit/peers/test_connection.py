@@ -16,7 +16,7 @@ from dflash_tui.peers.connection import (
     Greeting,
     LogChunk,
     PeerLost,
-    Progress,
+    RankProgress,
     Refused,
     encode_line,
     open_connection,
@@ -182,7 +182,7 @@ def test_an_end_in_the_middle_is_lost_and_says_why(ssh):
 
 
 def test_a_preparation_over_there_is_reported_here(ssh):
-    step = encode_line("preparing", 0, Progress(Preparing(1.0, Step.INSTALL, "halfway", 0.5))).decode()
+    step = encode_line("preparing", 0, RankProgress(Preparing(1.0, Step.INSTALL, "halfway", 0.5))).decode()
     step += encode_line("answer", 2, Done()).decode()
     ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{step}'; cat >/dev/null")
     events: list[Preparing] = []
