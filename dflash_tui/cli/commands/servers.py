@@ -24,7 +24,7 @@ from dflash_tui.launch import restarts, shutdown
 from dflash_tui.machine import processes
 from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
+from dflash_tui.peers.connection import OrphansFound, open_connection
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import rank_records, registry, reservation, run_removal, server_process
 from dflash_tui.runs.run import Run
@@ -290,9 +290,7 @@ def orphans(args: argparse.Namespace) -> int:
 
 async def _list_far_orphans(host: str) -> list[Orphan]:
     async with open_connection(host) as peer:
-        answer = await peer.ask(ListOrphans, _LIST_TIMEOUT)
-    reports = answer.orphans if isinstance(answer, OrphansListed) else ()
-    return [Orphan(report.pid, report.name, report.resident, port=report.port) for report in reports]
+        return [*(await peer.ask("orphans", OrphansFound, _LIST_TIMEOUT)).orphans]
 
 
 def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
