@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 
 
 class Prompt(msgspec.Struct, frozen=True):

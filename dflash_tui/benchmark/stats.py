@@ -2,7 +2,7 @@
 
 The logarithm of a request's measure is taken as prompt + arm + boot + prompt x arm + noise. Prompts differ far more
 than arms do, so that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides:
-what a boot got (its mean differs from that of the next boot of the same arm, `boot_spread`) and which prompts were
+what a boot got (its mean differs from that of the next boot of the same arm, `measure_spread`) and which prompts were
 asked (an arm does better on some than on others). Their variances are added; the noise of single requests, which is in
 both, is counted once, as for any two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than
 nothing. Levels of concurrency ask the same prompts, so a prompt's levels are one.
@@ -49,6 +49,14 @@ _MOST_STEPS = 60
 # Less than a thousandth is no difference to anybody, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
+
+
+# From so many boots per arm on, their order tells a drift from chance.
+LINE_FROM = 3
+# Boots may come out alike by chance, two of them often. No standard deviation below these is believed; a server that
+# runs 3 % faster or slower from boot to boot would else differ by 6 % for sure in one of eight pairs of two boots.
+CLOSEST, CLOSEST_OF_TWO = 0.005, 0.015
+_LARGEST = 300.0
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -318,14 +326,6 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         value = 1 + odd / (1 + even / value)
     return front / value
-
-
-# From so many boots per arm on, their order tells a drift from chance.
-LINE_FROM = 3
-# Boots may come out alike by chance, two of them often. No standard deviation below these is believed; a server that
-# runs 3 % faster or slower from boot to boot would else differ by 6 % for sure in one of eight pairs of two boots.
-CLOSEST, CLOSEST_OF_TWO = 0.005, 0.015
-_LARGEST = 300.0
 
 
 class BootMean(NamedTuple):

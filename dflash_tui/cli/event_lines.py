@@ -30,9 +30,8 @@ from dflash_tui.events import (
 )
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.benchmark_text import format_latency
-from dflash_tui.run_state.alarm import Alarm
-from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.run_state.counters import MAX_GAP
+from dflash_tui.run_state.alarms import Alarm, find_alarms
+from dflash_tui.run_state.series import MAX_GAP
 from dflash_tui.run_state.state import RunState
 
 # Seconds below which a tenth of one says nothing.

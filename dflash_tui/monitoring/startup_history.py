@@ -1,20 +1,328 @@
-"""Read earlier starts on this machine from their run folders, to estimate the duration of the next one."""
+"""Earlier starts on this machine: read from their run folders, compared, and used to estimate the next one."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from dflash_tui.common.untrusted_json import LineBuffer
-from dflash_tui.events import Recorded, Step, decode_recorded
+from dflash_tui.events import Phase, Preparing, Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
+from dflash_tui.run_state.startup import Startup
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
-if TYPE_CHECKING:  # what reads logs takes 30 ms, which is spared where nothing was launched
-    from dflash_tui.run_state.eta import MedianSeconds, RecordedStart
+_MIN_STEP_SECONDS = 0.5  # a shorter step had nothing to do
+MAX_STARTS = 5  # only the last starts count: what was true a month ago may no longer be
+_PHASE_ORDER = list(Phase)
+
+
+class RecordedStart(msgspec.Struct, frozen=True):
+    """One start of a server that came up; durations in seconds."""
+
+    run: str
+    """The id of the run."""
+    at: float
+    """The time of the launch, in seconds since the epoch."""
+    recipe: str
+    """The name of the recipe."""
+    mode: str
+    """`eager` or `compile`."""
+    engine: str
+    """The vLLM package and version."""
+    setup: str
+    """Profile, variant, number of drafted tokens and, of several, ranks and hosts; for display."""
+    kind: tuple[str, ...]
+    """All that two launches must share to be comparable."""
+    cache: str
+    """What torch.compile found in its cache, see `Startup.cache`."""
+    phases: dict[Phase, float]
+    """The duration of each phase."""
+    up: float
+    """From the launch until the log said that the server is up."""
+    first_request: float | None = None
+    """The duration of the first real generation, or None when none is recorded."""
+    synthetic: str = ""
+    """Why the figures are not those of a real model; empty for a real one."""
+    measures: tuple[str, ...] = ()
+    """The startup optimizations that it had, by name."""
+
+    @property
+    def ready(self) -> float | None:
+        """Seconds from the launch to the end of the first real generation, or None when there was none."""
+        return None if self.first_request is None else self.up + self.first_request
+
+
+class MedianSeconds(NamedTuple):
+    """A median duration in seconds, and the number of starts behind it."""
+
+    seconds: float
+    n: int
+
+
+class ExpectedStart(NamedTuple):
+    """The expected durations of a start: each phase, the first request, until ready, and the longest start seen."""
+
+    cache: str
+    phases: dict[Phase, MedianSeconds]
+    first_request: MedianSeconds | None
+    ready: MedianSeconds | None
+    longest: float | None
+
+
+class Eta(NamedTuple):
+    """Seconds until ready, estimated from `n` starts; None when this start is longer than each of them was."""
+
+    seconds: float | None
+    n: int
+    longest: float
+
+
+def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> ExpectedStart | None:
+    """Return the expected durations by the last starts that found the same `cache`; None without any.
+
+    While `cache` is not known yet (empty), the newest start that did not find a cold one is the model.
+    """
+    expected_cache = cache or _likely_cache(starts)
+    recent = [start for start in starts if start.cache == expected_cache][-MAX_STARTS:]
+    if not recent:
+        return None
+    phases = {}
+    for phase in _PHASE_ORDER:
+        if guess := _median(start.phases[phase] for start in recent if phase in start.phases):
+            phases[phase] = guess
+    ready = [start.ready for start in recent if start.ready is not None]
+    first = _median(start.first_request for start in recent if start.first_request is not None)
+    return ExpectedStart(expected_cache, phases, first, _median(ready), max(ready, default=None))
+
+
+def _likely_cache(starts: Sequence[RecordedStart]) -> str:
+    """Return the cache state to expect of a new start: the first one fills the cache."""
+    caches = [start.cache for start in starts]
+    return next((cache for cache in reversed(caches) if cache != "cold"), caches[-1] if caches else "")
+
+
+def _median(values: Iterable[float]) -> MedianSeconds | None:
+    seconds = list(values)
+    return MedianSeconds(statistics.median(seconds), len(seconds)) if seconds else None
+
+
+def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: float, now: float) -> Eta | None:
+    """Return the seconds until this start is ready; None when nothing is known.
+
+    The running phase and all later ones count with their medians; a phase that is over no longer counts.
+
+    Args:
+        startup: the start.
+        expected: the durations to expect of it.
+        elapsed: the seconds since its launch.
+        now: the time, in seconds since the epoch.
+    """
+    if expected.ready is None or expected.longest is None or startup.ready_at is not None:
+        return None
+    remaining = expected.first_request.seconds if expected.first_request else 0.0
+    if startup.up_at is None:
+        spent = {span.phase: span.seconds for span in startup.spans(now)}
+        reached = _running_phase_index(startup)
+        for phase, guess in expected.phases.items():
+            if phase is not Phase.UNATTRIBUTED and _PHASE_ORDER.index(phase) >= reached:
+                remaining += max(0.0, guess.seconds - spent.get(phase, 0.0))
+    else:
+        remaining = max(0.0, remaining - (now - startup.up_at))
+    if elapsed > expected.longest:
+        return Eta(None, expected.ready.n, expected.longest)
+    return Eta(remaining, expected.ready.n, expected.longest)
+
+
+def _running_phase_index(startup: Startup) -> int:
+    """Return the index of the running phase; compiling and profiling alternate, so while one runs both may come."""
+    attributed = [change.phase for change in startup.phase_changes if change.phase is not Phase.UNATTRIBUTED]
+    phase = attributed[-1] if attributed else Phase.IMPORT
+    return _PHASE_ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
+
+
+def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, MedianSeconds]:
+    """Return the median duration of each step before a launch, over the `earlier` launches in which it had work to do.
+
+    `earlier` is oldest first, and holds at least the first and the last event of each step.
+    """
+    durations: dict[Step, list[float]] = {}
+    for events in earlier:
+        starts = {event.step: event.at for event in reversed(events)}
+        ends = {event.step: event.at for event in events if event.done}  # each model ends the step once
+        for step, end in ends.items():
+            if end - starts[step] >= _MIN_STEP_SECONDS:
+                durations.setdefault(step, []).append(end - starts[step])
+    return {step: guess for step, seconds in durations.items() if (guess := _median(seconds[-MAX_STARTS:]))}
+
+
+def list_coming_steps(
+    preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds]
+) -> list[Step]:
+    """Return the steps that are still to come: a new engine needs all its patches."""
+    install = preparing.get(Step.INSTALL)
+    fresh = install is not None and (not install.done or install.at > began[Step.INSTALL])
+    return [Step.PATCHES] if fresh and Step.PATCHES in usual and Step.PATCHES not in preparing else []
+
+
+def estimate_time_to_launch(
+    preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
+) -> float | None:
+    """Return the seconds until the launch; None when the usual duration of a running step is unknown.
+
+    Args:
+        preparing: the latest event of each step.
+        began: when each step began.
+        usual: the usual duration of each step.
+        now: the time, in seconds since the epoch.
+    """
+    running = [step for step, event in preparing.items() if not event.done]
+    if not all(step in usual for step in running):
+        return None
+    remaining = sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
+    return remaining + sum(usual[step].seconds for step in list_coming_steps(preparing, began, usual))
+
+
+# The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.
+STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
+    ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.RANKS)),
+    ("weights", (Phase.WEIGHTS, Phase.DRAFTER)),
+    ("compile", (Phase.COMPILE,)),
+    ("kernels", (Phase.PROFILE, Phase.KV_CACHE, Phase.AUTOTUNE, Phase.JIT)),
+    ("graphs", (Phase.GRAPHS,)),
+    ("other", (Phase.API, Phase.UNATTRIBUTED)),
+)
+
+# The phase that each measure shortens, where one does.
+_SHORTENED = {MODELINFOS: Phase.RESOLVE, FORK: Phase.ENGINE, STARTUP_PLAN: Phase.PROFILE}
+_LEAST_SAVED = 1.0
+
+
+class StartGroup(NamedTuple):
+    """What starts must share to be compared; `setup` is profile, variant, number of drafted tokens and ranks."""
+
+    recipe: str
+    setup: str
+    engine: str
+
+
+class StartKind(NamedTuple):
+    """The starts of one group, mode and cache state; times are medians in seconds, None where none is recorded."""
+
+    group: StartGroup
+    mode: str
+    cache: str
+    starts: tuple[RecordedStart, ...]
+
+    @property
+    def name(self) -> str:
+        """Mode and cache in words."""
+        return f"{self.mode}, {self.cache}" if self.cache else self.mode
+
+    @property
+    def synthetic(self) -> str:
+        """Why the figures are not those of a real model, or an empty text."""
+        return self.starts[-1].synthetic
+
+    @property
+    def times_to_ready(self) -> list[float]:
+        """The seconds from the launch to the first real generation of each start that had one."""
+        return [start.ready for start in self.starts if start.ready is not None]
+
+    @property
+    def ready(self) -> float | None:
+        """The median time to ready."""
+        return _median_known(self.times_to_ready)
+
+    @property
+    def first_request(self) -> float | None:
+        """The median duration of the first request."""
+        return _median_known(start.first_request for start in self.starts)
+
+    def median_seconds(self, phases: Sequence[Phase]) -> float | None:
+        """Return the median of the seconds that these phases took together."""
+        durations = [[start.phases[phase] for phase in phases if phase in start.phases] for start in self.starts]
+        return _median_known(sum(seconds) if seconds else None for seconds in durations)
+
+
+class StartDifference(NamedTuple):
+    """How many seconds later `first` is ready than `second`; negative when it is sooner."""
+
+    first: StartKind
+    second: StartKind
+    seconds: float
+
+
+def group_starts(starts: Iterable[RecordedStart]) -> list[StartKind]:
+    """Group the starts by recipe, setup, engine, mode and cache state."""
+    groups: dict[tuple[StartGroup, str, str], list[RecordedStart]] = defaultdict(list)
+    for start in starts:
+        groups[StartGroup(start.recipe, start.setup, start.engine), start.mode, start.cache].append(start)
+    return [StartKind(*group, tuple(members)) for group, members in sorted(groups.items())]
+
+
+def compare_start_kinds(kinds: Iterable[StartKind]) -> Iterator[StartDifference]:
+    """Yield the differences of compiled and eager starts, and of cold and cached ones, of each group that has both."""
+    groups: dict[StartGroup, dict[tuple[str, str], StartKind]] = defaultdict(dict)
+    for kind in kinds:
+        groups[kind.group][kind.mode, kind.cache] = kind
+    for members in groups.values():
+        compiled = {cache: kind for (mode, cache), kind in members.items() if mode == "compile"}
+        sides = [(kind, members["eager", ""]) for kind in compiled.values() if ("eager", "") in members]
+        if "cold" in compiled and "cached" in compiled:
+            sides.append((compiled["cold"], compiled["cached"]))
+        for first, second in sides:
+            if first.ready is not None and second.ready is not None:
+                yield StartDifference(first, second, first.ready - second.ready)
+
+
+class SavedSeconds(NamedTuple):
+    """How many seconds less a phase takes with a measure, by the medians of `taken` starts and of `before` without."""
+
+    measure: str
+    phase: Phase
+    seconds: float
+    taken: int
+    before: int
+
+
+def find_saved_seconds(
+    measures: Sequence[str], phases: Mapping[Phase, float], cache: str, earlier: Sequence[RecordedStart]
+) -> dict[Phase, SavedSeconds]:
+    """Return by phase what a measure of a start saved, where every start of this machine with it was the shorter one.
+
+    Args:
+        measures: the measures that the start has, by name.
+        phases: the seconds of its phases that are over.
+        cache: what torch.compile found in its cache, as far as that is known.
+        earlier: the earlier starts of the same kind, oldest first.
+    """
+    saved = {}
+    for measure, phase in _SHORTENED.items():
+        if measure not in measures or phase not in phases:
+            continue
+        alike = [start for start in earlier if phase in start.phases and (not cache or start.cache == cache)]
+        taken = [phases[phase], *(start.phases[phase] for start in alike if measure in start.measures)]
+        without = [start.phases[phase] for start in alike if measure not in start.measures]
+        if measure == MODELINFOS:  # vLLM fills them itself at the first start
+            without = without[:1] if alike and measure not in alike[0].measures else []
+        if without and min(without) - max(taken) >= _LEAST_SAVED:
+            seconds = statistics.median(without) - statistics.median(taken)
+            saved[phase] = SavedSeconds(measure, phase, seconds, len(taken), len(without))
+    return saved
+
+
+def _median_known(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
+
 
 _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a server that is not up by this much log never came up.
@@ -53,7 +361,6 @@ def estimate_ready(plan: Plan) -> TimeToReady | None:
     ready_starts = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
     if not ready_starts:
         return None
-    from dflash_tui.run_state.eta import expect_startup
 
     expected = expect_startup(ready_starts)
     return TimeToReady(*expected.ready) if expected and expected.ready else None
@@ -64,14 +371,10 @@ def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
     """
-    from dflash_tui.run_state import eta as expectations
-
     runs = [run for run in registry.list_runs() if run.id != exclude]
     engine = [run.prepared for run in runs if run.plan.unpatched_folder == plan.unpatched_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
-    medians = expectations.summarize_steps(engine) | {
-        Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)
-    }
+    medians = summarize_steps(engine) | {Step.MODELS: summarize_steps(models).get(Step.MODELS)}
     needed = set(Step) - (set() if plan.patches else {Step.PATCHES}) - {Step.INSPECT}
     return {step: median for step, median in medians.items() if median and step in needed}
 
@@ -87,7 +390,6 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 def _read_start(run: Run) -> RecordedStart | None:
     """Read a start from the beginnings of its files; None when it never came up, or nobody knows how long it took."""
-    from dflash_tui.run_state.eta import RecordedStart
     from dflash_tui.run_state.state import RunState
     from dflash_tui.vllm_output.log_reader import LogReader
 

@@ -1,37 +1,365 @@
-"""Launch a server over several hosts: prepare all, compare them, then launch rank 1 and further, rank 0, its keeper."""
+"""The hosts of one launch: connect to them, choose the link between them, plan every rank, check all of them."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import DflashError, PreflightFailed
+from dflash_tui import __version__
+from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
+from dflash_tui.common.formatting import format_gib, truncate
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.events import Preparing, Step
-from dflash_tui.launch import preparation
+from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
-from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.launch.session import Hosts, ThisMachine
-from dflash_tui.peers import host_parity, keeper, pairing
-from dflash_tui.peers.connection import PeerConnection, open_connection
-from dflash_tui.peers.copies import CopySource, copy_missing, find_sources
-from dflash_tui.peers.messages import (
-    AgentMessage,
-    LaunchRank,
-    PrepareRank,
+from dflash_tui.machine import network, processes
+from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
+from dflash_tui.peers import copies, keeper
+from dflash_tui.peers.connection import (
+    Done,
+    Greeting,
+    HostSide,
+    PeerConnection,
+    RankChecked,
     RankLaunched,
     RankOrder,
-    RankPrepared,
-    RemoveCaches,
-    StopMarked,
-    StopRank,
+    open_connection,
+    require_same_release,
 )
+from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_sources, name_folders
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.plan import PlannedModel
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle
-from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.runs.run import EXPERIMENT_MARK, FarRank, Run
+
+_CHECK_SECONDS = 180.0
+# Stamps of the two logs are compared, and certificates and tokens end by the clock.
+_MOST_SKEW = 5.0
+_HERE = "this machine"
+
+
+class Survey(NamedTuple):
+    """What the checks of all ranks found, and the launch with the commands that the other hosts would run."""
+
+    planned: PlannedLaunch
+    checks: tuple[Check, ...]
+    answers: tuple[RankChecked, ...] = ()
+    """What each peer said of itself and its rank, from rank 1 on."""
+
+
+@asynccontextmanager
+async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]]:
+    """Connect to the hosts for as long as the block lasts.
+
+    Raises:
+        NeedsProgram: one has no program of ours, or an installed one of another release.
+        UsageError: one is not reached, or has another release.
+    """
+    async with AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(open_connection(host)) for host in hosts]
+        for peer in peers:
+            require_same_release(peer)
+        yield peers
+
+
+async def plan_over_hosts(
+    request: LaunchRequest, peers: Sequence[PeerConnection], *, port: int | None = None
+) -> PlannedLaunch:
+    """Return the plan of this machine's rank, on the link that it shares with the peers; `port` where none is asked.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    cluster = build_cluster(request, peers)
+    return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
+
+
+def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cluster:
+    """Return this machine and the peers, on the link that they share.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    greetings = [peer.greeting for peer in peers]
+    link = _find_link(greetings, [peer.host for peer in peers], request.link or "")
+    ends = zip(["", *(peer.host for peer in peers)], link.ends, strict=True)
+    return Cluster(
+        tuple(ClusterHost(host, end.address, end.interface, end.devices, end.gid_index) for host, end in ends)
+    )
+
+
+async def find_cluster(request: LaunchRequest) -> Cluster | None:
+    """Return the hosts of a request, on the link that they share; None where it names no other host.
+
+    Raises:
+        UsageError: a peer is not reached, is this machine or another peer, or there is no link.
+    """
+    if not request.peers:
+        return None
+    async with open_peers(request.peers) as peers:
+        return build_cluster(request, peers)
+
+
+async def place_on_hosts(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> PlannedLaunch:
+    """Return what is planned, on the link that the hosts share now if it takes several.
+
+    Raises:
+        UsageError: a peer is this machine or another peer, or there is no link.
+    """
+    if not peers or (planned.plan.cluster and planned.plan.cluster.is_named):
+        return planned
+    return await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
+
+
+async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
+    """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command.
+
+    Raises:
+        UsageError: a name or a setting is wrong, or a peer is not reached.
+        DflashError: a peer cannot plan its rank.
+    """
+    if not request.peers:
+        return await asyncio.to_thread(planner.plan_launch_here, request)
+    await asyncio.to_thread(planner.plan_launch_here, request)  # what is wrong here needs nobody else
+    async with open_peers(request.peers) as peers:
+        planned = await plan_over_hosts(request, peers)
+        return (await survey_ranks(planned, peers)).planned if with_commands else planned
+
+
+async def check_all_hosts(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
+) -> PreflightReport:
+    """Run the checks of a launch here and on every peer; `thorough` ones are for who asks for checks alone.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    return (await check_and_survey(planned, peers, thorough=thorough))[0]
+
+
+async def check_and_survey(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
+) -> tuple[PreflightReport, Survey]:
+    """Return the checks of a launch here and on every peer, and what the peers said.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    near = await runner.run_preflight(planned.resolved, planned.plan, thorough=thorough)
+    survey = await survey_ranks(planned, peers)
+    return PreflightReport((*near.checks, *survey.checks)), survey
+
+
+async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
+    """Run the checks of a launch on every peer, and compare each with this machine; nothing is started.
+
+    Raises:
+        DflashError: a peer cannot plan its rank.
+    """
+    if not peers:
+        return Survey(planned, ())
+    near = await asyncio.to_thread(describe_side, planned)
+    sources = await find_sources(planned.plan)
+    orders = zip(peers, list_orders(planned), strict=True)
+    answers = await asyncio.gather(
+        *(peer.ask("check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
+    )
+    checks: list[Check] = []
+    ranks: list[RankCommand] = []
+    checked: list[RankChecked] = []
+    fits = [("", planned.memory)]
+    for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
+        checks += _check_host(peer.host, peer.greeting, peer.skew)
+        host_checks = await _check_models(planned, sources, peer, rank, answer)
+        checks += host_checks
+        checks += compare_hosts(near, answer.side, peer.host)
+        roles = {f"{peer.host}: {role}": role for role in ROLES}
+        models = tuple(f"{roles[check.name]}: {check.finding}" for check in host_checks if check.name in roles)
+        ranks.append(RankCommand(peer.host, answer.plan.argv, answer.plan.env, models))
+        fits.append((peer.host, answer.memory))
+        checked.append(answer)
+    checks += _check_link(planned, peers)
+    smallest, named = choose_smallest_fit(fits)
+    checks += named
+    surveyed = planned._replace(plan=replace(planned.plan, ranks=tuple(ranks)), memory=smallest)
+    return Survey(surveyed, tuple(checks), tuple(checked))
+
+
+async def _check_models(
+    planned: PlannedLaunch, sources: Sequence[CopySource], peer: PeerConnection, rank: int, answer: RankChecked
+) -> list[Check]:
+    """Return what a peer found, and which models it gets from here: where they come from else does not count then."""
+    checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
+    if planned.plan.cluster is None:
+        return checks
+    missing = await copies.find_missing(sources, peer)
+    copied = copies.check_missing(missing, peer, planned.plan.cluster, rank)
+    return [*(check for check in checks if check.name not in {copy.name for copy in copied}), *copied]
+
+
+def choose_smallest_fit(
+    fits: Sequence[tuple[str, MemoryEstimate | None]],
+) -> tuple[MemoryEstimate | None, list[Check]]:
+    """Return the memory of the host with the least room, by which vLLM sizes the KV cache of all, and what says so.
+
+    Args:
+        fits: the name of each host, empty for this machine, and the memory that its rank needs there.
+    """
+    host_fits = [(host, fit) for host, fit in fits if fit]
+    if not host_fits:
+        return None, []
+    host, least = min(host_fits, key=lambda host_fit: host_fit[1].kv_left)
+    most = max(fit.kv_left for _, fit in host_fits)
+    if most == least.kv_left:
+        return least, []
+    room = f"{format_gib(max(0, least.kv_left))} for the KV cache, where another has {format_gib(most)}"
+    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts get as much as it")]
+
+
+def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
+    """Return what each peer is asked to be, from rank 1 on."""
+    cluster, request = planned.plan.cluster, planned.plan.relaunch_request
+    if cluster is None:
+        return []
+    folders, mark = name_folders(planned.plan), planned.plan.env.get(EXPERIMENT_MARK, "")
+    ranks = range(1, len(cluster.hosts))
+    return [RankOrder(request, cluster, rank, folders, mark, planned.cache) for rank in ranks]
+
+
+def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:
+    """Return the link between this machine and its peers; ranks on this machine meet on its loopback."""
+    if {*hosts} == {LOCAL}:
+        return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(hosts)), "all ranks are on this machine")
+    here = network.read_network()
+    _refuse_same_machine(here, greetings, hosts)
+    return choose_link([here, *(greeting.network for greeting in greetings)], [_HERE, *hosts], wanted)
+
+
+def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Sequence[str]) -> None:
+    """Raise when two of the hosts are one: booted once, with the same addresses.
+
+    Raises:
+        UsageError: with their names.
+    """
+    machines = [(processes.read_boot_id(), _list_addresses(here), _HERE)]
+    for greeting, host in zip(greetings, hosts, strict=True):
+        own = (greeting.boot, _list_addresses(greeting.network), host)
+        for boot, addresses, other in machines:
+            if own[0] == boot and own[1] == addresses:
+                raise UsageError(f"--peer {host} is {other}", hint="name another machine with --peer")
+        machines.append(own)
+
+
+def _list_addresses(network: Network) -> frozenset[str]:
+    return frozenset(address for interface in network.interfaces for address in interface.addresses)
+
+
+def _check_host(host: str, greeting: Greeting, skew: float) -> list[Check]:
+    """Return the checks of a peer by what it said of itself."""
+    checks = [pass_check(host, f"dflash-tui {greeting.version} on {greeting.host}, {greeting.machine}")]
+    if greeting.version != __version__:
+        finding = f"dflash-tui {greeting.version} there, {__version__} here"
+        checks[0] = warn_check(host, finding, f"install {__version__} on both")
+    if abs(skew) > _MOST_SKEW:
+        finding = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+        checks.append(warn_check(f"{host}: clock", finding, f"on {host}: sudo timedatectl set-ntp true"))
+    return checks
+
+
+def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list[Check]:
+    """Return the checks of the link: sockets or RoCE, and how large its packets are."""
+    hosts = [peer.host for peer in peers]
+    link = _find_link([peer.greeting for peer in peers], hosts, planned.plan.relaunch_request.link or "")
+    ends = ", ".join(f"{end.address} on {end.interface}" for end in link.ends)
+    checks = [pass_check("link", ends)]
+    leaves_machine = not planned.plan.on_cpu and {*hosts} != {LOCAL}
+    if leaves_machine and link.why_sockets:
+        fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
+        checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
+    elif leaves_machine:
+        checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
+    for host, end in zip(["this machine", *hosts], link.ends, strict=True):
+        if end.errors:
+            finding = f"{end.interface} of {host} received {end.errors} broken packets or symbols since it is up"
+            fix = "look again in a minute: where they grow, take another cable; a bad one ended published work"
+            checks.append(warn_check("cable", finding, fix))
+    if len(sizes := {end.mtu for end in link.ends}) > 1:
+        finding = f"packets of {' and '.join(map(str, sorted(sizes)))} bytes: large ones are lost silently"
+        checks.append(fail_check("MTU", finding, f"sudo ip link set {link.ends[0].interface} mtu 9000, on each host"))
+    return checks
+
+
+_WORDS = {
+    "vllm": ("the engine", "install the same release of dflash-tui on both, then: dflash-tui engine install RECIPE"),
+    "patches": ("the patches", "install the same release of dflash-tui on both"),
+    "setup": ("the recipe", "copy the recipe's file to both, or install the same release of dflash-tui"),
+    "target": ("the target's files", "remove them there, so that they are copied, fetched or built again"),
+    "drafter": ("the drafter's files", "remove them there, so that they are copied, fetched or built again"),
+}
+
+
+def describe_side(planned: PlannedLaunch) -> HostSide:
+    """Return what a launch on this machine is made of; the folders that things lie in may differ between hosts."""
+    plan, resolved = planned.plan, planned.resolved
+    engine = inventory.find_planned_engine(plan)
+    python = engine.site_packages.parent.name if engine else ""
+    shared = (
+        resolved.flags,
+        resolved.speculation,
+        resolved.env,
+        plan.mode,
+        plan.method,
+        plan.num_speculative_tokens,
+        [_leave_folder_out(model) for model in plan.models] or (Path(plan.target).name, Path(plan.drafter).name),
+        plan.vllm,
+    )
+    texts = [msgspec.json.encode(patch_file.load_patch(name)) for name in sorted(plan.patches)]
+    return HostSide(
+        vllm=f"{engine.distribution} {engine.vllm}, {python}" if engine else "",
+        patches=f"{', '.join(sorted(plan.patches)) or 'none'} ({_digest(b''.join(texts))})",
+        setup=_digest(msgspec.json.encode(shared, order="sorted")),
+        target=model_hub.describe_model(plan, plan.target),
+        drafter=model_hub.describe_model(plan, plan.drafter) if plan.drafter else "none",
+    )
+
+
+def compare_hosts(near: HostSide, far: HostSide, host: str) -> Iterator[Check]:
+    """Yield a check for each thing that has to be the same; what one side does not know yet is left out."""
+    for name, (what, fix) in _WORDS.items():
+        here, there = getattr(near, name), getattr(far, name)
+        if not here or not there:
+            continue
+        if here == there:
+            yield pass_check(host, f"{what}: the same on both")
+        else:
+            finding = f"{what}: not the same, {truncate(there, 100)} there and {truncate(here, 100)} here"
+            yield fail_check(host, finding, f"on {host}: {fix}")
+
+
+def _leave_folder_out(model: PlannedModel) -> PlannedModel:
+    """Return a model of a folder without its path, which differs between hosts: its files are compared."""
+    is_folder = model_hub.find_local_folder(model.name) or not model_hub.is_repository(model.name)
+    return replace(model, name="") if is_folder else model
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
 
 _PREPARE_SECONDS = 6 * 3600.0
 _LAUNCH_SECONDS = 900.0
@@ -46,11 +374,11 @@ class ConnectedHosts:
 
     async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
         """Return what is planned, on the link that the hosts share."""
-        return await pairing.place_on_hosts(planned, self._peers)
+        return await place_on_hosts(planned, self._peers)
 
     async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
         """Return the checks of a launch on all hosts, and what is planned with their commands."""
-        report, survey = await pairing.check_and_survey(planned, self._peers)
+        report, survey = await check_and_survey(planned, self._peers)
         return report, survey.planned
 
     async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
@@ -68,7 +396,7 @@ async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
     if not names:
         yield ThisMachine()
         return
-    async with pairing.open_peers(names) as peers:
+    async with open_peers(names) as peers:
         yield ConnectedHosts(peers)
 
 
@@ -127,7 +455,7 @@ async def stop_marked(hosts: Sequence[str], mark: str) -> None:
 
     async def stop(host: str) -> None:
         async with open_connection(host) as peer:
-            await peer.ask(StopMarked, _STOP_SECONDS, mark=mark)
+            await peer.ask("stop marked", Done, _STOP_SECONDS, mark=mark)
 
     await asyncio.gather(*map(stop, dict.fromkeys(hosts)))
 
@@ -138,7 +466,7 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     async def remove(host: str) -> str:
         try:
             async with open_connection(host) as peer:
-                await peer.ask(RemoveCaches, _STOP_SECONDS, mark=mark)
+                await peer.ask("remove caches", Done, _STOP_SECONDS, mark=mark)
         except DflashError as error:
             return f"{host}: {error.what}"
         return ""
@@ -172,23 +500,22 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
     planned = job.planned
     for peer in peers:
         peer.report = _name_host(peer.host, report)
-    orders = pairing.list_orders(planned)
+    orders = list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
     near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=job.forced)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
-        *answers, _ = await asyncio.gather(*tasks, near)
+        await asyncio.gather(near, *tasks)
     finally:  # where one failed, the others would go on
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    here = await asyncio.to_thread(host_parity.describe_side, planned)
+    here = await asyncio.to_thread(describe_side, planned)
     checks = [
         check
-        for peer, answer in zip(peers, answers, strict=True)
-        if isinstance(answer, RankPrepared)
-        for check in host_parity.compare_hosts(here, answer.side, peer.host)
+        for peer, task in zip(peers, tasks, strict=True)
+        for check in compare_hosts(here, task.result(), peer.host)
     ]
     if wrong := [check for check in checks if check.level is CheckLevel.FAIL]:
         raise PreflightFailed(
@@ -198,10 +525,10 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
         )
 
 
-async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> AgentMessage:
+async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> HostSide:
     """Copy the models that a peer lacks and this machine has, and let it prepare the rest."""
     await copy_missing(sources, peer, order.cluster, order.rank, peer.report)
-    return await peer.ask(PrepareRank, _PREPARE_SECONDS, order=order)
+    return await peer.ask("prepare", HostSide, _PREPARE_SECONDS, order=order)
 
 
 def _name_host(host: str, report: Callable[[Preparing], None]) -> Callable[[Preparing], None]:
@@ -216,10 +543,8 @@ async def _launch_peers(
     Raises:
         DflashError: a peer cannot launch its rank; those before it are in `far`.
     """
-    for peer, order in zip(peers, pairing.list_orders(planned), strict=True):
-        answer = await peer.ask(LaunchRank, _LAUNCH_SECONDS, order=order)
-        if not isinstance(answer, RankLaunched):
-            raise DflashError(f"{peer.host} sent an unexpected answer")
+    for peer, order in zip(peers, list_orders(planned), strict=True):
+        answer = await peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order)
         far.append(FarRank(order.rank, peer.host, answer.run))
         text = f"rank {order.rank} launched, as {answer.run}"
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
@@ -227,5 +552,5 @@ async def _launch_peers(
 
 async def _stop_launched(peers: Sequence[PeerConnection], far: Sequence[FarRank]) -> None:
     """Stop what was launched elsewhere; what cannot be reached ends with its lease."""
-    stops = [peers[rank.rank - 1].ask(StopRank, _STOP_SECONDS, run=rank.run) for rank in far]
+    stops = [peers[rank.rank - 1].ask("stop", Done, _STOP_SECONDS, run=rank.run) for rank in far]
     await asyncio.gather(*stops, return_exceptions=True)

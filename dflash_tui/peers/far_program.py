@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
+import hashlib
+import importlib.metadata
+import io
 import os
+import re
 import select
+import signal
 import subprocess
 import sys
 import termios
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, cast
+from pathlib import Path
+from typing import IO, NamedTuple, cast
 
+from dflash_tui import __version__
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import CALLED_AS, has_terminal
-from dflash_tui.common.sanitizer import clean_end, clean_text, join_last_lines
+from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_last_lines
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import open_connection, require_same_release
-from dflash_tui.peers.messages import Greeting
-from dflash_tui.planning.cluster.hosts import LOCAL
+from dflash_tui.peers.connection import Greeting, open_connection, require_same_release
+from dflash_tui.peers.far_installer import MARK
+from dflash_tui.planning.cluster import LOCAL
 
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
@@ -137,3 +148,220 @@ def _kept_terminal() -> Iterator[None]:
             termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, settings)
             os.write(sys.stdout.fileno(), b"\n")
         raise
+
+
+# Longer than the far side gives itself, which then says what took so long.
+_SECONDS = 1000.0
+_INSTALLED = "installed"
+_FAILURES = {
+    "no-python": (
+        "{host} has no Python from 3.11 on",
+        "on it: sudo apt install python3 python3-venv, or: uv python install 3.12",
+    ),
+    "no-venv": ("Python on {host} cannot make virtual environments", "on it: sudo apt install python3-venv"),
+    "busy": ("dflash-tui is being installed on {host} already", "try again when that has ended"),
+    "write": ("the folder for dflash-tui on {host} cannot be written", "free space there or fix permissions"),
+    "venv": ("no virtual environment could be made on {host}", "on it: sudo apt install python3-venv, or free space"),
+    "pip": (
+        "pip could not install on {host} what dflash-tui needs",
+        "see that it reaches an index of packages: ssh {host} python3 -m pip config list",
+    ),
+    "check": ("dflash-tui does not start on {host} after its installation", "try another Python on it"),
+    "late": ("{host} took too long to install dflash-tui", "see what its network does, and try again"),
+    "cut": ("the wheel of dflash-tui did not arrive whole on {host}", "try again"),
+}
+
+
+async def install_program(host: str) -> str:
+    """Install this program in our own folder on `host`, with packages from the index of that host; return where.
+
+    Nothing is left there when it fails, or when this side ends before.
+
+    Raises:
+        UsageError: the host is not reached, for a reason that a user can mend.
+        DflashError: it was not installed.
+    """
+    wheel = await asyncio.to_thread(build_own_wheel)
+    text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
+    words = (str(len(text)), wheel.name, str(len(wheel.data)), wheel.digest)
+    command, pipe = transport.build_install_command(host, *words), asyncio.subprocess.PIPE
+    env = build_helper_environment(OPENSSH)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
+    try:
+        return await asyncio.wait_for(_install(host, process, text + wheel.data), _SECONDS)
+    except TimeoutError:
+        what, hint = _FAILURES["late"]
+        raise DflashError(what.format(host=host), hint=hint) from None
+    finally:
+        await _end(process)
+
+
+async def _install(host: str, process: asyncio.subprocess.Process, data: bytes) -> str:
+    """Send what is installed and read the answer; stdin stays open until then, as its end means that nobody waits."""
+    sending = asyncio.create_task(_send(process, data))
+    errors = asyncio.create_task(_read_end(process))
+    try:
+        kind, text = await _read_answer(process)
+        if kind == _INSTALLED:
+            return text
+        if kind:
+            what, hint = _FAILURES[kind]
+            raise DflashError(what.format(host=host), evidence=text, hint=f"{hint.format(host=host)}; nothing was left")
+        error = transport.explain_end(host, await process.wait(), await errors)
+        if isinstance(error, transport.NeedsProgram):  # sh itself was not found
+            raise DflashError(f"{host} has no sh", evidence=error.evidence)
+        raise error
+    finally:
+        for task in (sending, errors):
+            task.cancel()
+        await asyncio.gather(sending, errors, return_exceptions=True)
+
+
+async def _send(process: asyncio.subprocess.Process, data: bytes) -> None:
+    if process.stdin:
+        with contextlib.suppress(OSError):  # how it ended is said elsewhere
+            process.stdin.write(data)
+            await process.stdin.drain()
+
+
+async def _read_answer(process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """Return how it ended and the text about it; two empty ones when the output ended without."""
+    while process.stdout and (line := await process.stdout.readline()):
+        mark, _, words = clean_line(line.decode(errors="replace")).partition(" ")
+        kind, _, text = words.partition(" ")
+        if mark == MARK and (kind == _INSTALLED or kind in _FAILURES):
+            return kind, text
+    return "", ""
+
+
+async def _read_end(process: asyncio.subprocess.Process) -> str:
+    """Return the end of what ssh and the other host write to stderr."""
+    tail = b""
+    while process.stderr and (data := await process.stderr.read(1 << 16)):
+        tail = (tail + data)[-_ERRORS_KEPT:]
+    return clean_end(tail)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End ssh and what it has started, which a process on the other host learns from the end of its stdin."""
+    if process.stdin:
+        process.stdin.close()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.gather(*(_drain(stream) for stream in (process.stdout, process.stderr) if stream))
+    await process.wait()
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    while await stream.read(1 << 16):
+        pass
+
+
+def describe_offer(error: transport.NeedsProgram) -> str:
+    """Return what an installation would do, for who is asked about it."""
+    return (
+        f"{error.what}. Install {__version__} into ~/.local/share/dflash-tui there, with its packages from the index "
+        f"that pip of {error.host} uses?"
+    )
+
+
+def build_unheard_error(error: transport.NeedsProgram) -> UsageError:
+    """Return the error that another program answers on a host although this one was installed there."""
+    what = f"dflash-tui was installed on {error.host}, but it is not what answers there"
+    hint = f"remove the other one there: ssh {error.host} 'command -v dflash-tui'"
+    return UsageError(what, evidence=error.evidence, hint=hint)
+
+
+_DISTRIBUTION, _PACKAGE = "dflash-tui", "dflash_tui"
+# Folders that a checkout has beside the package, and a wheel in it.
+_BESIDE = ("recipes", "patches")
+_INFO = f"{_PACKAGE}-{__version__}.dist-info"
+_WHEEL = "Wheel-Version: 1.0\nGenerator: dflash-tui\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+# The oldest that a zip can say: the same files make the same bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class OwnWheel(NamedTuple):
+    """A wheel of this program: the name of its file, and its bytes."""
+
+    name: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """Its SHA-256, in hexadecimal digits."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def build_own_wheel() -> OwnWheel:
+    """Return a wheel of the program that runs, from a wheel's installation or a checkout.
+
+    Raises:
+        DflashError: the program runs from a folder that was never installed, so that nobody knows what it needs.
+    """
+    files = dict(_list_package_files()) | _build_metadata()
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{_INFO}/RECORD"] = f"{record}{_INFO}/RECORD,,\n".encode()
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, data)
+    return OwnWheel(f"{_PACKAGE}-{__version__}-py3-none-any.whl", archive.getvalue())
+
+
+def _list_package_files() -> Iterator[tuple[str, bytes]]:
+    """Yield the name in a wheel and the bytes of each file that the package has, with its recipes and patches."""
+    roots = {_PACKAGE: paths.PACKAGE_ROOT} | {f"{_PACKAGE}/{kind}": paths.bundled_folder(kind) for kind in _BESIDE}
+    paths_by_name = {f"{place}/{name}": path for place, root in roots.items() for name, path in _walk(root)}
+    for name in sorted(paths_by_name):
+        yield name, paths_by_name[name].read_bytes()
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each file of ours below a folder: no link, which may lead anywhere, nothing hidden, nothing compiled."""
+    for path in root.rglob("*"):
+        parts = path.relative_to(root).parts
+        is_ours = not any(part.startswith(".") or part == "__pycache__" for part in parts)
+        if is_ours and path.is_file() and not path.is_symlink():
+            yield "/".join(parts), path
+
+
+def _build_metadata() -> dict[str, bytes]:
+    """Return the files of a wheel that say what it is and needs, by their names; what is installed says so.
+
+    Raises:
+        DflashError: it is not installed.
+    """
+    try:
+        distribution = importlib.metadata.distribution(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        distribution = None
+    if distribution is None or not (metadata := distribution.read_text("METADATA")):
+        what = "this dflash-tui runs from a folder that was not installed, so nobody knows which packages it needs"
+        raise DflashError(what, hint="pip install -e . in the checkout")
+    # An editable installation keeps the version that the checkout had then.
+    metadata = re.sub(r"(?m)^Version: .*$", f"Version: {__version__}", metadata, count=1)
+    entries = distribution.read_text("entry_points.txt") or ""
+    files = {"METADATA": metadata, "WHEEL": _WHEEL, "entry_points.txt": entries}
+    files |= {f"licenses/{path.name}": text for path, text in _list_licenses(distribution)}
+    return {f"{_INFO}/{name}": text.encode() for name, text in files.items()}
+
+
+def _list_licenses(
+    distribution: importlib.metadata.Distribution,
+) -> Iterator[tuple[importlib.metadata.PackagePath, str]]:
+    for path in distribution.files or ():
+        if path.parent.name == "licenses" and path.parent.parent.suffix == ".dist-info":
+            yield path, path.read_text()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

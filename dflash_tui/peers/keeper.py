@@ -1,4 +1,4 @@
-"""Holds the ranks of a server together, in a process beside rank 0: `python -m dflash_tui.peers keep RUN`.
+"""Holds the ranks of a server together, in a process beside rank 0: `python -m dflash_tui.peers.keeper keep RUN`.
 
 vLLM has no failure detector between hosts. The keeper copies the other ranks' logs, renews their leases, says what it
 knows of them in a file, ends rank 0 when one of them is gone, and ends them when rank 0 has ended.
@@ -9,24 +9,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import sys
 import time
 
 import msgspec
 
-from dflash_tui.common import private_files
+from dflash_tui.common import private_files, untrusted_json
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RankSampled, RankState
-from dflash_tui.machine import network, process_identity
-from dflash_tui.monitoring import gpu_load
-from dflash_tui.peers.connection import LOST_SECONDS, PeerConnection, PeerLost, open_connection
-from dflash_tui.peers.messages import LEASE_SECONDS, Beat, LogChunk, RankBeat, StopRank, WatchRank
-from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.machine import network, processes
+from dflash_tui.monitoring import sampler
+from dflash_tui.peers.connection import (
+    LEASE_SECONDS,
+    LOST_SECONDS,
+    Done,
+    LogChunk,
+    PeerConnection,
+    PeerLost,
+    RankBeat,
+    open_connection,
+)
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.runs.server_process import KeptRanks, RankStatus, is_kept, list_left, read_kept
-from dflash_tui.vllm_output.nccl_log import NetworkReader
+from dflash_tui.vllm_output.log_facts import NetworkReader
 
-_LOG = "keeper.log"
+_LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
 # A log that is larger says nothing new, and another host shall not fill the disk of this one.
 MOST_LOG = 256 << 20
 _INTERVAL = 0.25
@@ -51,7 +62,7 @@ def start_keeper(run: Run) -> None:
     Raises:
         DflashError: it ended at once.
     """
-    started = start_detached(run.folder / _LOG, "dflash_tui.peers", "keep", run.id)
+    started = start_detached(run.folder / _LOG, "dflash_tui.peers.keeper", "keep", run.id)
     server_process.adopt_child(started.process)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and started.process.poll() is None:
@@ -123,7 +134,7 @@ class Keeper:
         while True:
             try:
                 async with open_connection(far.host) as peer:
-                    await peer.ask(StopRank, _STOP_SECONDS, run=far.run)
+                    await peer.ask("stop", Done, _STOP_SECONDS, run=far.run)
             except DflashError as error:
                 self._set(far, RankState.LEFT, f"cannot be stopped yet: {error.what}")
                 if time.monotonic() > deadline:
@@ -143,7 +154,7 @@ class Keeper:
                 async with open_connection(far.host) as peer:
                     log = self._run.folder / far.log_name
                     start = log.stat().st_size if log.exists() else 0
-                    await peer.ask(WatchRank, run=far.run, start=start)
+                    await peer.ask("watch", Done, run=far.run, start=start)
                     await self._watch(far, peer)
             except DflashError as error:
                 if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
@@ -155,7 +166,7 @@ class Keeper:
         while True:
             if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
                 sent = time.monotonic()
-                await peer.tell(Beat)
+                await peer.send_beat(renews=True)
             try:
                 message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
             except TimeoutError:
@@ -166,7 +177,7 @@ class Keeper:
                 raise PeerLost("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
-            elif isinstance(message, RankBeat):
+            else:
                 self._judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:
@@ -236,7 +247,7 @@ class Keeper:
 
     def _write(self) -> None:
         pid = os.getpid()
-        record = KeptRanks(pid, process_identity.read_process_identity(pid), tuple(self._ranks.values()))
+        record = KeptRanks(pid, processes.read_process_identity(pid), tuple(self._ranks.values()))
         with contextlib.suppress(OSError):
             private_files.replace_private_file(
                 self._run.folder / server_process.RANKS_FILE, msgspec.json.encode(record)
@@ -254,7 +265,7 @@ def _has_changed(before: RankSampled, after: RankSampled) -> bool:
         is_busier = before.busy is not after.busy
     else:
         is_busier = abs(before.busy - after.busy) > _BUSIER
-    return is_busier or gpu_load.has_load_changed(before.gpus, after.gpus)
+    return is_busier or sampler.has_load_changed(before.gpus, after.gpus)
 
 
 async def stop_far_ranks(run: Run) -> None:
@@ -273,3 +284,75 @@ async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
             await asyncio.wait_for(stop_far_ranks(run), max(_RETRY, deadline - time.monotonic()))
     record = read_kept(run)
     return list(record.ranks) if record else []
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """For how many seconds a rank lives on unless it is renewed, when it was, and why it was ended."""
+
+    seconds: float
+    renewed: float
+    """By a clock that goes on while the machine sleeps, and that nobody sets."""
+    ended: str = ""
+    """Why the guard has ended the rank; empty while it has not."""
+
+
+register_type(Lease)
+
+
+def read_lease(run: Run) -> Lease | None:
+    """Return the lease of a rank; None where it has none."""
+    return untrusted_json.read_own_json(run.folder / _LEASE, Lease)
+
+
+def write_lease(run: Run, seconds: float) -> None:
+    """Begin the lease of a rank."""
+    _write(run, Lease(seconds, _now()))
+
+
+def renew_lease(run: Run) -> None:
+    """Renew the lease of a rank, unless it was ended; on a full disk it stays as it was."""
+    if (lease := read_lease(run)) and not lease.ended:
+        with contextlib.suppress(OSError):
+            _write(run, Lease(lease.seconds, _now()))
+
+
+def start_guard(run: Run) -> None:
+    """Start the guard of a rank, detached from who launches it."""
+    server_process.adopt_child(
+        start_detached(run.folder / _GUARD_LOG, "dflash_tui.peers.keeper", "guard", run.id).process
+    )
+
+
+async def guard_lease(run: Run) -> None:
+    """Wait until the rank has ended, and end it when its lease runs out."""
+    while server_process.is_alive(run):
+        lease = read_lease(run)
+        if lease and _now() - lease.renewed > lease.seconds:
+            _write(run, Lease(lease.seconds, lease.renewed, f"nobody renewed its lease for {lease.seconds:.0f} s"))
+            await lifecycle.stop_server(run)
+            return
+        await asyncio.sleep(_INTERVAL)
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _write(run: Run, lease: Lease) -> None:
+    private_files.replace_private_file(run.folder / _LEASE, msgspec.json.encode(lease))
+
+
+def main(role: str, name: str) -> int:
+    """Do the work of a role until the run has ended; what cannot be done is said in the log of the process."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = registry.find_run(name)
+        asyncio.run(guard_lease(run) if role == "guard" else Keeper(run).keep())
+    except (DflashError, OSError) as error:
+        print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the log of this process
+        return error.exit_code if isinstance(error, DflashError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

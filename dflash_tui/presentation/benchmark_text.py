@@ -1,17 +1,44 @@
-"""The text of a benchmark, in lines of at most 80 characters."""
+"""The text of a benchmark, the Markdown of one run, and figures of another benchmark beside ours."""
 
 from __future__ import annotations
 
+import shlex
+import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import structs
 
+from dflash_tui.benchmark.prompts import name_template
+from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
 from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
-from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_number,
+    format_percent,
+    format_table,
+    format_time,
+    pluralize,
+    truncate,
+)
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.presentation.report import (
+    Lines,
+    Note,
+    Part,
+    Section,
+    Table,
+    escape_text,
+    quote_code,
+    render_table,
+    to_markdown,
+)
 
 KIND_WIDTH = 12
 _WIDTH = 80
@@ -161,3 +188,162 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
             format_number(level.acceptance_length, 2),
         ))  # fmt: skip
     return format_table(header, rows, right=range(8))
+
+
+def render_run(report: RunReport) -> str:
+    """Return the whole report."""
+    plan, tokens = report.plan, report.plan.num_speculative_tokens
+    drafts = f"{plan.method}, {tokens} drafts per step" if tokens else "no speculation"
+    launched = f"launched {format_time(report.at)}, {report.status}"
+    parts = [f"# Run {quote_code(report.run)}"]
+    parts += [f"> **Not a real model's figures: {escape_text(plan.synthetic)}.**"] if plan.synthetic else []
+    parts.append(escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."))
+    parts.append("One launch, so nothing here tells what another launch would measure.")
+    return "\n\n".join([*parts, to_markdown(_build_sections(report))]) + "\n"
+
+
+def _build_sections(report: RunReport) -> list[Section]:
+    plan = report.plan
+    cache = f", compile cache {report.cache}" if report.cache else ""
+    up = f"Up after {format_duration(report.up)}, ready (first answer) after {format_duration(report.ready)}{cache}."
+    phases = tuple((name, format_duration(seconds)) for name, seconds in report.phases.items())
+    env = [f"{name}={shlex.quote(value)} \\" for name, value in sorted(plan.env.items())]
+    facts = [
+        f"target {plan.target}, drafter {plan.drafter or 'none'}",
+        f"engine {report.engine}, patches {', '.join(report.patches) or 'none'}",
+        f"hardware {plan.hardware.value}",
+        # The label above says that it is synthetic.
+        *(f"{name}: {', '.join(values)}" for name, values in report.facts.items() if name != "synthetic"),
+        *([f"launched although a check failed: {report.forced}"] if report.forced else []),
+        *([f"launched in place of {report.restarted_from}, which failed"] if report.restarted_from else []),
+    ]
+    return [
+        Section("start", (Note(up), *([Table(("phase", "took"), phases, (1,))] if phases else []))),
+        Section("measured", tuple(_list_measured(report))),
+        Section("what ran", (*map(Note, facts), Lines((*env, shlex.join(plan.argv))))),
+    ]
+
+
+def _list_measured(report: RunReport) -> Iterator[Part]:
+    rates = report.rates
+    if rates and rates.acceptance is not None:
+        shares = ", ".join(format_percent(share) for share in rates.per_position)
+        yield Note(
+            f"Acceptance length {format_number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
+            f"{format_percent(rates.acceptance, 1)}, over {format_number(rates.steps, 0)} steps of all traffic"
+            f"{f'; by position {shares}' if shares else ''}."
+        )
+    if not report.requests:
+        yield Note("No request was measured on it.")
+        return
+    speeds = [done.decode_tok_s for done in report.requests if not done.error and done.decode_tok_s is not None]
+    if speeds:
+        ends = f"{min(speeds):.1f} to {max(speeds):.1f}, {pluralize(len(speeds), 'request')}"
+        yield Note(f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends}).")
+    if ways := list(dict.fromkeys(done.sampling for done in report.requests if done.sampling)):
+        yield Note(f"Sampling: {name_template('; '.join(ways), report.plan)}.")
+    header = ("prompt", "concurrency or rate", "tokens", "TTFT s", "tok/s", "steps/s", "AL", "finish")
+    yield Table(header, tuple(map(_list_cells, report.requests)), tuple(range(1, 7)))
+
+
+def _list_cells(done: RequestDone) -> tuple[str, ...]:
+    load = f"{done.rate:g}/s" if done.rate else str(done.streams) if done.streams else UNKNOWN
+    values = ((done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))
+    figures = (format_number(value, digits) for value, digits in values)
+    return done.kind, load, str(done.tokens), *figures, done.error or done.finish
+
+
+_REFUSAL = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
+AnyReport = ExperimentReport | RunReport | ImportedResult
+
+
+class SideBySide(msgspec.Struct, frozen=True):
+    """The figures of two, in their order, and why they are not judged."""
+
+    refused: str
+    names: tuple[str, str]
+    measured: tuple[tuple[ImportedMeasurement, ...], tuple[ImportedMeasurement, ...]]
+    synthetic: str = ""
+
+
+def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport]) -> SideBySide:
+    """Return the figures of both."""
+    foreign = [
+        f"{name} ({result.source})"
+        for name, result in zip(names, results, strict=True)
+        if isinstance(result, ImportedResult)
+    ]
+    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic_label, results))))
+    measured = (tuple(_list_measurements(results[0])), tuple(_list_measurements(results[1])))
+    return SideBySide(_REFUSAL.format(" and ".join(foreign)), names, measured, synthetic)
+
+
+def render_comparison(sides: SideBySide) -> str:
+    """Return them in Markdown."""
+    parts = [f"# {escape_text(sides.names[0])} beside {escape_text(sides.names[1])}"]
+    parts += [f"> **Not a real model's figures: {escape_text(sides.synthetic)}.**"] if sides.synthetic else []
+    parts.append(f"**refused: {escape_text(sides.refused)}**")
+    parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
+    header = ("of", "what", "requests", "concurrency or rate", "tok/s", "TTFT s", "acceptance", "AL", "failed")
+    rows = [
+        (escape_text(name), *_table_row(measurement))
+        for name, measured in zip(sides.names, sides.measured, strict=True)
+        for measurement in measured
+    ]
+    return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
+
+
+def _table_row(measurement: ImportedMeasurement) -> tuple[str, ...]:
+    streams = (
+        f"{measurement.rate:g}/s"
+        if measurement.rate
+        else UNKNOWN
+        if measurement.streams is None
+        else str(measurement.streams)
+    )
+    ttft = UNKNOWN if measurement.ttft is None else f"{format_number(measurement.ttft, 3)} (median)"
+    figures = (
+        format_number(measurement.tok_s),
+        ttft,
+        format_percent(measurement.acceptance, 1),
+        format_number(measurement.acceptance_length, 2),
+    )
+    return (escape_text(measurement.what), str(measurement.n), streams, *figures, str(measurement.failed))
+
+
+def _synthetic_label(report: AnyReport) -> str:
+    if isinstance(report, ExperimentReport):
+        return report.design.synthetic
+    return report.plan.synthetic if isinstance(report, RunReport) else report.synthetic
+
+
+def _list_measurements(report: AnyReport) -> Iterator[ImportedMeasurement]:
+    if isinstance(report, ImportedResult):
+        yield from report.measured
+    elif isinstance(report, RunReport):
+        yield from _summarize_prompts("", report.requests)
+    else:
+        for place, arm in enumerate(report.design.arms):
+            yield from _summarize_prompts(
+                f"{arm.name}: ", [done for boot in report.boots if boot.arm == place for done in boot.requests]
+            )
+
+
+def _summarize_prompts(
+    head: str, requests: tuple[RequestDone, ...] | list[RequestDone]
+) -> Iterator[ImportedMeasurement]:
+    """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
+    for kind, streams, rate in dict.fromkeys((done.kind, done.streams, done.rate) for done in requests):
+        figures = RequestFigures.from_requests(
+            [done for done in requests if (done.kind, done.streams, done.rate) == (kind, streams, rate)]
+        )
+        yield ImportedMeasurement(
+            what=f"{head}{kind}",
+            n=figures.n,
+            streams=streams or None,
+            rate=rate or None,
+            tok_s=figures.tok_s.median if figures.tok_s else None,
+            ttft=figures.ttft.median if figures.ttft else None,
+            acceptance_length=figures.acceptance_length.median if figures.acceptance_length else None,
+            failed=figures.failed,
+        )

@@ -4,20 +4,61 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
-from dflash_tui.common.formatting import UNKNOWN, format_gib, format_time, pluralize, truncate
+from dflash_tui.benchmark import summary
+from dflash_tui.benchmark.stats import LEVEL
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_time,
+    pluralize,
+    shorten_names,
+    truncate,
+    truncate_middle,
+)
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
-from dflash_tui.experiments import stock
+from dflash_tui.events import Phase
+from dflash_tui.experiments import variation
+from dflash_tui.experiments.analysis.measures import (
+    START,
+    MedianFigure,
+    is_uncached,
+    measure_seconds_to_ready,
+    median_speed,
+    select_measured_boots,
+    summarize_arm,
+)
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
-from dflash_tui.planning import start_measures
-from dflash_tui.presentation import experiment_tables as tables
-from dflash_tui.presentation import experiment_text, tune_text, verdict_text
-from dflash_tui.presentation.markdown import escape_text, quote_code
-from dflash_tui.presentation.report import Lines, Note, Part, Section, to_markdown, to_terminal
-from dflash_tui.vllm_output.nccl_log import describe_network
+from dflash_tui.planning import startup_optimizations
+from dflash_tui.presentation import experiment_text, verdict_text
+from dflash_tui.presentation.benchmark_text import format_latency
+from dflash_tui.presentation.report import (
+    Bar,
+    Bars,
+    Interval,
+    Intervals,
+    Lines,
+    Note,
+    Part,
+    Section,
+    Span,
+    Table,
+    escape_text,
+    format_spread,
+    is_noisy,
+    quote_code,
+    to_markdown,
+    to_terminal,
+)
+from dflash_tui.presentation.verdict_text import label_arm, name_prompt
+from dflash_tui.vllm_output.log_facts import describe_network
 
 ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
 _WIDEST = 100
@@ -51,17 +92,17 @@ def build_report(report: ExperimentReport, *, details: bool = False) -> list[Sec
     if design.synthetic:
         sections.append(Section("", (Note(f"{design.synthetic}: not a statement about real answers", "!"),)))
     arms = range(len(design.arms))
-    pictures = [tables.build_intervals(comparison) for comparison in comparisons if len(comparisons) == 1]
+    pictures = [build_intervals(comparison) for comparison in comparisons if len(comparisons) == 1]
     drawn: list[Part] = [picture for picture in pictures if picture.intervals]
-    drawn += [table] if (table := tables.build_phases_table(design, report.boots, arms)) else []
-    sections += [Section("", (part,)) for part in (*drawn, tables.build_arms_table(design, report.boots))]
+    drawn += [table] if (table := build_phases_table(design, report.boots, arms)) else []
+    sections += [Section("", (part,)) for part in (*drawn, build_arms_table(design, report.boots))]
     return [*sections, *(build_details(report, comparisons) if details else [])]
 
 
 def list_start_parts(report: ExperimentReport, arms: Sequence[int]) -> list[Part]:
     """Return bars of the starts and of the first requests, and the phases where starts were judged."""
-    bars = tables.build_start_bars(report.design, report.boots, arms)
-    phases = tables.build_phases_table(report.design, report.boots, arms)
+    bars = build_start_bars(report.design, report.boots, arms)
+    phases = build_phases_table(report.design, report.boots, arms)
     parts: list[Part] = [bars if bars.bars else Note("no start was measured", style="dim")]
     return [*parts, Note(""), phases] if phases else parts
 
@@ -88,8 +129,8 @@ def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -
         sections.append(Section(f"statistics of {names}", tuple(verdict_text.list_details(report, comparison))))
     if any(comparison.prompts for comparison in comparisons):
         sections.append(Section("", (Note(ABOUT_RATIOS),)))
-    sections.append(Section("boots", (tables.build_boots_table(report),)))
-    latency, energy = tables.build_latency_table(report), tables.describe_energy(report)
+    sections.append(Section("boots", (build_boots_table(report),)))
+    latency, energy = build_latency_table(report), describe_energy(report)
     sections += [Section("latency", (latency, *map(Note, energy)))] if latency else []
     if rows := list_stock_rows(design):
         commands = [f"{arm.name:<5}  {_format_bare_command(arm)}" for arm in design.arms]
@@ -119,11 +160,11 @@ def render_markdown(report: ExperimentReport) -> str:
     design = report.design
     kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
-    parts = [f"# {title}, {escape_text(tables.describe_variation(design))}"]
-    if label := tables.synthetic_label(design):
+    parts = [f"# {title}, {escape_text(describe_variation(design))}"]
+    if label := synthetic_label(design):
         parts.append(f"> **{escape_text(label)}.**")
-    order = " ".join(map(tables.arm_letter, design.order))
-    made = f"{format_time(design.made_at)}, {tables.describe_certainty(design)}, order {order}"
+    order = " ".join(map(arm_letter, design.order))
+    made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"
     parts.append(f"{made}, written by dflash-tui {escape_text(design.version)}.")
     if not report.complete:
         parts.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
@@ -132,7 +173,7 @@ def render_markdown(report: ExperimentReport) -> str:
 
 def _list_posted_sections(report: ExperimentReport) -> list[Section]:
     design = report.design
-    outcome = tune_text.list_outcome_lines(design, report.boots, report.tune) if report.tune else []
+    outcome = experiment_text.list_outcome_lines(design, report.boots, report.tune) if report.tune else []
     answers: list[Part] = [*map(Note, outcome), *list_sweep_notes(report)]
     for comparison in list_verdicts(report):
         headline, *figures = verdict_text.list_answer(report, comparison)
@@ -141,14 +182,14 @@ def _list_posted_sections(report: ExperimentReport) -> list[Section]:
         answers += verdict_text.list_notes(report, comparison)
         if lines := _list_first_difference(report, comparison):
             answers.append(Lines(tuple(lines)))
-    pictures = [tables.build_intervals(comparison) for comparison in list_verdicts(report)]
+    pictures = [build_intervals(comparison) for comparison in list_verdicts(report)]
     plot = pictures[0] if len(pictures) == 1 and pictures[0].intervals else None
     parts: list[Part | None] = [
-        tables.build_arms_table(design, report.boots),
+        build_arms_table(design, report.boots),
         Note(_explain_arms(design)),
         plot,
     ]
-    parts.append(tables.build_phases_table(design, report.boots, range(len(design.arms))))
+    parts.append(build_phases_table(design, report.boots, range(len(design.arms))))
     return [
         Section("", tuple(answers)),
         Section("", tuple(part for part in parts if part)),
@@ -181,7 +222,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
         f"compile caches: {experiment_text.describe_caches(design)}",
         f"GPU {', '.join(gpus) or nothing}, driver {driver}, clock {_format_clocks(boots)}",
     ]  # fmt: skip
-    lines += [f"measured: {tables.count_requests(boots)} requests in {pluralize(len(boots), 'boot')}"] * (
+    lines += [f"measured: {count_requests(boots)} requests in {pluralize(len(boots), 'boot')}"] * (
         not design.measures_start
     )
     limits = sorted({limit for boot in boots for at in (boot.before, boot.after) if at for limit in at.throttle or ()})
@@ -247,7 +288,7 @@ def _list_commands(report: ExperimentReport) -> list[str]:
             continue
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         argv, env = (boot.argv, boot.env) if boot else (planned.plan.argv, planned.plan.env)
-        lines += [f"# {tables.name_arm(design, arm)}", _format_launch(argv, env)]
+        lines += [f"# {name_arm(design, arm)}", _format_launch(argv, env)]
         if boot:
             for rank, host in enumerate(boot.hosts, 1):
                 lines += [f"# rank {rank} on {host.host}", _format_launch(host.argv, host.env)]
@@ -263,13 +304,13 @@ def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
 
 def list_stock_rows(design: Design) -> list[str]:
     """Return what stock is and what ours has beyond it, a sentence each; nothing of another experiment."""
-    if design.vary != stock.KEY or len(design.arms) != 2:
+    if design.vary != variation.STOCK_KEY or len(design.arms) != 2:
         return []
     bare, ours = design.arms
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "measures for shorter starts and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches without which it does not run this pair: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
         f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
@@ -291,7 +332,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     patches = [f"patch {name}" for name in ours.plan.patches if name not in bare.plan.patches]
     measures = [f"start.{name}" for name in ours.plan.start if name not in bare.plan.start]
     named = [word for word in _format_settings(ours, shared=False) if not word.startswith(_SHOWN_OTHERWISE)]
-    of_measures = {name for measure in start_measures.MEASURES.values() for name in measure.env}
+    of_measures = {name for measure in startup_optimizations.OPTIMIZATIONS.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
     return [*mode, *method, *drafts, *patches, *measures, *named, *env]
@@ -299,4 +340,218 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
 
 def _format_settings(arm: Arm, *, shared: bool) -> list[str]:
     settings = redact_variables(arm.request.settings)
-    return [f"{name}={value}" for name, value in settings.items() if stock.is_shared(name) is shared]
+    return [f"{name}={value}" for name, value in settings.items() if variation.is_shared(name) is shared]
+
+
+MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
+_NAME, _COLUMN = 24, 18
+_LEAST_REQUESTS = 20  # fewer have a median, but no percentiles
+_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
+_INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
+
+
+def arm_letter(arm: int) -> str:
+    """Return the letter of an arm, `A` for the first."""
+    return chr(ord("A") + arm % 26)
+
+
+def arm_mark(arm: int) -> str:
+    """Return the mark of an arm."""
+    return MARKS[arm % len(MARKS)]
+
+
+def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
+    """Return letter and name of an arm, the name cut so that it differs from those of the others."""
+    labels = [clean_line(label_arm(design, place)) for place in range(len(design.arms))]
+    return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
+
+
+def describe_variation(design: Design) -> str:
+    """Return what is varied, as `mode: eager against compile`; of a tune within which budget."""
+    if design.tuning:
+        return f"tune within {format_duration(design.tuning.budget)}"
+    names = [truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
+    return f"{clean_line(design.vary)}: {joined}"
+
+
+def describe_certainty(design: Design) -> str:
+    """Return how sure an experiment can be: `4 boots, 2 per arm`, or `measured apart, 2 boots`."""
+    boots = pluralize(len(design.order), "boot")
+    if design.tuning:
+        return boots
+    if not design.suite:
+        return f"measured apart, {boots}"
+    counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
+    return f"{boots}, {' to '.join(map(str, counts))} per arm"
+
+
+def synthetic_label(design: Design) -> str:
+    """Return why the figures are not those of a real model, or nothing."""
+    return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
+
+
+def count_requests(boots: Iterable[Boot]) -> int:
+    """Return how many requests were measured."""
+    return sum(len(boot.requests) for boot in boots)
+
+
+def format_seconds(seconds: float, digits: int = 1) -> str:
+    """Return seconds with that many digits, from a minute on as a duration."""
+    return f"{seconds:.{digits}f} s" if seconds < 60 else format_duration(seconds)
+
+
+def _mark_arm(arm: int) -> Span:
+    return Span(f"{arm_mark(arm)} {arm_letter(arm)}", f"arm {arm}")
+
+
+def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[str, MedianFigure | None]]:
+    """Return the starts of an arm, and its first request, by their names; of an A/B of starts those it judges."""
+    of = summarize_arm(boots, arm)
+    if design.measures_start:
+        return [("cold starts", of.ready)] if design.cold else [("first start", of.filling), ("later starts", of.ready)]
+    return list(zip(_FIGURES[4:], (of.cold, of.cached, of.first), strict=True))
+
+
+def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
+    """Return a row per arm: how many boots measured something, the medians of its boots, ± half their range."""
+    rows: list[tuple[str | Span, ...]] = []
+    for arm in range(len(design.arms)):
+        of, starts = summarize_arm(boots, arm), _list_starts(design, boots, arm)
+        figures = [] if design.measures_start else [
+            _format_figure(of.steps_s), _format_figure(of.tok_s), _format_figure(of.al, 2),
+            _format_figure(of.ttft, 2, seconds=True)]  # fmt: skip
+        for name, start in starts:
+            none = name == _FIGURES[5] and is_uncached(boots, arm)
+            figures.append("none" if none and start is None else _format_figure(start, seconds=True))
+        failed = f"+{of.failed}✗" if of.failed else ""
+        label = Span(f"{arm_mark(arm)} {name_arm(design, arm, _COLUMN)}", f"arm {arm}")
+        rows.append((label, f"{of.boots}{failed}", *figures))
+    names = [name for name, _ in _list_starts(design, boots, 0)] if design.measures_start else _FIGURES
+    return Table(("arm", "boots", *names), tuple(rows), tuple(range(1, len(names) + 2)))
+
+
+def _format_figure(figure: MedianFigure | None, digits: int = 1, *, seconds: bool = False) -> str:
+    """Return `35.9 ±3%`, half the range as a share of the median, `35.9` of one boot, or a dash."""
+    if figure is None:
+        return UNKNOWN
+    text = format_seconds(figure.median, digits) if seconds else f"{figure.median:.{digits}f}"
+    return f"{text} {format_spread(figure.low, figure.high, figure.median)}" if figure.n > 1 else text
+
+
+def build_intervals(comparison: Comparison) -> Intervals:
+    """Return the ratio of each prompt with its interval, then that of all, with its level where it is not 95 %.
+
+    Of starts there is the last alone, a ratio of seconds, of which less is better. Noise is not drawn.
+    """
+    if comparison.ratio and is_noisy(comparison.ratio) and not comparison.ratio.excludes_one:
+        return Intervals(())
+    rows = [Interval(name_prompt(prompt), prompt.ratio) for prompt in comparison.prompts]
+    level = comparison.test.level if comparison.test else LEVEL
+    name = "all" if level == LEVEL else f"all ({100 * level:.3g} % interval)"
+    if ratio := comparison.ratio:
+        whole = ratio.inverse if comparison.measure == START else ratio
+        rows.append(Interval(name, whole, "bold"))
+    colored = [
+        row._replace(style=f"arm {comparison.b}") if not row.style and row.ratio.excludes_one else row for row in rows
+    ]
+    return Intervals(tuple(colored))
+
+
+def build_start_bars(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Bars:
+    """Return the medians of the starts and of first requests, arm by arm on one scale, what is unknown left out."""
+    starts = {arm: _list_starts(design, boots, arm) for arm in arms}
+    figures = [(name, arm, figure) for row in zip(*starts.values(), strict=True) for arm, (name, figure) in
+               zip(starts, row, strict=True) if figure]  # fmt: skip
+    longest = max((figure.median for _, _, figure in figures), default=0.0) or 1.0
+    return Bars(
+        tuple(
+            Bar(name, _mark_arm(arm), figure.median / longest, format_seconds(figure.median))
+            for name, arm, figure in figures
+        )
+    )
+
+
+def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Table | None:
+    """Return the median seconds of each phase of the starts by arm; None where starts were not what was measured."""
+    if not design.measures_start:
+        return None
+    starts = [[_split_start(boot) for boot in select_measured_boots(boots, arm) if boot.start == "measured"]
+              for arm in arms]  # fmt: skip
+    rows: list[tuple[str | Span, ...]] = []
+    for name in (_INSPECTED, *(phase.value for phase in Phase), _FIRST, _WHOLE):
+        seconds = [[start[name] for start in of_arm if name in start] for of_arm in starts]
+        if any(map(any, seconds)):
+            cells = (format_number(statistics.median(values) if values else None, 1, "s") for values in seconds)
+            rows.append((Span(name, "bold" if name == _WHOLE else "dim"), *cells))
+    header = ("phase", *(f"{arm_mark(arm)} {arm_letter(arm)}" for arm in arms))
+    return Table(header, tuple(rows), tuple(range(1, len(header)))) if rows else None
+
+
+def _split_start(boot: Boot) -> dict[str, float]:
+    """Return the seconds of a start by what they went into."""
+    parts = dict(boot.phases)
+    if boot.inspected:
+        parts[_INSPECTED] = boot.inspected
+    if boot.ready is not None and boot.up is not None:
+        parts[_FIRST] = boot.ready - boot.up
+    if (whole := measure_seconds_to_ready(boot)) is not None:
+        parts[_WHOLE] = whole
+    return parts
+
+
+def build_boots_table(report: ExperimentReport) -> Table:
+    """Return a row per boot: how it started, and what it measured."""
+    design, boots = report.design, report.boots
+    header = ("boot", "arm", "start", "ready", "first request", "tok/s", "requests", "remark")
+    rows: list[tuple[str | Span, ...]] = []
+    for boot in boots:
+        first = boot.cold_request.decode_tok_s if boot.cold_request else None
+        measured = (format_number(first, 1, "tok/s"), format_number(median_speed(boot)), str(len(boot.requests)))
+        rows.append(
+            (
+                str(boot.number + 1),
+                name_arm(design, boot.arm),
+                boot.cache or ("none" if is_uncached(boots, boot.arm) else UNKNOWN),
+                format_duration(boot.ready),
+                *(() if design.measures_start else measured),
+                ", ".join(filter(None, (f"attempt {boot.attempt}" if boot.attempt > 1 else "", boot.error))),
+            )
+        )
+    if design.measures_start:
+        return Table((*header[:4], header[-1]), tuple(rows), (0, 3))
+    return Table(header, tuple(rows), (0, 3, 4, 5, 6))
+
+
+def build_latency_table(report: ExperimentReport) -> Table | None:
+    """Return the latencies by arm and number of streams, and by prompt where enough requests have percentiles."""
+    rows: list[tuple[str | Span, ...]] = []
+    for arm in range(len(report.design.arms)):
+        requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
+        for streams in report.design.concurrency:
+            groups = summary.group_latencies([done for done in requests if done.streams == streams], {})
+            named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+            rows += [
+                (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),
+                 format_latency(percentiles.values[0]),
+                 *(format_latency(value) if percentiles.n >= _LEAST_REQUESTS else UNKNOWN
+                   for value in percentiles.values[1:]))
+                for kind, group in groups.items() for name, field in named
+                if (percentiles := getattr(group, field)) and (percentiles.n >= _LEAST_REQUESTS or not kind)
+            ]  # fmt: skip
+    header = ("arm", "streams", "prompt", "latency", "requests", "p50", "p90", "p95", "p99")
+    return Table(header, tuple(rows), (1, *range(4, 9))) if rows else None
+
+
+def describe_energy(report: ExperimentReport) -> list[str]:
+    """Return the energy of an output token of each arm, a line for each number of streams; nothing where unknown."""
+    lines: dict[int, list[str]] = {}
+    for streams, arm in product(report.design.concurrency, range(len(report.design.arms))):
+        windows = [w for boot in report.boots if boot.arm == arm for w in boot.windows if w.streams == streams]
+        if joules := [window.joules_per_token for window in windows if window.joules_per_token is not None]:
+            figure = f"{statistics.fmean(joules):.3g} J ({pluralize(len(joules), 'boot')})"
+            lines.setdefault(streams, []).append(f"{name_arm(report.design, arm)} {figure}")
+    return [
+        f"energy of an output token, all GPUs, {streams} at a time: {', '.join(figures)}"
+        for streams, figures in lines.items()
+    ]

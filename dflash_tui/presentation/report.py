@@ -7,6 +7,7 @@ drawn.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.presentation.markdown import escape_cells, escape_text, quote_block, render_bullets, render_table
+from dflash_tui.common.secrets import redact_secrets
 
 _GAP = 2
 _NARROWEST, _WIDTH = 20, 100  # cells of a note, and of a drawing without a limit
@@ -266,3 +267,55 @@ def _render_part(part: Lines | Table | Bars | Intervals) -> str:
         cells = ([cell if isinstance(cell, str) else cell.text for cell in row] for row in part.rows)
         return render_table([escape_text(name) for name in part.header], escape_cells(cells), part.right)
     return quote_block(*("".join(span.text for span in line).rstrip() for line in lay_out(part, 0)))
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
+# What GitHub makes a link of by itself. It looks for names and numbers in what is shown, so that only something without
+# a width helps between the characters; for addresses in what is written, so that another way to write them does.
+_LINKS = (
+    (re.compile(r"@|#(?=\d)"), r"\g<0>&#8203;"),
+    (re.compile(r"://"), "&#58;&#47;&#47;"),
+    (re.compile(r"(?<=www)\.", re.IGNORECASE), "&#46;"),
+)
+
+
+def escape_text(text: str) -> str:
+    """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
+    body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.split("\n"))))
+    for meant, instead in _LINKS:
+        body = meant.sub(instead, body)
+    return body
+
+
+def quote_code(text: str) -> str:
+    """Return text of others as code within a line."""
+    body = redact_secrets(clean_line(text)).replace("|", "\\|")
+    if not body:
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", body)), default=0))
+    pad = " " if "`" in body else ""
+    return f"{fence}{pad}{body}{pad}{fence}"
+
+
+def quote_block(*lines: str) -> str:
+    """Return lines as a block of code that no line of theirs can end."""
+    body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Return a table; the cells are Markdown already, the columns in `right` are aligned to the right."""
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def escape_cells(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return the rows of a table with text of others escaped in every cell."""
+    return [[escape_text(cell) for cell in row] for row in rows]
+
+
+def render_bullets(lines: Iterable[str]) -> str:
+    """Return a list of lines that are Markdown already."""
+    return "\n".join(f"- {line}" for line in lines)

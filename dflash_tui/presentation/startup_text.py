@@ -15,16 +15,17 @@ from dflash_tui.common.formatting import (
     pluralize,
 )
 from dflash_tui.events import Health, Phase, Step
-from dflash_tui.run_state.eta import (
+from dflash_tui.monitoring.startup_history import (
     ExpectedStart,
     MedianSeconds,
     RecordedStart,
+    SavedSeconds,
+    StartKind,
     estimate_time_to_launch,
     estimate_time_to_ready,
+    find_saved_seconds,
 )
-from dflash_tui.run_state.stall import Silence, detect_silence
-from dflash_tui.run_state.startup import PhaseSpan, Startup
-from dflash_tui.run_state.startup_comparison import SavedSeconds, StartKind, find_saved_seconds
+from dflash_tui.run_state.startup import PhaseSpan, Silence, Startup, detect_silence
 from dflash_tui.run_state.state import RunState
 
 _GIB_IN_GB = 1.073741824

@@ -10,6 +10,7 @@ from dflash_tui.common.formatting import format_duration, format_percent, plural
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.measures import START, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
+    BreakEven,
     Comparison,
     ExperimentReport,
     OutputComparison,
@@ -17,7 +18,6 @@ from dflash_tui.experiments.analysis.report import (
     PromptRatio,
     Verdict,
 )
-from dflash_tui.experiments.analysis.starts import BreakEven
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 

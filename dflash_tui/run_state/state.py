@@ -41,14 +41,12 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.counters import MAX_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
-from dflash_tui.run_state.logged_speculation import SpeculationTotals
-from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
+from dflash_tui.run_state.series import MAX_GAP, CounterSeries, LogTail, ThinnedSeries, Timestamped, bucket_ends
+from dflash_tui.run_state.speculation import SpeculationTotals
 from dflash_tui.run_state.startup import PhaseSpan, Startup
-from dflash_tui.vllm_output.histogram import subtract_histograms
 from dflash_tui.vllm_output.known_failures import list_symptoms
-from dflash_tui.vllm_output.metrics import Rates
+from dflash_tui.vllm_output.metrics import Rates, subtract_histograms
 
 MAX_REQUESTS = 500
 _MAX_PROBLEMS = 100

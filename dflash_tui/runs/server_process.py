@@ -9,7 +9,7 @@ import msgspec
 
 from dflash_tui.common.untrusted_json import read_own_json, register_type
 from dflash_tui.events import RankState
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
 if TYPE_CHECKING:  # psutil takes 10 ms, which is spared where no server runs
@@ -67,7 +67,7 @@ def is_alive(run: Run) -> bool:
     """Whether the server process is running; a zombie is not, nor is another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
-    return bool(run.born) and process_identity.read_process_identity(run.pid) == run.born
+    return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
 def is_starting(run: Run) -> bool:
@@ -115,4 +115,4 @@ def list_left(run: Run) -> list[RankStatus]:
 def is_kept(run: Run) -> bool:
     """Whether the keeper of a server lives."""
     record = read_kept(run)
-    return record is not None and process_identity.read_process_identity(record.pid) == record.born
+    return record is not None and processes.read_process_identity(record.pid) == record.born

@@ -21,8 +21,7 @@ from dflash_tui.experiments import store
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring.foreign_server import ForeignServer
-from dflash_tui.monitoring.player import Player
-from dflash_tui.monitoring.recording import Recording
+from dflash_tui.monitoring.recording import Player, Recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys

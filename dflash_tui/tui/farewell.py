@@ -8,7 +8,7 @@ from dflash_tui.common.formatting import describe_attach_and_stop, format_host_a
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint, describe_use
+from dflash_tui.presentation.client_text import Endpoint, describe_use
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 

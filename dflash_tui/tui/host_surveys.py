@@ -10,7 +10,7 @@ from textual import work
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.peers import pairing, program_install
+from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -64,12 +64,12 @@ class HostSurveys:
         """Connect to the hosts, keep their link and their commands in `choice`, and `draw` after each answer."""
         request = plan.relaunch_request
         try:
-            async with pairing.open_peers(request.peers) as peers:
-                planned: PlannedLaunch = await pairing.plan_over_hosts(request, peers)
+            async with cluster_launch.open_peers(request.peers) as peers:
+                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
                 if planned.plan.cluster:
                     choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
                 draw()
-                surveyed = await pairing.survey_ranks(planned, peers)
+                surveyed = await cluster_launch.survey_ranks(planned, peers)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
@@ -82,7 +82,7 @@ class HostSurveys:
     def _explain_missing(self, error: NeedsProgram) -> DflashError:
         """Return what to say of a host without this program, and keep that it is to be offered there."""
         if error.host in self.installed:
-            return program_install.build_unheard_error(error)
+            return far_program.build_unheard_error(error)
         self._missing = error
         return UsageError(error.what, evidence=error.evidence, hint="h, and the host again, offers to install it there")
 

@@ -13,10 +13,10 @@ from textual.worker import Worker, get_current_worker
 from dflash_tui.common.errors import DflashError, ServerFailed, explain_resource_limit
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.events import Preparing
-from dflash_tui.launch import restart_policy
+from dflash_tui.launch import restarts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.presentation.plan_text import format_restart_limit
-from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog, offer_same_again
@@ -50,9 +50,9 @@ class _Front:
             case session.BesideQuestion(plan, others):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
                 detail = f"{names} and this one would share memory and processor, so the figures of each suffer."
-                if (free := lifecycle.find_free_port(plan.port)) != plan.port:
-                    detail += f" Port {plan.port} is taken: it gets {free}."
-                confirm = Confirm("Launch beside a running server?", detail, f"launch {plan.recipe} as well")
+                confirm = Confirm(
+                    "Launch beside a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
+                )
                 return await self._panel.push_screen_wait(confirm)
 
     def show(self, event: LaunchEvent) -> None:
@@ -224,7 +224,7 @@ class ServerApp(TerminalApp):
             return
         if crashed := self.restarting:
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
-            self.push_screen(question, lambda yes: restart_policy.cancel_restarts(crashed) if yes else None)
+            self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, list_verdicts
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import Player
+from dflash_tui.monitoring.recording import Player
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens.playback import PlaybackScreen, build_playback
 

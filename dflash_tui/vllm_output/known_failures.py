@@ -21,7 +21,81 @@ from dflash_tui.common import yaml_loader
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Phase, Problem
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.vllm_output.failure_signs import Sign, list_plain_texts
+
+_LEAST_LETTERS = 3
+_TOKEN = re.compile(
+    r"(?P<escape>\\.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<open>\((?:\?(?:P<\w+>|<?[=!]|:))?)|(?P<close>\))|"
+    r"(?P<quantifier>[*+?]\??|\{\d*,?\d*\}\??)|(?P<other>[.^$])|(?P<bar>\|)|(?P<letter>.)", re.DOTALL
+)  # fmt: skip
+
+
+class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the message of an error says when a failure happens, with a message that says so."""
+
+    sign: str
+    """The pattern."""
+    line: str
+    """A message that it fits; with a frame, below a line of the traceback."""
+    frame: str = ""
+    """A pattern that a line of the traceback above the message has to fit; empty for any."""
+
+    def __post_init__(self) -> None:
+        if not all(list_plain_texts(self.sign)):
+            raise ValueError(
+                f"each alternative of a sign needs {_LEAST_LETTERS} letters in a row that stand for themselves"
+            )
+
+    def search(self, message: str, frames: tuple[str, ...] = ()) -> re.Match[str] | None:
+        """Return where the message, below these lines of its traceback, shows the sign, or None."""
+        if not any(text in message for text in list_plain_texts(self.sign)):
+            return None
+        match = _compile(self.sign).search(message)
+        if match and self.frame and not any(_compile(self.frame).search(frame) for frame in frames):
+            return None
+        return match
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@cache
+def list_plain_texts(pattern: str) -> tuple[str, ...]:
+    """Return texts of which whatever fits a pattern contains one; an empty one where it need not contain any."""
+    return _list_texts(list(_TOKEN.finditer(pattern))[::-1])
+
+
+def _list_texts(tokens: list[re.Match[str]]) -> tuple[str, ...]:
+    """Return the same for the tokens up to the end of the group, which are taken from the end of the list."""
+    texts: list[str] = []
+    best: tuple[str, ...] = ("",)
+    run = ""
+    while tokens and tokens[-1].lastgroup != "close":
+        token = tokens.pop()
+        kind, text = token.lastgroup, token[0]
+        group: tuple[str, ...] = ("",)
+        if kind == "open":
+            group = _list_texts(tokens)
+            tokens.pop()
+            if text[-1] in "=!":  # what only looks ahead or back
+                group = ("",)
+        quantifier = tokens.pop()[0] if tokens and tokens[-1].lastgroup == "quantifier" else ""
+        may_be_missing = quantifier[:1] in {"*", "?", "{"}
+        stands_for_itself = kind == "letter" or (kind == "escape" and not text[1].isalnum())
+        if stands_for_itself:
+            run += "" if may_be_missing else text[-1]
+            group = (run,)
+        elif may_be_missing:
+            group = ("",)
+        best = max(best, group, key=lambda texts: min(map(len, texts)))
+        if quantifier or not stands_for_itself:
+            run = ""
+        if kind == "bar":
+            texts += best
+            best = ("",)
+    return tuple(text if len(text) >= _LEAST_LETTERS else "" for text in (*texts, *best))
+
 
 _FILE = Path(__file__).with_name("known_failures.yaml")
 _SHORT = 200
@@ -248,3 +322,45 @@ def _fill_in(words: str, failure: KnownFailure, log_values: dict[str, str], circ
     circumstance_values = circumstances.advice_values | {"fitting_share": _compute_fitting_share(log_values)}
     filled = words.format_map(circumstance_values | dict.fromkeys(names, "") | log_values)
     return filled if names <= log_values.keys() else " ".join(_EMPTY_PARTS.sub("", filled).split()).replace(" ,", ",")
+
+
+_BENIGN = (
+    ("Enforce eager set, disabling torch.compile", "this is what eager mode means"),
+    ("Inductor compilation was disabled by user settings", "follows from eager mode"),
+    ("and failed to automatically increase with error current limit", "matters only to thousands of clients"),
+    ("max_num_scheduled_tokens is set to",
+     "room for drafted tokens is set aside; a larger max-num-batched-tokens shortens long prefills"),
+    ("min_p and logit_bias parameters won't work with speculative decoding", "few requests use them"),
+    ("Default vLLM sampling parameters have been overridden by the model's",
+     "the model's own sampling parameters, as its authors advise; a comparison must set the temperature itself"),
+    ("No FlashInfer autotune cache entries found", "nothing was tuned for these shapes; defaults are used"),
+    ("JIT compilation during inference", "the first request of this shape waits for a kernel, later ones do not"),
+    ("Using default MoE config. Performance might be sub-optimal",
+     "nobody tuned this MoE shape for this GPU; it works, perhaps a little slower"),
+    ("Model Runner V2 requires Triton; using the V1 model runner", "the older runner works as well"),
+    ("Triton is not installed", "vLLM on a CPU works without it"),
+    ("is not found in LD_PRELOAD", "slower on a CPU, nothing else"),
+    ("Speculative decoding on CPU without Intel OpenMP", "slower on a CPU, nothing else"),
+    ("CPU backend doesn't allow to use `torch.set_num_threads`", "threads are bound already"),
+    ("Async scheduling not supported with", "vLLM switches it off automatically"),
+    ("No available shared memory broadcast block found in",
+     "workers are busy, for instance compiling; they hang only if it persists after ready"),
+    ("Address already in use. Retrying with a new port", "an internal port; vLLM tries the next one"),
+    ("force killing remaining process", "vLLM kills its workers like this at every stop, also an intended one"),
+    ("force killing sub process", "vLLM kills its workers like this at every stop, also an intended one"),
+    ("resource_tracker: There appear to be", "written at most stops"),
+    ("destroy_process_group() was not called before program exit", "written at most stops"),
+    ("Compiling model again due to a load failure", "the cached compilation does not fit; only this start is slower"),
+    ("Your GPU does not have native support for FP4 computation",
+     "Marlin reads FP4 weights where a GPU has no FP4 arithmetic; on one that has, an alarm says so"),
+    ("FutureWarning: ", "meant for vLLM's developers"),
+    ("DeprecationWarning: ", "meant for vLLM's developers"),
+    ("with an incorrect regex pattern",
+     "transformers guesses by the tokenizer's shape; check it only if answers look wrong"),
+    ("NUMA binding: Using MEMBIND policy", "says where memory is bound"),
+)  # fmt: skip
+
+
+def explain_benign_warning(text: str) -> str:
+    """Return why a warning is harmless; empty when it is not known to be."""
+    return next((why for words, why in _BENIGN if words in text), "")

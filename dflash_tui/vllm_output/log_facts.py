@@ -1,7 +1,4 @@
-"""Read the facts of a start from vLLM's log: figures, backends, and the steps of torch.compile. Pure; 0.20 to 0.33.
-
-The patterns are in `log_patterns`.
-"""
+"""What a line of vLLM's log says of a start: phases, figures, backends, steps of torch.compile. Pure; 0.20 to 0.33."""
 
 from __future__ import annotations
 
@@ -9,24 +6,338 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
+from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
-from dflash_tui.vllm_output import log_patterns, nccl_log
+
+# The part of the model that a line of torch.compile is about, from 0.32 on.
+TAG = r"(?:\[(?P<part>[\w./:-]+)\] )?"
+SHARDS = r"(?:Multi-thread loading|Loading) (?P<what>)[^:]{3,80}?: +\d+% Completed"
+CHECKPOINT = r"Filesystem type for checkpoints: "
+LOADED = r"Loading weights took "
+MODEL_LOADED = r"Model loading took "
+COMPILING_ALL = r"Warming up model for the compilation"
+COMPILED_ALL = r"Warming up done\."
+ENGINE = r"Initializing a V1 LLM engine \(v"
+NOT_COMPILED = r"Enforce eager set, disabling torch\.compile"
+_DYNAMO = r"Dynamo bytecode transform time: "
+_GRAPH = r"Compiling a graph for compile range "
+_RECOMPILED = r"Compiling model again due to a load failure"
+_LOADED_GRAPH = r"Directly load the compiled graph"
+_LOADED_AOT = r"Directly load AOT compilation"
+_CACHE = r"Using cache directory: "
+_COMPILED = r"torch\.compile took "
+_CAPTURING = r"Capturing (?:model for .*speculator\.\.\.|CUDA graphs \()"
+_BAR_OF_GRAPHS = r"Capturing CUDA graphs \("
+_CAPTURED = r"Graph capturing finished in "
+_AUX = r"Using Eagle3 auxiliary layers from "
+
+
+class PhaseMark(NamedTuple):
+    """A log line that begins a phase, and the phases in which it does so (empty: any)."""
+
+    to: Phase
+    pattern: str
+    only_from: frozenset[Phase] = frozenset()
+
+
+def _set_of_phases(*phases: Phase) -> frozenset[Phase]:
+    return frozenset(phases)
+
+
+# The engine process imports everything again before its first line; it starts with the last lines of resolving.
+_RESOLVED = (
+    rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
+    r"Cudagraph is disabled under eager mode|max_num_scheduled_tokens is set to "
+)
+# Ranks of one machine meet on its loopback, and are started at once.
+_WAITING = r"world_size=(?!1\b)\d+ rank=\d+ local_rank=\d+ distributed_init_method=tcp://(?!127\.|localhost)"
+_COMPILING = (
+    rf"{COMPILING_ALL}|Compile and warming up model for size |"
+    rf"{TAG}(?:Starting torch\.compile|{_CACHE}.+ for vLLM's torch|{_DYNAMO}|"
+    rf"Cache the graph of compile range |{_GRAPH}|{_RECOMPILED}|{_LOADED_GRAPH}|{_LOADED_AOT})"
+)
+_AUTOTUNING = (
+    r"Using FlashInfer (?:managed )?autotune cache|Running FlashInfer (?:BF16-only )?autotune with |"
+    r"Autotuning FlashInfer |\[AutoTuner\]: Tuning |[\d: ,-]+- INFO - .*\[Autotuner\]: Autotuning process starts"
+)
+_AUTOTUNED = (
+    r"Skipping FlashInfer autotune because|No FlashInfer autotune cache entries found|"
+    r"[\d: ,-]+- INFO - .*\[Autotuner\]: Autotuning process ends"
+)
+_WARMING = (
+    r"JIT kernel warmup starting\.|Warming up (?!model for|done)|CUDA graph pool memory: |"
+    rf"{_CAPTURED}|Free memory on device \("
+)
+INITIALIZED = (
+    r"init engine \(profile, create kv cache, warmup model\) took (?P<s>[\d.]+) s"
+    r"(?:econds)?(?: \(compilation: (?P<compilation>[\d.]+) s)?"
+)
+SPECULATION = (
+    r"SpecDecoding metrics: Mean acceptance length: (?P<length>[\d.]+|nan), "
+    r"Accepted throughput: [\d.na]+ tokens/s, Drafted throughput: [\d.na]+ tokens/s, "
+    r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens, "
+    r"Per-position acceptance rate: (?P<positions>[\d., na]*), Avg Draft acceptance rate: "
+)
+_WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
+
+MARKS: tuple[PhaseMark, ...] = (
+    PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w█]*█.*\bversion \d\S*$|non-default args: "),
+    PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
+    PhaseMark(Phase.ENGINE, _RESOLVED, _set_of_phases(Phase.RESOLVE)),
+    PhaseMark(Phase.ENGINE, ENGINE),
+    PhaseMark(Phase.RANKS, _WAITING, _set_of_phases(Phase.ENGINE)),
+    PhaseMark(Phase.ENGINE, r"rank \d+ in world size \d+ is assigned as ", _set_of_phases(Phase.RANKS)),
+    PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
+    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _set_of_phases(Phase.WEIGHTS)),
+    PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
+    PhaseMark(Phase.COMPILE, _COMPILING),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _set_of_phases(Phase.COMPILE, Phase.PROFILE, Phase.JIT)),
+    PhaseMark(
+        Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _set_of_phases(Phase.COMPILE)
+    ),
+    PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
+    PhaseMark(
+        Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |(?:Explicitly|Auto) set \(.* for KV cache"
+    ),
+    PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
+    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _set_of_phases(Phase.AUTOTUNE)),
+    PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
+    PhaseMark(Phase.JIT, _WARMING),
+    PhaseMark(Phase.UNATTRIBUTED, _WARM, _set_of_phases(Phase.JIT)),
+    PhaseMark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
+    PhaseMark(Phase.UP, r"Application startup complete\.$"),
+)
+
+# Name, unit and pattern of each figure; the groups of a pattern are the figures, in the order of the names.
+FIGURES: tuple[tuple[str, str, str], ...] = (
+    ("checkpoint_size", "GiB", rf"{CHECKPOINT}.*Checkpoint size: ([\d.]+) GiB"),
+    ("weights_download", "s", r"Time spent downloading weights for .+: ([\d.]+) seconds"),
+    ("weights_loading", "s", rf"{LOADED}([\d.]+) seconds"),
+    ("model_memory", "GiB", rf"{MODEL_LOADED}([\d.]+) GiB"),
+    ("model_loading", "s", rf"{MODEL_LOADED}[\d.]+ GiB(?: memory)? and ([\d.]+) seconds"),
+    ("dynamo", "s", rf"{TAG}{_DYNAMO}(?P<value>[\d.]+) s"),
+    ("torch_compile", "s", rf"{TAG}{_COMPILED}(?P<value>[\d.]+) s in total"),
+    ("graph_estimate", "GiB", r"Estimated CUDA graph memory: (-?[\d.]+) GiB total"),
+    (
+        "kv_cache_memory",
+        "GiB",
+        r"Available KV cache memory: (-?[\d.]+) GiB|(?:Explicitly|Auto) set \(([\d.]+)/.* for KV cache",
+    ),
+    ("kv_cache_size", "tokens", r"[A-Z]+ KV cache size: ([\d,]+) tokens"),
+    ("kv_request", "tokens", r"(?:.*, )?Maximum concurrency for ([\d,]+) tokens per request: "),
+    ("kv_concurrency", "x", r"(?:.*, )?Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
+    ("graph_capture", "s", rf"{_CAPTURED}(\d+) secs"),
+    ("graph_memory", "GiB", rf"{_CAPTURED}\d+ secs, took (-?[\d.]+) GiB"),
+)
+
+NOTES: tuple[tuple[str, str], ...] = (
+    ("attention", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention backend out of |backend\b)"),
+    ("flash attention", r"Using FlashAttention version (\d)"),
+    ("moe", r"Using ['‘]?([\w .+-]+?)['’]?((?: [\w+-]+)*?) MoE backend"),
+    ("moe", r"Using (\w+) backend for WNA16 MoE"),
+    ("moe", r"Using (\w+)(?: \(weight-only FP4\))? for (?:AutoRound )?MXFP4 MoE"),
+    ("gemm", r"Using (\w+) for (?:\w+ GEMM|\w+LinearMethod|CompressedTensors\w+|mixed-precision linear)$"),
+    ("gemm", r"Selected (\w+) for \w+"),
+    ("sampler", r"Using (FlashInfer) for top-p & top-k sampling"),
+    ("architecture", r"Resolved architecture: (\S+)"),
+    ("vllm", rf"{ENGINE}([^)]+)\)"),
+    ("marlin asked for", r"non-default args: .*'(?:moe|linear)_backend': '(marlin)'"),
+    ("without FP4", r"(Your GPU does not have native support for FP4 computation.*)"),
+    ("without graphs", r"(.*(?:Overriding to NONE|setting cudagraph_mode=NONE|running the draft eagerly).*)"),
+    ("synthetic", r"non-default args: .*'(synthetic)_acceptance_\w+': "),
+    ("kv padding", r"(Add \d+ padding layers, may waste at most [\d.]+% KV cache memory)"),
+    ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
+)
+RUNNERS: tuple[tuple[str, str], ...] = (
+    ("V2", r"Using V2 Model Runner"),
+    ("V1", r".*; using the V1 model runner instead\.|Defaulting to V1 model runner|Starting to load model .+\.\.\.$"),
+)
+STEPS: tuple[tuple[str, str], ...] = (
+    ("dynamo", rf"{TAG}{_DYNAMO}(?P<s>[\d.]+) s"),
+    ("inductor", rf"{TAG}{_GRAPH}.+ takes (?P<s>[\d.]+) s"),
+    (
+        "loaded",
+        rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s",
+    ),
+    ("loaded", rf"{TAG}{_LOADED_AOT} from path (?P<s>)"),
+    ("again", rf"{TAG}{_RECOMPILED} from (?P<s>)"),
+    ("saved", rf"{TAG}saved AOT compiled function to (?P<s>)"),
+    ("total", rf"{TAG}{_COMPILED}(?P<s>[\d.]+) s in total"),
+)
+BARS: tuple[tuple[Phase, str], ...] = (
+    (
+        Phase.WEIGHTS,
+        rf"{SHARDS} \| (?P<n>\d+)/(?P<of>\d+)",
+    ),
+    (Phase.GRAPHS, rf"{_BAR_OF_GRAPHS}(?P<what>[^)]*)\): +\d+%\|.*?\| *(?P<n>\d+)/(?P<of>\d+)"),
+)
+CACHE_FOLDER = rf"{TAG}{_CACHE}(?P<path>\S+) for vLLM's torch\.compile"
+
+
+# The name of the fact, and NCCL's own word for plain sockets.
+NCCL_NETWORK, SOCKETS = "NCCL network", "Socket"
+_SIGN = "NCCL INFO "
+_INFORMS = re.compile(r"^\S+:\d+:\d+ \[-?\d+\] NCCL INFO (?!.*(?:ERROR|Error: ))")
+_CHANNEL = r"Channel \S+ : \S+ -> \S+ (?:\[\w+\] )?via "
+_SAID = re.compile(
+    r"NCCL INFO (?:Using network (?P<chosen>[\w. -]{1,40})$"
+    rf"|{_CHANNEL}(?:NET/(?P<crossing>[\w. -]{{1,40}})/\d|(?P<within>P2P|SHM)/))"
+)
+_AS_USERS_CALL_IT = {"IB": "RoCE", SOCKETS: "sockets", "P2P": "GPU to GPU", "SHM": "shared memory"}
+# What goes from host to host tells more than what stays on one, and both more than what NCCL chose for hosts.
+_TELLING = ("crossing", "within", "chosen")
+
+
+class NetworkLines:
+    """Puts together what the lines of one log say that NCCL talks over."""
+
+    def __init__(self) -> None:
+        self._networks = dict.fromkeys(_TELLING, "")
+
+    def read_line(self, line: str) -> None:
+        """Take in a line; most say nothing of it."""
+        match = _SAID.search(line) if _SIGN in line else None
+        if match and match.lastgroup:
+            self._networks[match.lastgroup] = match[match.lastgroup].strip()
+
+    @property
+    def network(self) -> str:
+        """NCCL's word for it, such as `IB`, `Socket` or, between GPUs of one host, `P2P`; empty before it said any."""
+        return next(filter(None, self._networks.values()), "")
+
+
+def is_information(line: str) -> bool:
+    """Whether NCCL only informs, also of what it looked for and does without; no error has the line."""
+    return _SIGN in line and _INFORMS.match(line) is not None
+
+
+def describe_network(network: str) -> str:
+    """Return NCCL's word for a network as users call it; empty for none."""
+    return _AS_USERS_CALL_IT.get(network, network)
+
+
+def is_within_host(network: str) -> bool:
+    """Whether that is no network, but a way between GPUs of one host."""
+    return network in {"P2P", "SHM"}
+
+
+class NetworkReader:
+    """Reads from the bytes of a log, which come in pieces, what NCCL talks over."""
+
+    def __init__(self) -> None:
+        self._lines = LineBuffer(LINE_LIMIT)
+        self._nccl = NetworkLines()
+
+    @property
+    def network(self) -> str:
+        """What `NetworkLines` has of it; empty before."""
+        return self._nccl.network
+
+    def feed(self, data: bytes) -> None:
+        """Take in further bytes of the log."""
+        for line in self._lines.feed(data):
+            if _SIGN.encode() in line:
+                self._nccl.read_line(clean_line(line.decode(errors="replace")))
+
+
+_PATTERNS = tuple((mark, re.compile(mark.pattern)) for mark in MARKS)
+_SECOND_MODEL = re.compile(rf"{CHECKPOINT}|{SHARDS}")
+_MODEL_LOADED = re.compile(MODEL_LOADED)
+_COMPILING_ALL, _COMPILED_ALL = re.compile(COMPILING_ALL), re.compile(COMPILED_ALL)
+_LOADED = re.compile(LOADED)
+_UNCOMPILED = re.compile(rf"{NOT_COMPILED}|Initializing a V1 LLM .*\b(?:enforce_eager=True|CompilationMode\.NONE)")
+_HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
+
+# A start never goes back to an earlier stage; within the fifth, phases alternate.
+_STAGE = {
+    Phase.IMPORT: 0,
+    Phase.RESOLVE: 1,
+    Phase.ENGINE: 2,
+    Phase.RANKS: 2,
+    Phase.WEIGHTS: 3,
+    Phase.DRAFTER: 4,
+    Phase.API: 6,
+}
+_WORKING_STAGE = 5
+_UP_STAGE = 7
+
+
+class PhaseReader:
+    """Follows one start through the lines of its log and reports when it enters another phase."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.IMPORT
+        self._stage = 0
+        self._uncompiled = self._drafts = self._loaded = self._all_in_one = False
+
+    @property
+    def up(self) -> bool:
+        """Whether the log said that the server is up: no phase follows."""
+        return self._stage == _UP_STAGE
+
+    def read_line(self, body: str) -> Phase | None:
+        """Return the phase that a line begins, or None when the phase stays the same."""
+        phase = self._match_phase(body)
+        if phase is None or phase is self.phase:
+            return None
+        stage = self._stage if phase is Phase.UNATTRIBUTED else _stage_of_phase(phase)
+        if stage < self._stage:
+            return None
+        self.phase, self._stage = phase, stage
+        return phase
+
+    def _match_phase(self, body: str) -> Phase | None:
+        if _UNCOMPILED.match(body):
+            self._uncompiled = True
+        elif _HAS_DRAFTER.match(body):
+            self._drafts = True
+        elif _LOADED.match(body):
+            self._loaded = True
+        elif self._loaded and self._drafts and self.phase is Phase.WEIGHTS and _SECOND_MODEL.match(body):
+            return Phase.DRAFTER  # the V2 model runner does not say that it loads the drafter
+        for mark, pattern in _PATTERNS:
+            if (not mark.only_from or self.phase in mark.only_from) and pattern.match(body):
+                return self._resolve_mark(mark.to, body)
+        return None
+
+    def _resolve_mark(self, phase: Phase, body: str) -> Phase | None:
+        """Return the phase that a mark begins in this start, or None for no other."""
+        if _MODEL_LOADED.match(body):
+            # A profile run follows; its first pass compiles, unless nothing is compiled.
+            return Phase.PROFILE if self._uncompiled else Phase.COMPILE
+        if phase is Phase.COMPILE and self._uncompiled:
+            # The same words where nothing is compiled: one pass, before it is known how much memory is left, or after.
+            return Phase.JIT if self.phase is Phase.KV_CACHE else Phase.PROFILE
+        if _COMPILING_ALL.match(body):
+            self._all_in_one = True
+        elif _COMPILED_ALL.match(body):
+            self._all_in_one = False
+        elif phase is Phase.PROFILE and self._all_in_one and self.phase is Phase.COMPILE:
+            return None  # on a CPU one warm-up compiles the parts one after the other
+        return phase
+
+
+def _stage_of_phase(phase: Phase) -> int:
+    return _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)
+
 
 # Figures that target and drafter each have; the second is the drafter's.
 _PER_MODEL_FIGURES = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
 
-_FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in log_patterns.FIGURES)
-_NOTES = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.NOTES)
-_RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.RUNNERS)
-_STEPS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.STEPS)
-_BARS = tuple((phase, re.compile(pattern)) for phase, pattern in log_patterns.BARS)
-_INITIALIZED, _SPECULATION = re.compile(log_patterns.INITIALIZED), re.compile(log_patterns.SPECULATION)
+_FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in FIGURES)
+_NOTES = tuple((name, re.compile(pattern)) for name, pattern in NOTES)
+_RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in RUNNERS)
+_STEPS = tuple((name, re.compile(pattern)) for name, pattern in STEPS)
+_BARS = tuple((phase, re.compile(pattern)) for phase, pattern in BARS)
+_INITIALIZED, _SPECULATION = re.compile(INITIALIZED), re.compile(SPECULATION)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _ELAPSED = re.compile(r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})[<,]")
 # A count of more digits is none of vLLM's: beyond 308 it is no float, beyond 4300 Python reads no number.
 _MOST_DIGITS = 18
-_CACHE_FOLDER = re.compile(log_patterns.CACHE_FOLDER)
+_CACHE_FOLDER = re.compile(CACHE_FOLDER)
 _DRAFTER_PREFIX = "drafter "
 
 
@@ -37,7 +348,7 @@ class FactReader:
         self._part = ""
         self._runner = ""
         self._architectures = 0
-        self._nccl, self._network = nccl_log.NetworkLines(), ""
+        self._nccl, self._network = NetworkLines(), ""
 
     def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
         """Yield the facts that a line states."""
@@ -66,7 +377,7 @@ class FactReader:
         self._nccl.read_line(body)
         if self._nccl.network != self._network:
             self._network = self._nccl.network
-            yield Noted(at, nccl_log.FACT, self._network)
+            yield Noted(at, NCCL_NETWORK, self._network)
         for runner, pattern in _RUNNERS:
             if not self._runner and pattern.match(body):
                 self._runner = runner

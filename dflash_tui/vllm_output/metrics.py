@@ -3,15 +3,101 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
-from dflash_tui.vllm_output.exposition import Sample, parse_sample
+
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)(?:[ \t]*(\{)|[ \t])")
+# Nothing in here can match in two ways, so that a label that is none is given up after one look at each character.
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(,?)')
+_LABELS_END = re.compile(r"[ \t]*\}")
+
+
+class Sample(NamedTuple):
+    """One sample: the name of its series, its labels and its value."""
+
+    name: str
+    labels: dict[str, str]
+    """The labels as they are written: a backslash in a value still stands for what follows it."""
+    value: float
+
+
+def parse_sample(line: str) -> Sample | None:
+    """Return the sample that `line` holds; None when it is none, as a comment or half a line. Timestamps are dropped.
+
+    A line is taken as the format has it, while prometheus_client, which the tests compare this with, is laxer:
+    it takes a name among the labels, too, and commas before them.
+    """
+    if (start := _NAME.match(line)) is None:
+        return None
+    at, labels = start.end(), dict[str, str]()
+    if start[2]:
+        separator = ","
+        while separator and (label := _LABEL.match(line, at)):
+            name, value, separator = label.groups()
+            if name in labels:
+                return None
+            labels[name], at = value, label.end()
+        if (end := _LABELS_END.match(line, at)) is None:
+            return None
+        at = end.end()
+    figures = line[at:].split()
+    if len(figures) not in {1, 2} or "_" in figures[0]:
+        return None
+    try:
+        return Sample(start[1], labels, float(figures[0]))
+    except ValueError:
+        return None
+
+
+class Quantile(NamedTuple):
+    """A quantile in the unit of the histogram: an estimate, and the bounds of the bucket that it certainly lies in.
+
+    `high` is None, and the estimate `low`, when it lies above the last bound.
+    """
+
+    value: float
+    low: float
+    high: float | None
+
+
+def subtract_histograms(before: Histogram | None, after: Histogram | None) -> Histogram | None:
+    """Return the values added between two readings; None for none, or when the readings are of different servers."""
+    if before is None or after is None or before.bounds != after.bounds:
+        return None
+    counts = tuple(b - a for a, b in zip(before.counts, after.counts, strict=True))
+    if min(counts) < 0 or sum(counts) <= 0:
+        return None
+    return Histogram(after.bounds, counts, after.total - before.total)
+
+
+def estimate_quantile(histogram: Histogram, share: float) -> Quantile | None:
+    """Return the value that `share` (0 to 1) of all values do not exceed; None for an empty histogram.
+
+    Inside a bucket values are taken as spread evenly, as Prometheus' histogram_quantile does.
+    """
+    count = sum(histogram.counts)
+    if count <= 0:
+        return None
+    rank = share * count
+    index, below = 0, 0.0
+    for index, up_to in enumerate(accumulate(histogram.counts)):
+        if up_to >= rank and histogram.counts[index] > 0:
+            break
+        below = up_to
+    low = histogram.bounds[index - 1] if index else 0.0
+    if index == len(histogram.bounds):
+        return Quantile(low, low, None)
+    high = histogram.bounds[index]
+    inside = (rank - below) / histogram.counts[index]
+    return Quantile(low + (high - low) * min(1.0, max(0.0, inside)), low, high)
+
 
 _SPEC_DECODE = "vllm:spec_decode_num_"
 _GENERATED = "vllm:generation_tokens_total"

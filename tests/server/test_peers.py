@@ -9,7 +9,7 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.events import RankState
-from dflash_tui.peers import lease
+from dflash_tui.peers import keeper
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -99,16 +99,16 @@ def test_a_rank_that_dies_ends_the_server_and_is_named(recipe, capsys):
 async def test_a_lease_that_nobody_renews_ends_the_rank(launch, monkeypatch):
     """As when the host of rank 0 is gone; a renewed one does not."""
     run = launch("deaf")
-    lease.write_lease(run, 60.0)
-    guarding = asyncio.create_task(lease.guard_lease(run))
+    keeper.write_lease(run, 60.0)
+    guarding = asyncio.create_task(keeper.guard_lease(run))
     await asyncio.sleep(0)
-    lease.renew_lease(run)
+    keeper.renew_lease(run)
     assert server_process.is_alive(run)
-    lease._write(run, lease.Lease(60.0, lease._now() - 61))
+    keeper._write(run, keeper.Lease(60.0, keeper._now() - 61))
     await asyncio.wait_for(guarding, 60)
     assert not server_process.list_processes(run)
-    ended = lease.read_lease(run)
+    ended = keeper.read_lease(run)
     assert ended is not None
     assert "60 s" in ended.ended
-    lease.renew_lease(run)
-    assert lease.read_lease(run) == ended
+    keeper.renew_lease(run)
+    assert keeper.read_lease(run) == ended

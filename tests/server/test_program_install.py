@@ -16,7 +16,7 @@ import pytest
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.peers import agent, program_install, transport
+from dflash_tui.peers import agent, far_program, transport
 from dflash_tui.peers.connection import open_connection
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.transport import NeedsProgram
@@ -42,7 +42,7 @@ def far(tmp_path, monkeypatch) -> FarHome:
 
 
 def install() -> str:
-    return asyncio.run(program_install.install_program("spark-b"))
+    return asyncio.run(far_program.install_program("spark-b"))
 
 
 def refusal(kind: type[DflashError] = DflashError) -> DflashError:
@@ -94,7 +94,7 @@ def test_packages_that_are_missing_leave_nothing(far):
 
 
 def told(kind: str) -> str:
-    return program_install._FAILURES[kind][0].format(host="spark-b")
+    return far_program._FAILURES[kind][0].format(host="spark-b")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index
     """Pip is ended there, too."""
 
     async def leave() -> None:
-        installing = asyncio.create_task(program_install.install_program("spark-b"))
+        installing = asyncio.create_task(far_program.install_program("spark-b"))
         connection, _ = await asyncio.to_thread(silent_index.accept)
         [pip] = find_processes("--only-binary")
         assert len(far.list_programs()) == 1
@@ -156,9 +156,7 @@ def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index
 
 @pytest.mark.long
 def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
-    code = (
-        "import asyncio; from dflash_tui.peers import program_install as p; asyncio.run(p.install_program('spark-b'))"
-    )
+    code = "import asyncio; from dflash_tui.peers import far_program as p; asyncio.run(p.install_program('spark-b'))"
     near = subprocess.Popen([sys.executable, "-c", code])
     connection, _ = silent_index.accept()
     assert len(far.list_programs()) == 1

@@ -22,7 +22,7 @@ from dflash_tui.benchmark import (
 )
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.sse import Answer
-from dflash_tui.cli.commands.server import up
+from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
@@ -40,15 +40,9 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
 )
-from dflash_tui.machine import process_identity, processes
-from dflash_tui.monitoring import (
-    recorder,
-    run_reader,
-    sampler,
-)
-from dflash_tui.run_state import idle_probe
-from dflash_tui.run_state.alarm import Alarm
-from dflash_tui.run_state.alarms import find_alarms
+from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer, recorder, sampler
+from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.runs import lifecycle, server_process
 from tests.support.fake_runs import free_port, made, recorded, watching
 from tests.support.json_lines import check_lines
@@ -205,12 +199,12 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     server_process.list_processes(run)[0].kill()
     while server_process.is_alive(run):
         time.sleep(0.05)
-    found = postmortem.build_postmortem(run, run_reader.replay_run(run))
+    found = postmortem.build_postmortem(run, observer.replay_run(run))
     assert found
     assert found.leftovers.startswith("1 process ")
     asyncio.run(lifecycle.stop_server(run, grace=0.1))
     assert server_process.list_processes(run) == []
-    assert run_reader.replay_run(run).status == "failed"
+    assert observer.replay_run(run).status == "failed"
 
 
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
@@ -255,7 +249,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     members = server_process.list_processes(run)
     await lifecycle.stop_server(run, grace=0.5)
     assert not any(processes.is_running(process) for process in members)
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
 
 
@@ -272,7 +266,7 @@ async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
     assert found
     assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
     assert "exit code -9, SIGKILL" in found.what
-    assert run_reader.replay_run(run).exit == state.exit
+    assert observer.replay_run(run).exit == state.exit
     assert len(recorded(run, Exited)) == 1
 
 
@@ -297,7 +291,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
     assert not server_process.is_alive(replace(run, born=run.born + "1"))
     assert not server_process.is_alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
-    wait_until(lambda: not process_identity.read_process_identity(child.pid))
+    wait_until(lambda: not processes.read_process_identity(child.pid))
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     child.wait()
 
@@ -363,7 +357,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert recorded(run, RequestDone)[0].kind == "warm-up"
     assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
     assert recorded(run, Sampled)[-1].counters.steps == 52
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     # 40 tokens of which the first is the prompt's, in ten steps: the last one's cut is none of them.
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
         (prompt.kind, 3.9) for prompt, _ in client.order_requests(suites.load_suite("quick"))
@@ -390,8 +384,8 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
 async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch, snapshot):
     """One token after a rest; a server that answers /health but not the probe hangs."""
     monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
-    monkeypatch.setattr(idle_probe, "_MIN_IDLE_SECONDS", 1.0)
-    monkeypatch.setattr(idle_probe, "PROBE_TIMEOUT", 1.0)
+    monkeypatch.setattr(recorder, "_MIN_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(recorder, "PROBE_TIMEOUT", 1.0)
     run = launch("sleepy")
     async with watching(run) as state:
         await until(lambda: any(done.kind == PROBE for done in state.requests))
@@ -404,7 +398,7 @@ async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, 
 @pytest.mark.parametrize(("value", "after"), [("0", math.inf), ("-3", math.inf), ("3600", 3600.0), ("x", 600.0)])
 def test_probing_can_be_turned_off(monkeypatch, value, after):
     monkeypatch.setenv("DFLASH_TUI_PROBE", value)
-    assert idle_probe.idle_seconds_before_probe() == after
+    assert recorder.idle_seconds_before_probe() == after
 
 
 LONG = [30, 100, 300]

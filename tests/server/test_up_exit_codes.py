@@ -8,7 +8,7 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.launch import preparation
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine
@@ -53,7 +53,7 @@ def test_who_waits_returns_when_it_is_ready(port, words):
     fake_engine.make(port)
     done = up(*words)
     run = registry.find_run()
-    assert (done.returncode, run_reader.replay_run(run).status) == (0, "warm"), done.stderr
+    assert (done.returncode, observer.replay_run(run).status) == (0, "warm"), done.stderr
     assert server_process.is_alive(run)
     assert f"dflash-tui stop {run.id}" in done.stderr
     assert ("decode tok/s" in done.stdout) is ("--bench" in words)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import Player
+from dflash_tui.monitoring.recording import Player
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from tests.support.recordings import RUNS

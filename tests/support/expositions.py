@@ -4,7 +4,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.vllm_output.exposition import Sample, parse_sample
+from dflash_tui.vllm_output.metrics import Sample, parse_sample
 
 _ESCAPES = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 

@@ -12,19 +12,20 @@ from dflash_tui import events
 from dflash_tui.benchmark import chat, summary
 from dflash_tui.benchmark.result_files import ImportedResult
 from dflash_tui.cli import event_lines
-from dflash_tui.cli.commands.configuration.disk import DiskItem
-from dflash_tui.cli.commands.server import why
-from dflash_tui.cli.commands.server.runs import PrunedRun
+from dflash_tui.cli.commands import logs
+from dflash_tui.cli.commands.housekeeping import DiskItem
+from dflash_tui.cli.commands.servers import PrunedRun
 from dflash_tui.cli.json_lines import (
+    AddedRecipe,
     CheckLine,
     LogText,
     PatchOutcome,
     RemovedEngine,
     StoppedServer,
     UnitText,
+    UpdatedCatalogue,
     WrittenFile,
 )
-from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
@@ -35,13 +36,13 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.clients.client_wiring import Endpoint
-from dflash_tui.run_state.eta import RecordedStart
+from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.runs.verification import Verification
 
 
@@ -184,7 +185,7 @@ def _list_events(*modules: ModuleType) -> list[Any]:
     return [kind for kind in dict.fromkeys(classes) if issubclass(kind, events.Event) and kind is not events.Event]
 
 
-_WATCHED = _list_events(events, event_lines, why)
+_WATCHED = _list_events(events, event_lines, logs)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = dict.fromkeys(

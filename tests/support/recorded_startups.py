@@ -1,7 +1,7 @@
 """Recorded starts as states and as history, for the tests of what is shown of a start."""
 
 from dflash_tui.events import AnyEvent, Launched
-from dflash_tui.run_state.eta import RecordedStart
+from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings

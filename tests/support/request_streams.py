@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle, find_slow_cycle
+from dflash_tui.run_state.finished_requests import FinishedRequest, SlowCycle, find_slow_cycle
 
 # Gemma-4-26B-A4B with DFlash on an RTX 5090 Laptop GPU, tok/s of ten requests, "100 % reproducible".
 PUBLISHED = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212)

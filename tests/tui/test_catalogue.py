@@ -12,8 +12,8 @@ from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe, Status
-from dflash_tui.presentation.recipe import catalogue_text
-from dflash_tui.presentation.recipe.catalogue_text import Place
+from dflash_tui.presentation import recipe_text
+from dflash_tui.presentation.recipe_text import Place
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.launch_selection import Suitability
@@ -69,7 +69,7 @@ def test_a_blank_stands_behind_the_name_of_each_fact():
     known = catalogue.load_catalogue()
     for pair in PAIRS:
         drawn = render_catalogue_pair(pair, Place(), 60).plain
-        for name, _ in catalogue_text.list_pair_facts(known, pair, Place()):
+        for name, _ in recipe_text.list_pair_facts(known, pair, Place()):
             assert f"\n{name} " in drawn
 
 

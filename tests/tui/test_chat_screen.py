@@ -11,7 +11,7 @@ from textual.worker import WorkerCancelled
 
 from dflash_tui.benchmark.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
-from dflash_tui.presentation.clients.chat_text import list_cautions
+from dflash_tui.presentation.client_text import list_cautions
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp

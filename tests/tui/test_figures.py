@@ -28,12 +28,12 @@ from dflash_tui.events import (
     Sampled,
     SpeculationLogged,
 )
+from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.presentation.clients.client_wiring import Endpoint
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
+from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.run_state.eta import expect_startup
-from dflash_tui.run_state.slow_cycle import FinishedRequest
+from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup

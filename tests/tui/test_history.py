@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from dflash_tui.monitoring import startup_history
-from dflash_tui.run_state.eta import RecordedStart
-from dflash_tui.run_state.startup_comparison import STARTUP_PARTS
+from dflash_tui.monitoring.startup_history import STARTUP_PARTS, RecordedStart
 from dflash_tui.tui.dialogs.runs import RunList
 from dflash_tui.tui.screens import startup_history as startup_history_screen
 from dflash_tui.tui.screens.startup_history import HistoryScreen

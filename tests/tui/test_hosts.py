@@ -13,9 +13,9 @@ from dflash_tui.events import Preparing, RankSampled, RankState, Step
 from dflash_tui.launch import planner
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.peers import pairing, program_install
+from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.cluster import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run
@@ -58,11 +58,11 @@ def reached(monkeypatch) -> list[Sequence[str]]:
 
     async def survey_ranks(planned, peers):
         ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
-        return pairing.Survey(planned._replace(plan=replace(planned.plan, ranks=ranks)), ())
+        return cluster_launch.Survey(planned._replace(plan=replace(planned.plan, ranks=ranks)), ())
 
-    monkeypatch.setattr(pairing, "open_peers", open_peers)
-    monkeypatch.setattr(pairing, "plan_over_hosts", plan_over_hosts)
-    monkeypatch.setattr(pairing, "survey_ranks", survey_ranks)
+    monkeypatch.setattr(cluster_launch, "open_peers", open_peers)
+    monkeypatch.setattr(cluster_launch, "plan_over_hosts", plan_over_hosts)
+    monkeypatch.setattr(cluster_launch, "survey_ranks", survey_ranks)
     return asked
 
 
@@ -115,7 +115,7 @@ async def test_a_host_that_is_not_reached_is_said_and_nothing_launched(reached):
 def lacking(reached, monkeypatch) -> dict[str, object]:
     """A host without this program, until `installed` says that it has it; `end` is how an installation ends."""
     state: dict[str, object] = {"installed": False, "end": None, "begun": 0}
-    answer = pairing.plan_over_hosts
+    answer = cluster_launch.plan_over_hosts
 
     async def plan_over_hosts(request, peers, port=None):
         if not state["installed"]:
@@ -131,8 +131,8 @@ def lacking(reached, monkeypatch) -> dict[str, object]:
         state["installed"] = state["end"] != "in vain"
         return "/far/program 3.12.3"
 
-    monkeypatch.setattr(pairing, "plan_over_hosts", plan_over_hosts)
-    monkeypatch.setattr(program_install, "install_program", install_program)
+    monkeypatch.setattr(cluster_launch, "plan_over_hosts", plan_over_hosts)
+    monkeypatch.setattr(far_program, "install_program", install_program)
     return state
 
 

@@ -4,11 +4,11 @@ import pytest
 from rich.cells import cell_len
 
 from dflash_tui.events import LogLine, Problem
-from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES
+from dflash_tui.run_state.series import MAX_BYTES, MAX_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.tui.widgets.log_rows import LogRows
 from dflash_tui.vllm_output import log_reader
-from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
+from dflash_tui.vllm_output.known_failures import explain_benign_warning
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, shows, wait_for

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.events import Phase
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support.waiting import wait_until
@@ -82,7 +82,7 @@ def test_launch_measure_attach_stop(with_engine):
     assert stop.returncode == 0, stop.stderr
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
     assert "no server runs" in dflash("ps").stderr
-    assert run_reader.replay_run(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"
 
 
 def _until(process: subprocess.Popen[str], true: Callable[[dict[str, Any]], bool]) -> list[str]:
@@ -195,7 +195,7 @@ def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     [run] = registry.list_runs()
     assert server_process.is_alive(run)
     watcher = subprocess.Popen([*COMMAND, "attach", "--plain"], stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: Phase.WEIGHTS in run_reader.replay_run(run).phases)
+    wait_until(lambda: Phase.WEIGHTS in observer.replay_run(run).phases)
     members = server_process.list_processes(run)
     assert len(members) >= 2
     members[0].kill()

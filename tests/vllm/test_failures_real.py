@@ -23,7 +23,7 @@ from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
 from dflash_tui.launch import recipe_trust
 from dflash_tui.machine import processes
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -166,7 +166,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
     wanted = (cause, evidence, option, again, str(run.log))
     assert [words for words in wanted if words not in error] == [], (name, error)
     assert not any(words in error for words in ("EngineDeadError", "Traceback", "See root cause above")), name
-    assert run_reader.replay_run(run).status == "failed"
+    assert observer.replay_run(run).status == "failed"
     found = seen_in_panel(run, cause, evidence)
     assert found.commands[0] in error
     assert option in f"{found.commands[0]} {found.remedies[0].words}"
@@ -238,7 +238,7 @@ async def _launched_beside(port: int) -> None:
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
-        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"Port {port} is taken: it gets {port + 1}.")
+        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"launch toy on :{port + 1} as well")
         await pilot.press("n")
 
 
@@ -265,7 +265,7 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         while len(registry.list_runs()) < 2:
             await pilot.pause(0.5)
         assert not any(processes.is_running(process) for process in members)
-        assert run_reader.replay_run(first).status == "failed"
+        assert observer.replay_run(first).status == "failed"
         await _its_port_is_taken_while_it_starts(pilot, panel, registry.list_runs()[-1])
 
 

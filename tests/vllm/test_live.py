@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dflash_tui.events import Health
 from dflash_tui.monitoring import observer
 from dflash_tui.run_state import alarms
-from dflash_tui.run_state.alarm import find_token_pause
+from dflash_tui.run_state.alarms import find_token_pause
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

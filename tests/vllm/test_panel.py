@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from dflash_tui.events import Health, Phase
 from dflash_tui.launch import recipe_trust
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
@@ -78,4 +78,4 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
-    assert run_reader.replay_run(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"

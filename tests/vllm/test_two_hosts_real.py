@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from dflash_tui.machine import processes
-from dflash_tui.run_state.alarms import HANG_SECONDS
-from dflash_tui.run_state.rank_alarms import HALF_SECONDS
+from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS
 from tests.support import toy_pair
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import FarOutput, TwoHosts, make_two_hosts

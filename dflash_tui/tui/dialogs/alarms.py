@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import format_duration, name_commands, truncate
-from dflash_tui.run_state.alarm import Alarm
+from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED
 

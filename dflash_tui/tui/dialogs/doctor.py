@@ -112,13 +112,13 @@ class Doctor(Dialog[str | None]):
     @work(exclusive=True)
     async def check(self) -> None:
         """Run the checks and show their results."""
-        from dflash_tui.peers import pairing
+        from dflash_tui.peers import cluster_launch
 
         planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            async with pairing.open_peers(self.plan.relaunch_request.peers) as peers:
-                planned = await pairing.place_on_hosts(planned, peers)
-                report = await pairing.check_all_hosts(planned, peers, thorough=not self.launching)
+            async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
+                planned = await cluster_launch.place_on_hosts(planned, peers)
+                report = await cluster_launch.check_all_hosts(planned, peers, thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))

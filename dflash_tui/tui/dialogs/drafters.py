@@ -10,12 +10,12 @@ from textual.content import Content
 from textual.widgets import Input
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines.hub import model_tree
-from dflash_tui.engines.hub.client import HubAccessError
+from dflash_tui.engines import model_config
+from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
-from dflash_tui.presentation.recipe import catalogue_text
+from dflash_tui.presentation import recipe_text
 from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.widgets.basic import MUTED_ROW
 
@@ -82,7 +82,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             _Row(
                 DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method),
                 pair.drafter or pair.method.value,
-                catalogue_text.describe_drafter(pair),
+                recipe_text.describe_drafter(pair),
             )
             for pair in catalogues.find_pairs(catalogues.load_catalogue(), model)
             if pair.method is not Method.NONE
@@ -90,14 +90,14 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self._show(rows, model)
         self.show_detail(f"asking the hub about {clean_line(model)} …")
         try:
-            drafters = await model_tree.find_tree_drafters(model)
+            drafters = await model_config.find_tree_drafters(model)
         except HubAccessError as error:
             self.show_detail(f"the hub's model tree was not read: {error}")
         else:
             names = {row.name for row in rows}
             others = [drafter for drafter in drafters if drafter.repo not in names]
             rows += [
-                _Row(DrafterChoice(model, drafter.repo), drafter.repo, catalogue_text.describe_tree_drafter(drafter))
+                _Row(DrafterChoice(model, drafter.repo), drafter.repo, recipe_text.describe_tree_drafter(drafter))
                 for drafter in others
             ]
             self._show(rows, model)

@@ -15,7 +15,7 @@ from dflash_tui.common.formatting import shorten_names, truncate
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation.experiment_tables import describe_variation
+from dflash_tui.presentation.experiment_report import describe_variation
 from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.widgets.basic import MUTED_ROW, list_broken_options

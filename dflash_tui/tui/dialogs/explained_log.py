@@ -15,8 +15,7 @@ from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log
-from dflash_tui.presentation.explanation_text import format_explanation
+from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log, format_explanation
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import TextField, render_error

@@ -13,7 +13,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation import tune_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment, PlannedExperiment
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -59,14 +59,17 @@ class NewTune(NewExperiment, inherit_bindings=False):
             UsageError: it cannot be planned so, or another experiment runs.
         """
         from dflash_tui.experiments import controller
-        from dflash_tui.experiments.tuning import tune_builder
+        from dflash_tui.experiments.builder import ExperimentRequest
+        from dflash_tui.experiments.tuning import tuner
 
-        request = tune_builder.TuneRequest(
-            self.plan.relaunch_request, budget=60.0 * self.minutes, axes=_split_axes(self.vary)
+        built = tuner.build_tune(
+            ExperimentRequest(self.plan.relaunch_request),
+            budget=60.0 * self.minutes,
+            axes=_split_axes(self.vary),
+            cluster=self.plan.cluster,
         )
-        built = tune_builder.build_tune(request, cluster=self.plan.cluster)
         in_the_way = controller.find_disturbing_servers(built.design)
-        rows = tune_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
+        rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
         return PlannedExperiment(built.design, [built.resolved], rows)
 
     def read_variation(self, words: str) -> None:

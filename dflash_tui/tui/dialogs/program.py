@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration
-from dflash_tui.peers import program_install
+from dflash_tui.peers import far_program
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import render_error
@@ -36,7 +36,7 @@ class ProgramDialog(Dialog[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Content(program_install.describe_offer(self.error)))
+            yield Static(Content(far_program.describe_offer(self.error)))
             yield Static(id="change", markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -63,7 +63,7 @@ class ProgramDialog(Dialog[bool]):
     async def install(self) -> None:
         """Install it, and close; why it was not is shown, and it may be tried again."""
         try:
-            place = await program_install.install_program(self.error.host)
+            place = await far_program.install_program(self.error.host)
         except DflashError as error:
             self._end(render_error(error.what, error.evidence, error.hint))
             return

@@ -15,7 +15,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, pluralize, shorten_names, truncate_middle
 from dflash_tui.events import Exited, Stopping
-from dflash_tui.monitoring import export, recording
+from dflash_tui.monitoring import recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -154,7 +154,7 @@ class RunList(ListDialog[Run]):
     async def export(self, run: Run) -> None:
         """Write `run` into a file in the current folder."""
         try:
-            path = await asyncio.to_thread(export.export_run, run)
+            path = await asyncio.to_thread(recording.export_run, run)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return

@@ -9,8 +9,8 @@ from textual.content import Content
 from dflash_tui.common.formatting import UNKNOWN
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.presentation.recipe import catalogue_text
-from dflash_tui.presentation.recipe.catalogue_text import Place
+from dflash_tui.presentation import recipe_text
+from dflash_tui.presentation.recipe_text import Place
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.render.recipe_rows import RecipeRow
 from dflash_tui.tui.widgets.basic import MUTED
@@ -36,7 +36,7 @@ def build_pair_rows(pairs: Iterable[CataloguePair], place: Place) -> list[Recipe
 
 def _build_pair_row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> RecipeRow:
     tokens = UNKNOWN if pair.tokens is None else str(pair.tokens)
-    release, source = catalogue_text.format_release(pair), catalogue_text.format_source(pair)
+    release, source = recipe_text.format_release(pair), recipe_text.format_source(pair)
     return RecipeRow(pair.id, _MARKS[fits_place(catalogue, pair, place)], tokens, release, source)
 
 
@@ -47,7 +47,7 @@ def render_catalogue_pair(pair: CataloguePair, place: Place, width: int) -> Cont
     does = "makes it a recipe of yours" if model else "does nothing: no repository of its target is known"
     rows = [Content.assemble((pair.id, "bold"), (" from the catalogue, published by others", MUTED))]
     rows += [Content.assemble(("enter ", "bold $primary"), does), Content("")]
-    facts = list(catalogue_text.list_pair_facts(catalogue, pair, place))
+    facts = list(recipe_text.list_pair_facts(catalogue, pair, place))
     column = max(len(name) for name, _ in facts) + 1
     rows += [render_hung((f"{name:{column}}", MUTED), text, width) for name, text in facts]
     return Content("\n").join(rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage, pluralize
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import MAX_GAP, CounterReading
+from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.tui.widgets.chart import ChartLine, round_axis_limit
 from dflash_tui.vllm_output.metrics import Rates

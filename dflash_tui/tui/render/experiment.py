@@ -12,7 +12,7 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_tables import (
+from dflash_tui.presentation.experiment_report import (
     arm_letter,
     arm_mark,
     build_arms_table,

@@ -12,12 +12,13 @@ from textual.content import Content
 from dflash_tui.common.formatting import draw_bar, format_duration, format_number, pluralize, truncate
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.estimate import BootEstimate
+from dflash_tui.experiments.analysis.measures import median_speed
+from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.progress import Progress, estimate_left
-from dflash_tui.presentation.experiment_tables import arm_letter, arm_mark, median_speed, name_arm
+from dflash_tui.monitoring.startup_history import RecordedStart
+from dflash_tui.presentation.experiment_report import arm_letter, arm_mark, name_arm
 from dflash_tui.presentation.experiment_text import STAGES
 from dflash_tui.presentation.report import Bar, Bars, Note, Span
-from dflash_tui.run_state.eta import RecordedStart
 from dflash_tui.tui.render.report import arm_color, to_content
 from dflash_tui.tui.widgets.chart import ChartLine
 

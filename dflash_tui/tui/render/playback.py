@@ -9,8 +9,8 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.playback import PlayedAnswer, PlayedPair
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Design
-from dflash_tui.monitoring.player import PlaybackClock
-from dflash_tui.presentation.experiment_tables import name_arm
+from dflash_tui.monitoring.recording import PlaybackClock
+from dflash_tui.presentation.experiment_report import name_arm
 from dflash_tui.presentation.report import format_factor
 from dflash_tui.tui.render.experiment import render_arm_name, render_headline
 from dflash_tui.tui.render.report import arm_color

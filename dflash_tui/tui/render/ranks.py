@@ -8,11 +8,11 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_percent, truncate_middle
 from dflash_tui.events import GpuLoad, RankSampled, RankState
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
-from dflash_tui.run_state.counters import MAX_GAP
+from dflash_tui.planning.cluster import Cluster, ClusterHost
+from dflash_tui.run_state.series import MAX_GAP
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.vllm_output import nccl_log
+from dflash_tui.vllm_output import log_facts
 
 _HERE = "this machine"
 _LONGEST_NAME, _STATE = 19, 10
@@ -58,7 +58,7 @@ def _render_near(name: str, rank: int, host: ClusterHost, state: RunState, now: 
     if memory and memory.available is not None:
         facts.append(f"{format_gib(memory.available)} free")
     facts += _describe_gpus(gpus.gpus if gpus else ())
-    network = state.startup.facts.get(nccl_log.FACT, ("",))[-1]
+    network = state.startup.facts.get(log_facts.NCCL_NETWORK, ("",))[-1]
     return _row(rank, name, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network))
 
 
@@ -102,8 +102,8 @@ def _describe_link(host: ClusterHost, network: str = "") -> tuple[str, str]:
     end, devices = f"{host.interface} {host.address}".strip(), ", ".join(host.devices)
     if not network:
         return "", f"{end} {devices or 'sockets'}"
-    if network == nccl_log.SOCKETS and devices:
+    if network == log_facts.SOCKETS and devices:
         return "sockets, not RoCE  ", end
-    if nccl_log.is_within_host(network):
-        return "", nccl_log.describe_network(network)
-    return "", f"{nccl_log.describe_network(network)} on {end} {devices}".rstrip()
+    if log_facts.is_within_host(network):
+        return "", log_facts.describe_network(network)
+    return "", f"{log_facts.describe_network(network)} on {end} {devices}".rstrip()

@@ -10,6 +10,7 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import draw_bar, format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
+from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.presentation.startup_text import (
     RowMark,
     Saved,
@@ -21,7 +22,6 @@ from dflash_tui.presentation.startup_text import (
     format_silence,
     list_facts,
 )
-from dflash_tui.run_state.eta import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
 

@@ -10,10 +10,10 @@ from textual.content import Content
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate, truncate_middle
 from dflash_tui.events import PROBE, Health, LogLine
+from dflash_tui.monitoring import recorder
 from dflash_tui.monitoring.foreign_server import ForeignIdentity
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
-from dflash_tui.run_state import idle_probe
+from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets.basic import MUTED, join_fitting
@@ -115,7 +115,7 @@ def render_probe(state: RunState, now: float) -> str:
     if last is not None:
         age, took = format_duration(now - last.at), format_number(last.total, 2, "s")
         return f"idle probe of one token {age} ago took {took}"
-    after = idle_probe.idle_seconds_before_probe()
+    after = recorder.idle_seconds_before_probe()
     return (
         f"probed with one token after every {format_duration(after)} without requests" if math.isfinite(after) else ""
     )

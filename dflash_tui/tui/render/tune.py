@@ -20,10 +20,10 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.outcome import is_faster
-from dflash_tui.presentation import tune_text
+from dflash_tui.experiments.tuning.schedule import is_faster
+from dflash_tui.presentation import experiment_text
+from dflash_tui.presentation.experiment_text import CandidateRow
 from dflash_tui.presentation.report import Note
-from dflash_tui.presentation.tune_text import CandidateRow
 from dflash_tui.tui.render.experiment_progress import render_budget
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -92,7 +92,7 @@ def render_field(progress: Progress, width: int, rows: int) -> Content:
         width: of the lines.
         rows: how many lines at most.
     """
-    candidates = tune_text.list_candidates(progress)
+    candidates = experiment_text.list_candidates(progress)
     most = max((candidate.tok_s for candidate in candidates if candidate.tok_s), default=0.0)
     ranked = sorted(candidates, key=lambda candidate: (_PLACES.index(candidate.standing), candidate.arm != 0))
     visible, hidden = (ranked, []) if len(ranked) <= rows else (ranked[: rows - 1], ranked[rows - 1 :])
@@ -127,7 +127,7 @@ def _render_candidate(candidate: CandidateRow, most: float, label: str, width: i
 
 def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, width: int) -> Content:
     """Return how much of the budget is spent, what is best so far and how long it goes on, or how it can go on."""
-    best = tune_text.format_best(progress.design, outcome)
+    best = experiment_text.format_best(progress.design, outcome)
     if progress.status == "finished":
         parts = ["all boots are over"]
     elif progress.status == "running":
@@ -139,5 +139,5 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
 
 def list_outcome_notes(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[Note]:
     """Return what a tune has found: the best first, with a star if it is shown to be faster."""
-    first, *details = tune_text.list_outcome_lines(design, boots, outcome)
+    first, *details = experiment_text.list_outcome_lines(design, boots, outcome)
     return [Note(first, "★" if is_faster(outcome) else "=", "bold"), *(Note(line, " ", "dim") for line in details)]

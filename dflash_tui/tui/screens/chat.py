@@ -16,8 +16,14 @@ from textual.worker import Worker
 
 from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.presentation.clients.chat_text import format_tool_call, format_turn, list_cautions, obey_command
-from dflash_tui.presentation.clients.client_wiring import Endpoint, list_endpoint_facts
+from dflash_tui.presentation.client_text import (
+    Endpoint,
+    format_tool_call,
+    format_turn,
+    list_cautions,
+    list_endpoint_facts,
+    obey_command,
+)
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import once_composed, while_open

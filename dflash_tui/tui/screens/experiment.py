@@ -22,10 +22,10 @@ from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tuning import tuner
+from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
+from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
-from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.trust import ask_trust

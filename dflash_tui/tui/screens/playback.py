@@ -19,8 +19,8 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.playback import PlayedPair, find_typical_pair, list_played_pairs
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
-from dflash_tui.monitoring.player import PlaybackClock
-from dflash_tui.presentation.experiment_tables import synthetic_label
+from dflash_tui.monitoring.recording import PlaybackClock
+from dflash_tui.presentation.experiment_report import synthetic_label
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.render import playback
 from dflash_tui.tui.render.experiment import render_report_head

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import draw_bar, format_duration, truncate_middle
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import PANEL_SPEED, Player
+from dflash_tui.monitoring.recording import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import while_open
 from dflash_tui.tui.keys import COMMON_KEYS

@@ -16,8 +16,8 @@ from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.diagnosis import bug_report
-from dflash_tui.presentation.clients.client_wiring import ClientProgram, format_endpoint, format_wiring
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, format_wiring
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs.run import Run
@@ -100,7 +100,7 @@ class ViewScreen(SizedScreen[None]):
         """Write a report of the failure beside the log, and copy it."""
         if (run := self.view.own) is None or self.view.failure is None:
             return
-        text = bug_report.build_bug_report(run, self.view.state, self.view.failure.diagnosis)
+        text = postmortem.build_bug_report(run, self.view.state, self.view.failure.diagnosis)
         path = run.folder / "report.md"
         self.app.copy_to_clipboard(text)
         try:

@@ -17,9 +17,8 @@ from textual.widgets import Static
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.monitoring import startup_history
+from dflash_tui.monitoring.startup_history import StartDifference, StartKind
 from dflash_tui.presentation.startup_text import format_spread
-from dflash_tui.run_state import startup_comparison
-from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog, measure_text
 from dflash_tui.tui.render.plan import render_hung
@@ -32,7 +31,7 @@ _FIRST = "first request"
 # A part has a style of its own, the same in every bar; neighbours differ without colours, too.
 STYLES = {
     name: ("█▓█▓█▓▒"[place], ("$series-a", "$series-b", "$series-c")[place % 3])
-    for place, name in enumerate([*(name for name, _ in startup_comparison.STARTUP_PARTS), _FIRST])
+    for place, name in enumerate([*(name for name, _ in startup_history.STARTUP_PARTS), _FIRST])
 }
 
 
@@ -61,7 +60,7 @@ class HistoryScreen(Dialog[None]):
         self.query_one("#head-of-starts", Static).update(Content(head))
         comparison, width = self.query_one("#compared", Static), measure_text(self.query_one("#checks"))
         none = Content.assemble(("no server has started on this machine yet", MUTED))
-        comparison.update(render_kinds(startup_comparison.group_starts(starts), width) if starts else none)
+        comparison.update(render_kinds(startup_history.group_starts(starts), width) if starts else none)
 
 
 def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
@@ -77,14 +76,14 @@ def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
             rows.append(Content.assemble((warning, "$warning")))
         longest = max((sum_parts(kind) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in render_kind(kind, longest, width)]
-        rows += [_render_difference(difference, width) for difference in startup_comparison.compare_start_kinds(alike)]
+        rows += [_render_difference(difference, width) for difference in startup_history.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
     return Content("\n\n").join(blocks)
 
 
 def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return the median seconds of each part of a kind's starts, without parts that took none."""
-    parts = [(name, kind.median_seconds(phases)) for name, phases in startup_comparison.STARTUP_PARTS]
+    parts = [(name, kind.median_seconds(phases)) for name, phases in startup_history.STARTUP_PARTS]
     return [(name, seconds) for name, seconds in (*parts, (_FIRST, kind.first_request)) if seconds]
 
 

@@ -26,13 +26,16 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport,
 from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_report import (
     build_answer,
+    build_arms_table,
     build_details,
+    build_intervals,
     list_start_parts,
     list_sweep_notes,
     list_titled_parts,
+    name_arm,
     render_markdown,
+    synthetic_label,
 )
-from dflash_tui.presentation.experiment_tables import build_arms_table, build_intervals, name_arm, synthetic_label
 from dflash_tui.presentation.report import Note, Part
 from dflash_tui.tui.composition import once_composed, while_open
 from dflash_tui.tui.dialogs.answers import AnswersDialog

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import truncate_middle
+from dflash_tui.diagnosis.cause import shorten_frame
 from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
-from dflash_tui.diagnosis.unknown_error import shorten_frame
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets.basic import MUTED, render_error

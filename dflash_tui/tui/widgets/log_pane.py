@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widgets import Input
 
 from dflash_tui.common.formatting import truncate
-from dflash_tui.monitoring.far_log import FarLog
+from dflash_tui.monitoring.observer import FarLog
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets.basic import Keys

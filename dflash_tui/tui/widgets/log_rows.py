@@ -13,7 +13,7 @@ from textual.content import Content
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.events import LogLine
 from dflash_tui.tui.render import status
-from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
+from dflash_tui.vllm_output.known_failures import explain_benign_warning
 
 _NOTE = f"{'':11}↳ harmless: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}

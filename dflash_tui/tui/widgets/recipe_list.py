@@ -18,7 +18,7 @@ from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, Status
-from dflash_tui.presentation.recipe.catalogue_text import Place, choose_place
+from dflash_tui.presentation.recipe_text import Place, choose_place
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render import catalogue

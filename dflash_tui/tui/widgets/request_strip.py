@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import format_number, truncate
-from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle
+from dflash_tui.run_state.finished_requests import FinishedRequest, SlowCycle
 from dflash_tui.tui.widgets.basic import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

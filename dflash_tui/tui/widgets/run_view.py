@@ -18,11 +18,11 @@ from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import FILLER, PROBE, AnyEvent, Health, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.startup_history import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.planning.plan import Plan
-from dflash_tui.presentation.clients.client_wiring import Endpoint
+from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.presentation.startup_text import find_saved
 from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run

@@ -22,7 +22,7 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import Histogram, SpeculationLogged
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import MAX_GAP, CounterReading
+from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.speculation import (
     choose_published_figures,
     compare_with_published,
@@ -30,8 +30,7 @@ from dflash_tui.run_state.speculation import (
 )
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.vllm_output.histogram import Quantile, estimate_quantile
-from dflash_tui.vllm_output.metrics import Rates
+from dflash_tui.vllm_output.metrics import Quantile, Rates, estimate_quantile
 
 RECENT = 10.0
 _FEWEST = 5  # requests that have a percentile

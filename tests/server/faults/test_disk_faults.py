@@ -17,7 +17,7 @@ import pytest
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import Health, LogLine, Sampled, Stopping, encode
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from tests.support.fake_runs import recorded, watching
 from tests.support.waiting import until
@@ -91,7 +91,7 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
         await until(lambda: "recording again" in (tmp_path / "lines").read_text())
         watcher.kill()
         await asyncio.to_thread(watcher.wait)
-    assert run_reader.replay_run(run).status == "warm"
+    assert observer.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]
     assert registry.list_broken_runs() == {}
 

@@ -22,8 +22,8 @@ from dflash_tui.benchmark import client
 from dflash_tui.benchmark.prompts import Prompt, Sampling
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.experiments import store
-from dflash_tui.machine import process_identity
-from dflash_tui.monitoring import recording, run_reader
+from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import VERSION, Run
@@ -88,13 +88,13 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated)
         await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8), Sampling())
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
-        assert run_reader.replay_run(run).line_count == state.line_count
+        assert observer.replay_run(run).line_count == state.line_count
         assert dflash("logs", run.id).stdout.count("after the rename") == 1
         os.kill(run.pid, signal.SIGKILL)
         await until(lambda: state.exit is not None)
         assert state.line_count == before + 1
     assert run.log == renamed
-    assert run_reader.replay_run(run).line_count == state.line_count
+    assert observer.replay_run(run).line_count == state.line_count
     played = RunState()
     for event in recording.open_recording(run).events():
         played.apply(event)
@@ -111,7 +111,7 @@ def test_a_log_that_was_cut_and_compressed_is_not_read_as_text(launch, kind):
     (run.folder / f"server.log.1.{kind}").write_bytes(b"\x1f\x8b" + os.urandom(500))
     os.truncate(run.folder / "server.log", 0)
     assert run.log == run.folder / "server.log"
-    assert run_reader.replay_run(run).line_count == 0
+    assert observer.replay_run(run).line_count == 0
 
 
 def test_a_server_writes_on_at_the_start_of_a_cut_log(launch):
@@ -132,7 +132,7 @@ def test_a_log_of_a_gigabyte_is_read_at_its_ends(snapshot):
         log.seek(0, 2)
         log.write(b"\nthe last words\n")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert state.up_at is not None
     assert state.lines[-1].text == "the last words"
     assert [line.text for line in state.lines if "1008 MiB" in line.text] == snapshot
@@ -149,7 +149,7 @@ def test_a_hundred_megabytes_without_a_line_end_take_little_memory():
                 file.write(b"x" * MIB)
             file.write(end)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert state.lines[-1].text == "after it"
     assert state.health is Health.WARM
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
@@ -172,7 +172,7 @@ def test_a_log_that_is_no_text_is_read_past(kind):
     junk = JUNK[kind]
     run = ended(UP + junk + b"\nafter it\n")
     run.samples.write_bytes(junk + b'\n{"event":"health","at":5,"health":"warm"}\n')
-    state = run_reader.replay_run(run)
+    state = observer.replay_run(run)
     assert (state.lines[-1].text, state.health) == ("after it", Health.WARM)
     assert not {unicodedata.category(letter) for line in state.lines for letter in line.text} & {"Cc", "Cf"}
     done = dflash("logs", run.id)
@@ -246,7 +246,7 @@ def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
     run = ended()
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen(command, start_new_session=True, cwd=run.folder) as foreign, ending(foreign):
-        boot, _, ticks = process_identity.read_process_identity(foreign.pid).partition(":")
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
         reused = replace(run, pid=foreign.pid, born=f"{boot}:{int(ticks) - 100}")
         (run.folder / "run.json").write_bytes(msgspec.json.encode(reused))
         assert not server_process.is_alive(reused)
@@ -263,7 +263,7 @@ def test_the_driver_of_an_experiment_whose_pid_was_given_away_is_left_alone():
     """`ab stop` signals the process that it knows by pid and start, and no other."""
     folder = store.create_experiment(a_design())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as foreign, ending(foreign):
-        boot, _, ticks = process_identity.read_process_identity(foreign.pid).partition(":")
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
         store.write_json(folder / "driver.json", store.Driver(foreign.pid, f"{boot}:{int(ticks) - 100}"))
         assert store.find_driver(folder) is None
         assert dflash("ab", "stop", folder.name).returncode in {0, 2}
@@ -277,12 +277,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
         path.unlink()
     run.folder.rmdir()
     run.record(HealthChanged(1.0, Health.WARM))
-    assert run_reader.replay_run(run).health is Health.STARTING
+    assert observer.replay_run(run).health is Health.STARTING
     assert server_process.is_alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
     run.record(HealthChanged(1.0, Health.WARM))
-    assert isinstance(next(iter(run_reader.replay_run(run).lines), None), LogLine | None)
+    assert isinstance(next(iter(observer.replay_run(run).lines), None), LogLine | None)
     run.folder.unlink()
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dflash_tui.events import Sampled
-from dflash_tui.monitoring import run_reader
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine, fake_runs, systemd_parser
@@ -80,7 +80,7 @@ def dflash(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _is_warm(run: Run) -> bool:
-    return run_reader.replay_run(run).warm_at is not None
+    return observer.replay_run(run).warm_at is not None
 
 
 def kill(run: Run) -> None:
@@ -144,7 +144,7 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     watching.process.send_signal(number)
     assert watching.ended() == (130 if number is signal.SIGINT else 143)
     assert server_process.list_processes(run) == []
-    assert run_reader.replay_run(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"
     assert len(registry.list_runs()) == 1
     assert "the server keeps running" not in watching.said()
 
@@ -155,7 +155,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     run = watching.serving(0)
     watching.process.kill()
     assert watching.ended() == -signal.SIGKILL
-    assert run_reader.replay_run(run).status == "warm"
+    assert observer.replay_run(run).status == "warm"
     assert [each["run"] for each in map(json.loads, dflash("ps", "--json").stdout.splitlines())] == [run.id]
     assert f"{run.plan.port} is held by {run.id} (pid {run.pid})" in dflash("doctor", fake_engine.RECIPE).stdout
     refused = dflash("up", fake_engine.RECIPE, "--foreground", "--port", str(run.plan.port))
@@ -163,7 +163,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     assert f"port {run.plan.port} is held by {run.id}" in refused.stderr
     asyncio.run(_recorded_by_the_next(run))
     stopped = dflash("stop")
-    assert (stopped.returncode, server_process.list_processes(run), run_reader.replay_run(run).status) == (
+    assert (stopped.returncode, server_process.list_processes(run), observer.replay_run(run).status) == (
         0,
         [],
         "stopped",
@@ -192,7 +192,7 @@ def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
         _, said = process.communicate(timeout=240)
     assert [str(process.returncode)] == unit["SuccessExitStatus"], said.decode()
     assert server_process.list_processes(run) == []
-    assert run_reader.replay_run(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"
 
 
 def test_in_the_foreground_nothing_is_detached(up):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.diagnosis import bug_report
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import diagnose_run
 from tests.tui.conftest import a_run
 from tests.unit.diagnosis.test_cause import CPU, GPU, of, written
@@ -17,7 +17,7 @@ TOKEN = "hf_" + "AbCdEf123456" * 2
 def report(state, **changes) -> str:
     found = diagnose_run(state)
     assert found is not None
-    return bug_report.build_bug_report(a_run(**changes), state, found)
+    return postmortem.build_bug_report(a_run(**changes), state, found)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import Diagnosis, diagnose_run
-from dflash_tui.diagnosis.far_ranks import GONE, SILENT, RankLog, explain_by_ranks
+from dflash_tui.diagnosis.postmortem import GONE, SILENT, RankLog, explain_by_ranks
 from dflash_tui.events import Exited, Launched, Phase, PhaseStarted
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader

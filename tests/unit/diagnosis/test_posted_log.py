@@ -11,8 +11,7 @@ import pytest
 from dflash_tui.common.errors import UsageError
 from dflash_tui.diagnosis import log_source
 from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation, explain_log
-from dflash_tui.presentation.explanation_text import format_explanation
+from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation, explain_log, format_explanation
 from tests.support import recordings
 from tests.support.log_formats import NO_FP4
 

@@ -10,7 +10,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.measures import E2E, FURTHER, OUTPUT, START, TTFT
 from dflash_tui.experiments.analysis.report import FurtherVerdict, Verdict
 from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.presentation import experiment_tables as tables
+from dflash_tui.presentation import experiment_report as tables
 from dflash_tui.presentation import verdict_text
 from tests.support.boot_factories import KINDS, boot, modes, request
 

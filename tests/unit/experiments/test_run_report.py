@@ -9,7 +9,7 @@ import pytest
 from dflash_tui.experiments import run_report
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
-from dflash_tui.presentation import run_markdown
+from dflash_tui.presentation import benchmark_text
 from tests.support.recordings import RUNS
 from tests.tui.conftest import HOSTILE
 
@@ -20,7 +20,7 @@ def the_sample() -> RunReport:
 
 def test_the_sample_is_told_with_its_label_first(snapshot):
     """Random weights are said before any figure; phases, requests and acceptance follow with their n."""
-    assert run_markdown.render_run(the_sample()) == snapshot
+    assert benchmark_text.render_run(the_sample()) == snapshot
 
 
 def test_it_is_the_same_value_after_json():
@@ -35,7 +35,7 @@ def test_names_open_nothing_and_secrets_stay_here():
         report.plan, title=f"{HOSTILE}\x1b[31m| x |", argv=("vllm", "```", "--api-key", "hf_abcdefghijklmnopqrstuv")
     )
     hostile = {"status": "[s](https://evil.example)", "cache": "[c](https://evil.example)"}
-    said = run_markdown.render_run(msgspec.structs.replace(report, plan=plan, **hostile))
+    said = benchmark_text.render_run(msgspec.structs.replace(report, plan=plan, **hostile))
     assert "[s]" not in said
     assert "[c]" not in said
     assert "\\[/\\] \\[red\\]evil" in said
@@ -47,7 +47,7 @@ def test_names_open_nothing_and_secrets_stay_here():
 
 def test_a_run_without_requests_says_so(snapshot):
     report = msgspec.structs.replace(the_sample(), requests=(), rates=None, ready=None, phases={})
-    assert run_markdown.render_run(report) == snapshot
+    assert benchmark_text.render_run(report) == snapshot
 
 
 def disturbed(at: float, folder: Path) -> RunReport:

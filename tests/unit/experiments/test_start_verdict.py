@@ -12,7 +12,7 @@ from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.presentation import experiment_report, experiment_tables, verdict_text
+from dflash_tui.presentation import experiment_report, verdict_text
 from tests.support.experiment_factories import a_plan
 
 
@@ -81,7 +81,7 @@ def test_a_boot_that_fills_the_caches_does_not_count():
     report = report_of([300.0, 50.0, 51.0, 50.0], [280.0, 39.0, 39.5, 39.2], filling=True)
     [one] = report.comparisons
     assert one.boots == (3, 3)
-    table = experiment_tables.build_phases_table(report.design, report.boots, (0, 1))
+    table = experiment_report.build_phases_table(report.design, report.boots, (0, 1))
     assert table
     rows = [(cells[0][0], *cells[1:]) for cells in table.rows]
     assert ("ready", "50.0 s", "39.2 s") in rows
@@ -93,13 +93,13 @@ def test_figures_of_starts_are_seconds():
     report = report_of([300.0, 50.0, 51.0, 50.0], [120.0, 39.0, 39.5, 39.2], filling=True)
     [one] = report.comparisons
     assert one.start.filling == (300.0, 120.0)
-    [row] = experiment_tables.build_intervals(one).intervals
+    [row] = experiment_report.build_intervals(one).intervals
     assert row.ratio.ratio == pytest.approx(39.2 / 50.3, rel=0.01)
     assert row.ratio.low < row.ratio.ratio < row.ratio.high < 1
-    arms = experiment_tables.build_arms_table(report.design, report.boots)
+    arms = experiment_report.build_arms_table(report.design, report.boots)
     assert arms.header[2:] == ("first start", "later starts")
     assert [row[1:] for row in arms.rows] == [("3", "5:00", "50.0 s ±1%"), ("3", "2:00", "39.2 s ±0.6%")]
-    bars = experiment_tables.build_start_bars(report.design, report.boots, (0, 1)).bars
+    bars = experiment_report.build_start_bars(report.design, report.boots, (0, 1)).bars
     assert [(bar.label, bar.arm.text[-1], bar.figure) for bar in bars] == [
         ("first start", "A", "5:00"), ("first start", "B", "2:00"),
         ("later starts", "A", "50.0 s"), ("later starts", "B", "39.2 s"),
@@ -115,7 +115,7 @@ def test_cold_starts_have_no_first_one():
     """And what was inspected before the launch counts as in the verdict."""
     boots = [a_boot(number, 50.0 + number, inspected=20.0 * (number % 2)) for number in range(4)]
     report = verdict.build_report(a_design(2, cold=True), boots)
-    bars = experiment_tables.build_start_bars(report.design, report.boots, (0, 1)).bars
+    bars = experiment_report.build_start_bars(report.design, report.boots, (0, 1)).bars
     assert [(bar.label, bar.figure) for bar in bars] == [("cold starts", "51.0 s"), ("cold starts", "1:12")]
     assert "1:12" in verdict_text.format_figures(report, report.comparisons[0])
 
@@ -132,7 +132,7 @@ def test_the_first_start_has_what_was_inspected_before_it():
 def test_a_report_of_somebody_else_may_have_any_ends():
     [one] = report_of([50.0, 51.0], [39.0, 39.6]).comparisons
     wild = replace(one, ratio=Ratio(0.0, 0.0, math.inf))
-    assert experiment_tables.build_intervals(wild).intervals == ()
+    assert experiment_report.build_intervals(wild).intervals == ()
     report = replace(report_of([50.0, 51.0], [39.0, 39.6]), comparisons=(wild,))
     assert "too noisy to tell" in experiment_report.format_report(report, details=True)
 
@@ -143,4 +143,4 @@ def test_the_report_shows_the_phases_by_arm():
         rows = [line for line in text.splitlines() if "inspected before" in line and "5.0 s" in line]
         assert rows
     design = replace(report.design, measures_start=False)
-    assert experiment_tables.build_phases_table(design, report.boots, (0, 1)) is None
+    assert experiment_report.build_phases_table(design, report.boots, (0, 1)) is None

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
-from dflash_tui.monitoring import export, recording
+from dflash_tui.monitoring import recording
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
@@ -53,7 +53,7 @@ def content(path) -> str:
 
 
 def test_secrets_prompts_and_answers_are_left_out(run, tmp_path):
-    told = content(export.export_run(run, str(tmp_path / "a.zip")))
+    told = content(recording.export_run(run, str(tmp_path / "a.zip")))
     for secret in SECRETS:
         assert secret not in told
     for kept in ("max_num_batched_tokens: 2048, tokens per step 7, api_key: None", "40.0 tokens/s", '"mine"',
@@ -62,7 +62,7 @@ def test_secrets_prompts_and_answers_are_left_out(run, tmp_path):
 
 
 def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
-    told = content(export.export_run(run, str(tmp_path / "a.zip"), with_prompts=True))
+    told = content(recording.export_run(run, str(tmp_path / "a.zip"), with_prompts=True))
     for secret in SECRETS[:4]:
         assert secret not in told
     for text in SECRETS[4:]:
@@ -72,14 +72,14 @@ def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
 def test_no_part_of_a_very_long_prompt_is_left(run, tmp_path):
     long = "INFO 11-21 01:03:00 [logger.py:40] Received request a: prompt: '" + "SECRETWORD " * 400_000
     run.log.write_text(f"{LOG.splitlines()[0]}\n{long}', params: x\n{'bar 1/9' + chr(13)}bar 2/9\nafter it\n")
-    told = content(export.export_run(run, str(tmp_path / "a.zip")))
+    told = content(recording.export_run(run, str(tmp_path / "a.zip")))
     assert "SECRETWORD" not in told
     assert "Received request a: [left out]\nbar 1/9\rbar 2/9\nafter it\n" in told
 
 
 def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
     run.log.write_text("x" * ((1 << 20) - 20) + f" --api-key {TOKEN}" + "y" * (1 << 20) + "\nafter it\n")
-    told = content(export.export_run(run, str(tmp_path / "a.zip")))
+    told = content(recording.export_run(run, str(tmp_path / "a.zip")))
     assert TOKEN[:8] not in told
     assert "after it" in told
 
@@ -87,13 +87,13 @@ def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
 def test_the_home_folder_is_not_named(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/some-body")
     run.log.write_text("INFO 11-21 01:02:43 [x.py:1] loading /home/some-body/models/a\n")
-    told = content(export.export_run(run, str(tmp_path / "a.zip")))
+    told = content(recording.export_run(run, str(tmp_path / "a.zip")))
     assert "some-body" not in told
     assert "loading ~/models/a" in told
 
 
 def test_the_file_plays_as_the_run_does(run, tmp_path):
-    path = export.export_run(run, str(tmp_path / "a.zip"))
+    path = recording.export_run(run, str(tmp_path / "a.zip"))
     there, here = list(recording.read_recording(path).events()), list(recording.open_recording(run).events())
     assert [(type(event), event.at) for event in there] == [(type(event), event.at) for event in here]
     last = there[-1]
@@ -105,7 +105,7 @@ def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
     for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
         run.record(event)
     run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
-    events = list(recording.read_recording(export.export_run(run, str(tmp_path / "a.zip"))).events())
+    events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert [event.code for event in events if isinstance(event, Exited)] == [0]
 
 
@@ -114,24 +114,24 @@ def test_a_line_that_is_nested_deeply_is_left_out_or_cleaned(run, tmp_path, dept
     """Nothing of ours is; the lines around it are exported."""
     with run.samples.open("ab") as file:
         file.write(b"\n" + b'{"event":' + b"[" * depth + b"]" * depth + b"}\n")
-    assert "HTTP 401" in content(export.export_run(run, str(tmp_path / "a.zip")))
+    assert "HTTP 401" in content(recording.export_run(run, str(tmp_path / "a.zip")))
 
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     run.record(HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
-    events = list(recording.read_recording(export.export_run(run, str(tmp_path / "a.zip"))).events())
+    events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 
 
 def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
-    path = export.export_run(run, str(tmp_path / "a.zip"))
+    path = recording.export_run(run, str(tmp_path / "a.zip"))
     before = path.read_bytes()
     with pytest.raises(UsageError, match="already exists"):
-        export.export_run(run, str(path))
+        recording.export_run(run, str(path))
     assert path.read_bytes() == before
     with pytest.raises(DflashError, match="cannot be written"):
-        export.export_run(run, str(tmp_path / "no" / "folder.zip"))
+        recording.export_run(run, str(tmp_path / "no" / "folder.zip"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
 
 
@@ -143,7 +143,7 @@ def test_what_is_told_to_end_as_it_begins_a_part_ends_so(run, tmp_path, monkeypa
 
     monkeypatch.setattr(zlib, "compressobj", end)
     with pytest.raises(SystemExit, match="143"):
-        export.export_run(run, str(tmp_path / "a.zip"))
+        recording.export_run(run, str(tmp_path / "a.zip"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,16 +5,16 @@ import pytest
 
 from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
-from dflash_tui.monitoring.gpu_load import has_load_changed, read_gpu_loads
+from dflash_tui.monitoring.sampler import has_load_changed, read_gpu_loads
 from tests.support import fake_nvml
 
 PID = str(psutil.Process().pid)
 ASK = """
 import json, sys
 from dflash_tui.machine import nvml
-from dflash_tui.monitoring import gpu_load
+from dflash_tui.monitoring import sampler
 import msgspec
-print(msgspec.json.encode(gpu_load.read_gpu_loads(nvml.read_gpus(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(sampler.read_gpu_loads(nvml.read_gpus(), {pids}, {uuids})).decode())
 """
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.monitoring import kernel_log
+from dflash_tui.monitoring import observer
 from tests.tui.conftest import a_run
 
 LINES = {
@@ -33,12 +33,12 @@ LINES = {
 )
 def test_lines_about_our_processes_and_the_gpu_are_found(ours, expected):
     """By pid, or by vLLM's own names where the kernel counts differently; another's death is not ours."""
-    assert set(kernel_log.filter_kernel_lines(LINES.values(), ours)) == {LINES[name] for name in expected}
+    assert set(observer.filter_kernel_lines(LINES.values(), ours)) == {LINES[name] for name in expected}
 
 
 def test_lines_are_tamed():
     """A process may call itself anything."""
-    [line] = kernel_log.filter_kernel_lines([LINES["global"].replace("VLLM::EngineCor", "VLLM::\x1b[31mE")], set())
+    [line] = observer.filter_kernel_lines([LINES["global"].replace("VLLM::EngineCor", "VLLM::\x1b[31mE")], set())
     assert "\x1b" not in line
 
 
@@ -47,7 +47,7 @@ def test_pids_are_read_from_the_log(folders):
     run = a_run(pid=7)
     run.folder.mkdir(parents=True)
     run.log.write_text("(APIServer pid=7) INFO x\n(EngineCore pid=14182) ERROR y\n(Worker_TP0 pid=9) z pid=3\n")
-    assert kernel_log.parse_server_pids(run) == {7, 14182, 9}
+    assert observer.parse_server_pids(run) == {7, 14182, 9}
 
 
 def test_a_number_that_no_pid_is_is_none(folders):
@@ -55,25 +55,25 @@ def test_a_number_that_no_pid_is_is_none(folders):
     run = a_run()
     run.folder.mkdir(parents=True)
     run.log.write_text(f"(EngineCore pid={'1' * 5000}) ERROR 11-22 10:00:00 [x.py:1] boom\n")
-    assert kernel_log.parse_server_pids(run) == {run.pid}
+    assert observer.parse_server_pids(run) == {run.pid}
 
 
 def test_a_run_without_a_log_is_looked_at_all_the_same(folders):
     """Whatever is gone or forbidden is no error."""
-    found = kernel_log.read_autopsy(a_run(pid=7), None)
+    found = observer.read_autopsy(a_run(pid=7), None)
     assert found.kills is None
 
 
 def test_the_count_of_the_kernel_is_a_difference(folders, monkeypatch):
     """What was killed before the server began is not counted."""
-    monkeypatch.setattr(kernel_log, "count_oom_kills", lambda: 5)
-    assert kernel_log.read_autopsy(a_run(pid=7), 3).kills == 2
+    monkeypatch.setattr(observer, "count_oom_kills", lambda: 5)
+    assert observer.read_autopsy(a_run(pid=7), 3).kills == 2
 
 
 def test_the_count_is_what_the_kernel_says():
     """/proc/vmstat has it for everybody, since Linux 4.13."""
     said = subprocess.run(["grep", "^oom_kill ", "/proc/vmstat"], capture_output=True, text=True, check=False).stdout
-    assert kernel_log.count_oom_kills() == (int(said.split()[1]) if said else None)
+    assert observer.count_oom_kills() == (int(said.split()[1]) if said else None)
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel's log is for root here")
@@ -83,7 +83,7 @@ def test_the_log_of_this_kernel_is_read_with_its_times():
     They come in the order of their numbers; two that were written at once on two processors may be timed the other
     way round.
     """
-    lines = list(kernel_log.read_kernel_log(0.0))
+    lines = list(observer.read_kernel_log(0.0))
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     assert lines
     assert all(booted - 5 <= at <= time.time() + 5 for at, _ in lines)
@@ -110,7 +110,7 @@ def test_the_journal_is_asked_where_the_kernel_log_is_for_root(journal, folders)
     run = a_run(pid=4182)
     early, late = run.started_at - 60, run.started_at + 60
     journal.write_text(f"{early:.6f} host kernel: {LINES['global']}\n{late:.6f} host kernel: {LINES['cgroup']}\nx\n")
-    assert kernel_log.read_autopsy(run, 0).kernel == (LINES["cgroup"],)
+    assert observer.read_autopsy(run, 0).kernel == (LINES["cgroup"],)
 
 
 def test_a_segfault_is_in_the_log_of_this_kernel():
@@ -119,9 +119,9 @@ def test_a_segfault_is_in_the_log_of_this_kernel():
     crash.wait()
     seen = [
         text
-        for _, text in kernel_log.read_kernel_log(time.time() - 60)
+        for _, text in observer.read_kernel_log(time.time() - 60)
         if f"[{crash.pid}]" in text and "segfault" in text
     ]
     if not seen:
         pytest.skip("this kernel does not tell of crashes, or not us")
-    assert list(kernel_log.filter_kernel_lines(seen, {crash.pid})) == seen
+    assert list(observer.filter_kernel_lines(seen, {crash.pid})) == seen

@@ -25,8 +25,7 @@ from dflash_tui.events import (
     encode,
 )
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.player import Player
-from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART
+from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART, Player
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dflash_tui.monitoring.run_reader import TailReader
+from dflash_tui.monitoring.observer import TailReader
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from dflash_tui.cli.main import main
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning.cluster.hosts import build_unnamed_cluster
+from dflash_tui.monitoring.startup_history import group_starts
+from dflash_tui.planning.cluster import build_unnamed_cluster
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.run_state.startup_comparison import group_starts
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader

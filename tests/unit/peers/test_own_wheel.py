@@ -15,7 +15,7 @@ import pytest
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
-from dflash_tui.peers import own_wheel
+from dflash_tui.peers import far_program
 from tests import ROOT
 
 INFO = f"dflash_tui-{__version__}.dist-info"
@@ -39,7 +39,7 @@ def built(tmp_path_factory) -> dict[str, bytes]:
 
 def test_it_has_the_files_of_the_one_that_is_built(built):
     """Modules, data, recipes, patches, license and entry point, byte for byte; two of them are the same."""
-    wheel = own_wheel.build_own_wheel()
+    wheel = far_program.build_own_wheel()
     ours = read(wheel.data)
     differing = {f"{INFO}/{name}" for name in ("RECORD", "WHEEL", "METADATA")}
     assert ours.keys() == built.keys()
@@ -47,11 +47,11 @@ def test_it_has_the_files_of_the_one_that_is_built(built):
     said = [Parser().parsestr(files[f"{INFO}/METADATA"].decode(), headersonly=True) for files in (ours, built)]
     assert {tuple(sorted(each.items())) for each in said} == {tuple(sorted(said[1].items()))}
     assert wheel.name == f"dflash_tui-{__version__}-py3-none-any.whl"
-    assert own_wheel.build_own_wheel() == wheel
+    assert far_program.build_own_wheel() == wheel
 
 
 def test_its_record_names_each_file_with_its_hash():
-    files = read(own_wheel.build_own_wheel().data)
+    files = read(far_program.build_own_wheel().data)
     rows = {name: (digest, size) for name, digest, size in csv.reader(files[f"{INFO}/RECORD"].decode().splitlines())}
     assert rows.keys() == files.keys()
     for name, data in files.items():
@@ -62,16 +62,16 @@ def test_its_record_names_each_file_with_its_hash():
 
 def test_what_is_installed_from_it_makes_the_same_again(tmp_path):
     """Also from a wheel's installation, where recipes and patches lie in the package, and what is compiled beside."""
-    wheel = own_wheel.build_own_wheel()
+    wheel = far_program.build_own_wheel()
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         archive.extractall(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from dflash_tui.peers import own_wheel; print(own_wheel.__file__, own_wheel.build_own_wheel().digest)"
+        "from dflash_tui.peers import far_program; print(far_program.__file__, far_program.build_own_wheel().digest)"
     )
     command = [sys.executable, "-I", "-c", code, str(tmp_path)]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert told == [str(tmp_path / "dflash_tui" / "peers" / "own_wheel.py"), wheel.digest]
+    assert told == [str(tmp_path / "dflash_tui" / "peers" / "far_program.py"), wheel.digest]
     assert [*tmp_path.rglob("*.pyc")]
 
 
@@ -86,12 +86,12 @@ def test_what_is_none_of_ours_stays_here(tmp_path, monkeypatch):
     (package / "key").symlink_to(Path(__file__))
     (package / "folder").symlink_to(ROOT / "tests")
     monkeypatch.setattr(paths, "PACKAGE_ROOT", package)
-    names = {name for name in read(own_wheel.build_own_wheel().data) if INFO not in name}
+    names = {name for name in read(far_program.build_own_wheel().data) if INFO not in name}
     assert names == {f"dflash_tui/{name}" for name in ("__init__.py", "recipes/README.md", "patches/README.md")}
 
 
 def test_a_program_that_was_never_installed_says_so(monkeypatch):
-    monkeypatch.setattr(own_wheel, "_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(far_program, "_DISTRIBUTION", "no-such-distribution")
     with pytest.raises(DflashError) as error:
-        own_wheel.build_own_wheel()
+        far_program.build_own_wheel()
     assert error.value.hint

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.common.errors import UsageError
-from dflash_tui.engines.hub import model_identity
+from dflash_tui.engines import model_hub
 from dflash_tui.launch.preflight.check import CheckLevel
-from dflash_tui.machine import network, process_identity
+from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Interface, Network
-from dflash_tui.peers import host_parity, pairing
-from dflash_tui.peers.connection import PeerConnection
-from dflash_tui.peers.messages import PROTOCOL, Greeting, HostSide
+from dflash_tui.peers import cluster_launch
+from dflash_tui.peers.connection import PROTOCOL, Greeting, HostSide, PeerConnection
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.presentation.plan_text import describe_plan
@@ -30,17 +29,17 @@ SIDE = HostSide("vllm 0.33.0, python3.12", "none (0)", "setup", "commit 1", "com
 
 
 def greeting(known: Network, boot: str = "other", **fields) -> Greeting:
-    return replace(Greeting(1, PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
+    return replace(Greeting(PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     monkeypatch.setattr(network, "read_network", lambda: HERE)
-    monkeypatch.setattr(process_identity, "read_boot_id", lambda: "mine")
+    monkeypatch.setattr(processes, "read_boot_id", lambda: "mine")
 
 
 def test_the_link_is_found_by_what_the_peer_says():
-    link = pairing._find_link([greeting(THERE)], ["b"], "")
+    link = cluster_launch._find_link([greeting(THERE)], ["b"], "")
     assert [end.address for end in link.ends] == ["192.168.7.1", "192.168.7.2"]
 
 
@@ -54,19 +53,19 @@ def test_the_link_is_found_by_what_the_peer_says():
 )
 def test_hosts_that_cannot_be_joined(greetings, hosts, words):
     with pytest.raises(UsageError, match=words) as error:
-        pairing._find_link(greetings, hosts, "")
+        cluster_launch._find_link(greetings, hosts, "")
     assert error.value.hint
 
 
 def test_namespaces_of_one_kernel_are_two_hosts():
-    assert pairing._find_link([greeting(THERE, "mine")], ["b"], "").ends
+    assert cluster_launch._find_link([greeting(THERE, "mine")], ["b"], "").ends
 
 
 @pytest.mark.parametrize(
     ("fields", "skew", "name"), [({"version": "9"}, 0.0, "b"), ({}, -99.0, "b: clock"), ({}, 0.0, "")]
 )
 def test_what_a_peer_says_of_itself_is_held_against_this_machine(fields, skew, name):
-    warned = [check.name for check in pairing._check_host("b", greeting(THERE, **fields), skew) if check.fix]
+    warned = [check.name for check in cluster_launch._check_host("b", greeting(THERE, **fields), skew) if check.fix]
     assert warned == ([name] if name else [])
 
 
@@ -82,10 +81,10 @@ def test_a_program_in_our_own_folder_has_to_be_of_this_release(version, is_own, 
         yield SimpleNamespace(host=host, greeting=said)
 
     async def look() -> None:
-        async with pairing.open_peers(["b"]):
+        async with cluster_launch.open_peers(["b"]):
             pass
 
-    monkeypatch.setattr(pairing, "open_connection", connect)
+    monkeypatch.setattr(cluster_launch, "open_connection", connect)
     if not is_refused:
         asyncio.run(look())
         return
@@ -99,7 +98,7 @@ def test_packets_that_came_in_broken_warn_of_the_cable(broken, warned):
     """With the end that received them."""
     there = Network((replace(THERE.interfaces[0], errors=broken),))
     peer = cast("PeerConnection", SimpleNamespace(host="b", greeting=greeting(there)))
-    checks = [check for check in pairing._check_link(command_line.planned("demo-cpu"), [peer]) if check.fix]
+    checks = [check for check in cluster_launch._check_link(command_line.planned("demo-cpu"), [peer]) if check.fix]
     assert [check.name for check in checks] == warned
     assert all("eth0 of b" in check.finding and "976" in check.finding for check in checks)
 
@@ -109,7 +108,7 @@ def test_ranks_of_one_machine_need_no_roce(host, warned):
     """They talk over NVLink or shared memory, and there is no cable to look at."""
     peer = cast("PeerConnection", SimpleNamespace(host=host, greeting=greeting(THERE)))
     planned = command_line.planned("gemma-4-26b-a4b", "--gpu", "h200")
-    checks = pairing._check_link(planned, [peer])
+    checks = cluster_launch._check_link(planned, [peer])
     assert [check.name for check in checks if check.level is CheckLevel.WARN] == warned
 
 
@@ -117,37 +116,37 @@ def test_the_host_with_the_least_room_rules_the_fit():
     """VLLM gives all ranks the KV cache of the smallest."""
     here = MemoryEstimate((), 90, 100, 95, unified=True, kv_needed=5, kv_left=40, max_model_len=9, utilization=0.9)
     there = replace(here, kv_left=10)
-    least, checks = pairing.choose_smallest_fit([("", here), ("b", there), ("c", None)])
+    least, checks = cluster_launch.choose_smallest_fit([("", here), ("b", there), ("c", None)])
     assert least == there
     assert [check.name for check in checks] == ["fit"]
     assert checks[0].finding.startswith("b ")
-    assert pairing.choose_smallest_fit([("", here), ("b", here)]) == (here, [])
-    assert pairing.choose_smallest_fit([("", None)]) == (None, [])
+    assert cluster_launch.choose_smallest_fit([("", here), ("b", here)]) == (here, [])
+    assert cluster_launch.choose_smallest_fit([("", None)]) == (None, [])
 
 
 @pytest.mark.parametrize("field", ["vllm", "patches", "setup", "target", "drafter"])
 def test_each_thing_that_has_to_be_the_same_is_compared(field):
     """VLLM does not: other weights are answered with 200 and noise."""
-    assert {check.level for check in host_parity.compare_hosts(SIDE, SIDE, "b")} == {CheckLevel.OK}
+    assert {check.level for check in cluster_launch.compare_hosts(SIDE, SIDE, "b")} == {CheckLevel.OK}
     other = replace(SIDE, **{field: "other"})
-    wrong = [check for check in host_parity.compare_hosts(SIDE, other, "b") if check.level is CheckLevel.FAIL]
+    wrong = [check for check in cluster_launch.compare_hosts(SIDE, other, "b") if check.level is CheckLevel.FAIL]
     assert len(wrong) == 1
     assert wrong[0].fix
     unknown = replace(SIDE, **{field: ""})
-    assert len(list(host_parity.compare_hosts(SIDE, unknown, "b"))) == 4
+    assert len(list(cluster_launch.compare_hosts(SIDE, unknown, "b"))) == 4
 
 
 def test_other_flags_or_other_files_are_another_side(folders, tmp_path):
     planned = command_line.planned("demo-cpu")
     same, other = (
-        host_parity.describe_side(command_line.planned("demo-cpu", *more)) for more in ([], ["--set", "n=3"])
+        cluster_launch.describe_side(command_line.planned("demo-cpu", *more)) for more in ([], ["--set", "n=3"])
     )
-    assert host_parity.describe_side(planned) == same
+    assert cluster_launch.describe_side(planned) == same
     assert same.setup != other.setup
     (tmp_path / "config.json").write_text("{}")
-    first = model_identity._digest_folder(tmp_path)
+    first = model_hub._digest_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    assert model_identity._digest_folder(tmp_path) != first
+    assert model_hub._digest_folder(tmp_path) != first
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_report, verdict_text
-from dflash_tui.presentation import experiment_tables as tables
-from dflash_tui.presentation.markdown import escape_text
-from dflash_tui.presentation.report import Interval, Intervals, Table, lay_out
+from dflash_tui.presentation import experiment_report as tables
+from dflash_tui.presentation.report import Interval, Intervals, Table, escape_text, lay_out
 from tests.support import boot_factories
 from tests.support.boot_factories import modes
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots

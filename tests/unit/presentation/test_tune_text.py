@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.estimate import DurationEstimate
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import outcome
-from dflash_tui.presentation import experiment_report, tune_text
+from dflash_tui.experiments.tuning import schedule
+from dflash_tui.presentation import experiment_report, experiment_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 AXES = ("mode=graphs,compile", "attention-backend=flash_attn,flashinfer")
@@ -31,12 +31,12 @@ def a_progress(truth: Truth = TRUTH, boots: int = 1000, budget: float = 1200.0) 
     ids=["faster", "alike", "at first", "halfway", "too short", "published"],
 )
 def test_what_is_best_is_told_as_far_as_it_is_known(progress, snapshot):
-    found = outcome.judge_tune(progress)
-    assert "\n".join(tune_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
+    found = schedule.judge_tune(progress)
+    assert "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
 
 
 def test_every_setting_has_a_row_that_says_how_it_stands():
-    rows = {each.name: each for each in tune_text.list_candidates(a_progress())}
+    rows = {each.name: each for each in experiment_text.list_candidates(a_progress())}
     assert rows["graphs"].standing == "ahead"
     assert rows["published"].standing == "in the field"
     assert rows["compile"].standing == "out"
@@ -49,7 +49,7 @@ def test_a_plan_says_budget_what_is_tried_and_what_not():
     design = a_tune(1200.0, AXES)
     assert design.tuning
     design = replace(design, tuning=replace(design.tuning, left_out={"load-format": "the other loaders need a GPU"}))
-    rows = tune_text.list_tune_rows(design, DurationEstimate(90.0, True, "by 3 earlier boots"), ["a-server"])
+    rows = experiment_text.list_tune_rows(design, DurationEstimate(90.0, True, "by 3 earlier boots"), ["a-server"])
     labels = dict(rows)
     assert labels["budget"].startswith("20:00")
     assert "13 boots of 1:30" in labels["budget"]
@@ -62,7 +62,7 @@ def test_a_plan_says_budget_what_is_tried_and_what_not():
 def test_the_report_has_the_verdict_on_the_best_alone():
     progress = a_progress()
     report = verdict.build_report(progress.design, progress.boots)
-    report = replace(report, tune=outcome.judge_tune(progress))
+    report = replace(report, tune=schedule.judge_tune(progress))
     text = experiment_report.render_markdown(report)
     assert text.startswith("# Tune of ")
     assert "times the tok/s" in text

@@ -23,9 +23,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.alarm import Alarm
-from dflash_tui.run_state.alarms import HANG_SECONDS, find_alarms
-from dflash_tui.run_state.rank_alarms import HALF_SECONDS
+from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.log_formats import NO_FP4

@@ -8,10 +8,16 @@ import msgspec
 import pytest
 
 from dflash_tui.events import Counters, Histogram, LatenciesSampled
-from dflash_tui.run_state.counters import CounterSeries
-from dflash_tui.run_state.retention import DENSE_SECONDS, MAX_AGE, THINNED_INTERVAL, THINNING_PERIOD, ThinnedSeries
+from dflash_tui.run_state.series import (
+    DENSE_SECONDS,
+    MAX_AGE,
+    THINNED_INTERVAL,
+    THINNING_PERIOD,
+    CounterSeries,
+    ThinnedSeries,
+)
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.histogram import estimate_quantile, subtract_histograms
+from dflash_tui.vllm_output.metrics import estimate_quantile, subtract_histograms
 from tests.support import recordings
 from tests.support.scrapes import parse_metrics
 

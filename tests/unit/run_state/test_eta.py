@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
-from dflash_tui.run_state.eta import (
+from dflash_tui.monitoring.startup_history import (
     MAX_STARTS,
     RecordedStart,
     estimate_time_to_launch,

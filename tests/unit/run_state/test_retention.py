@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.events import LogLine
-from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES, THINNING_PERIOD
+from dflash_tui.run_state.series import MAX_BYTES, MAX_LINES, THINNING_PERIOD
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.recorded_load import HOUR, load

@@ -3,9 +3,8 @@
 import pytest
 
 from dflash_tui.events import Launched, Phase, PhaseStarted
+from dflash_tui.monitoring.startup_history import RecordedStart, find_saved_seconds
 from dflash_tui.presentation import startup_text
-from dflash_tui.run_state.eta import RecordedStart
-from dflash_tui.run_state.startup_comparison import find_saved_seconds
 from dflash_tui.run_state.state import RunState
 
 ENGINE, RESOLVE = Phase.ENGINE, Phase.RESOLVE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_tui.run_state.slow_cycle import FinishedRequest, find_slow_cycle
+from dflash_tui.run_state.finished_requests import FinishedRequest, find_slow_cycle
 from tests.support import request_streams
 from tests.support.request_streams import PUBLISHED
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.events import Activity
-from dflash_tui.run_state.stall import QUIET_SECONDS, STALL_SECONDS, detect_silence
+from dflash_tui.run_state.startup import QUIET_SECONDS, STALL_SECONDS, detect_silence
 from tests.support import recorded_startups
 from tests.support.recorded_startups import SILENT
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 from dflash_tui.vllm_output import metrics
-from dflash_tui.vllm_output.exposition import parse_sample
+from dflash_tui.vllm_output.metrics import parse_sample
 from tests.support import recordings
 from tests.support.expositions import assert_agreement, parse, parse_with_prometheus
 

@@ -10,12 +10,13 @@ from dflash_tui.common.errors import RecipeError
 from dflash_tui.events import Phase, Problem
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.vllm_output import known_failures
-from dflash_tui.vllm_output.failure_signs import Sign, list_plain_texts
 from dflash_tui.vllm_output.known_failures import (
     Circumstances,
     Role,
+    Sign,
     explain_failure,
     find_root_cause,
+    list_plain_texts,
     list_symptoms,
     load_known_failures,
     recognize_failure,

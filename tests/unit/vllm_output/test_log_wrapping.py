@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash_tui.vllm_output.log_wrapping import Unwrapper
+from dflash_tui.diagnosis.log_source import Unwrapper
 from tests.support import recordings
 
 LOG = (

@@ -5,8 +5,8 @@ import zipfile
 import pytest
 
 from dflash_tui.events import Noted, Problem
+from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, NetworkLines, NetworkReader, describe_network, is_information
 from dflash_tui.vllm_output.log_reader import LogReader
-from dflash_tui.vllm_output.nccl_log import FACT, NetworkLines, NetworkReader, describe_network, is_information
 from tests.support.recordings import RUNS
 
 # Lines of one communicator over RoCE, and of one over sockets.
@@ -117,7 +117,7 @@ def test_lines_without_end_and_what_is_no_text_say_nothing():
 def test_the_log_reader_tells_of_it_when_it_changes(log, networks):
     """Not with each of a hundred channels."""
     events = LogReader(0.0, 0.0).feed(log.encode() * 3)
-    said = [event.text for event in events if isinstance(event, Noted) and event.name == FACT]
+    said = [event.text for event in events if isinstance(event, Noted) and event.name == NCCL_NETWORK]
     assert said[: len(networks)] == networks
     assert len(said) == (1 if len(networks) == 1 else 6)
 
@@ -126,7 +126,10 @@ def test_a_healthy_server_over_two_gpus():
     """As recorded: NCCL chose sockets for hosts that there are none of, and looked for functions of RoCE in vain."""
     with zipfile.ZipFile(RUNS / "h200-two-ranks.zip") as archive:
         events = LogReader(0.0, 0.0).feed(archive.read("server.log"))
-    assert [event.text for event in events if isinstance(event, Noted) and event.name == FACT] == ["Socket", "P2P"]
+    assert [event.text for event in events if isinstance(event, Noted) and event.name == NCCL_NETWORK] == [
+        "Socket",
+        "P2P",
+    ]
     assert not [event.text for event in events if isinstance(event, Problem) and "NCCL" in event.text]
 
 

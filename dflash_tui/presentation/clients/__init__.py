@@ -1,1 +1,0 @@
-"""How clients reach a server and what they show of its answers, as text. Pure."""
