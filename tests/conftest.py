@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from textual.pilot import Pilot
 
 from dflash_tui.engines import environments, installation
-from dflash_tui.engines.hub import client as hub_client
+from dflash_tui.engines import model_hub as hub_client
 from dflash_tui.experiments import controller, store
 from dflash_tui.machine import gpus
 from dflash_tui.planning.plan_builder import engine_folder_for

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 
 # What may be asked for, by options as by the file of an experiment: a boot that sends more would never end.
 MOST_ROUNDS, MOST_SCALE = 100_000, 100.0

@@ -17,8 +17,8 @@ from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis
 from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.planning.recipes.recipe_rules import RESERVED_FLAGS as _SET_BY_US
 from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.serve_flags import RESERVED_FLAGS as _SET_BY_US
 from dflash_tui.vllm_output.known_failures import find_fixing_release
 
 # What is free now may be less in a moment.

@@ -1,15 +1,20 @@
-"""vLLM environments, found by their folders; vLLM itself is never imported."""
+"""vLLM environments, found by their folders, and what failed with them; vLLM itself is never imported."""
 
+import ast
+import contextlib
+import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from dflash_tui.common import private_files, untrusted_json
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import editable_install
 
 MARKER = "dflash-engine.json"
 # The name of an engine that is being made, before its own.
@@ -67,12 +72,12 @@ class Engine(msgspec.Struct, frozen=True):
     @property
     def vllm_package(self) -> Path:
         """The folder of the `vllm` package, which an editable install has in its source tree."""
-        return editable_install.find_package(self.site_packages)
+        return find_package(self.site_packages)
 
     @property
     def source_tree(self) -> Path | None:
         """The source tree of an editable install of vLLM; None where its files are its wheel's."""
-        return editable_install.find_source_tree(self.site_packages)
+        return find_source_tree(self.site_packages)
 
 
 register_type(Engine)
@@ -136,3 +141,121 @@ def _explain_broken_engine(engine: Engine, folder: Path) -> str:
         return f"an earlier dflash-tui patched its files in place ({PATCHED_IN_PLACE})"
     has_packages = any(folder.glob("lib/python3.*/site-packages"))
     return "" if has_packages else f"its packages are gone ({folder / 'lib'})"
+
+
+_LARGEST = 1 << 20
+_MAPPING = re.compile(r"^MAPPING(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
+
+
+class _DirInfo(msgspec.Struct, frozen=True):
+    editable: bool = False
+
+
+class _DirectUrl(msgspec.Struct, frozen=True):
+    """The part of an installer's direct_url.json that says what was installed."""
+
+    url: str
+    dir_info: _DirInfo = _DirInfo()
+
+
+register_type(_DirectUrl)
+
+
+def find_package(site: Path) -> Path:
+    """Return the folder of the `vllm` package, as Python would find it; that of a wheel where there is none at all."""
+    inside = site / "vllm"
+    if inside.exists() or inside.is_symlink():
+        return inside
+    return next((place for place in _list_places(site) if (place / "__init__.py").is_file()), inside)
+
+
+def find_source_tree(site: Path) -> Path | None:
+    """Return the source tree that vLLM is installed from in editable mode; None where its files are its wheel's."""
+    package = find_package(site)
+    if package == site / "vllm":
+        return None
+    return next((root for root in _list_roots(site) if paths.resolve_links(package).is_relative_to(root)), None)
+
+
+def _list_places(site: Path) -> Iterator[Path]:
+    """Yield where `vllm` may be: what finders of setuptools map it to, folders of path files, the source tree."""
+    for finder in sorted(site.glob("__editable__*_finder.py")):
+        if match := _MAPPING.search(_read(finder)):
+            yield from _read_mapping(match[1])
+    for file in sorted(site.glob("*.pth")):
+        lines = [line.strip() for line in _read(file).splitlines()]
+        folders = [line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
+        yield from (site / folder / "vllm" for folder in folders if "\0" not in folder)
+    yield from (root / "vllm" for root in _list_roots(site))
+
+
+def _read_mapping(text: str) -> Iterator[Path]:
+    try:
+        mapping = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return
+    if isinstance(mapping, dict) and isinstance(place := mapping.get("vllm"), str):
+        yield Path(place)
+
+
+def _list_roots(site: Path) -> Iterator[Path]:
+    """Yield the source trees that installers have noted for vLLM."""
+    for file in sorted(site.glob("vllm*.dist-info/direct_url.json")):
+        try:
+            noted = msgspec.json.decode(_read(file), type=_DirectUrl)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            continue
+        parts = urlsplit(noted.url)
+        if noted.dir_info.editable and parts.scheme == "file":
+            yield paths.resolve_links(Path(unquote(parts.path)))
+
+
+def _read(file: Path) -> str:
+    try:
+        return private_files.read_file(file, _LARGEST).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+_LONGEST = 300
+
+
+class FailedMeasures(msgspec.Struct, frozen=True):
+    """What failed with one engine."""
+
+    folder: str
+    """The engine's folder."""
+    why: dict[str, str]
+    """By the measure's name, what happened."""
+
+
+register_type(FailedMeasures)
+
+
+def read_failed_measures(folder: Path) -> dict[str, str]:
+    """Return the measures that failed with the engine in `folder`, and how."""
+    record = untrusted_json.read_own_json(_record_path(folder), FailedMeasures)
+    return dict(record.why) if record and record.folder == str(folder) else {}
+
+
+def remember_failed_measure(folder: Path, name: str, why: str) -> None:
+    """Have the next launches of the engine in `folder` do without a measure; one asked for by name is tried again."""
+    _write(folder, read_failed_measures(folder) | {name: clean_line(why)[:_LONGEST]})
+
+
+def forget_failed_measure(folder: Path, name: str) -> None:
+    """Have the next launches take a measure again, since it worked."""
+    measures = read_failed_measures(folder)
+    if measures.pop(name, None) is not None:
+        _write(folder, measures)
+
+
+def _write(folder: Path, why: dict[str, str]) -> None:
+    data = msgspec.json.encode(FailedMeasures(str(folder), why))
+    with contextlib.suppress(OSError):  # a full disk costs the next launch a try
+        private_files.ensure_private_folder(_record_path(folder).parent)
+        private_files.replace_private_file(_record_path(folder), data)
+
+
+def _record_path(folder: Path) -> Path:
+    return paths.state_folder() / "failed-measures" / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}.json"

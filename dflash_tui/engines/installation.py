@@ -17,7 +17,7 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.engines import inventory, package_lock, uv_process
+from dflash_tui.engines import inventory, uv_process
 from dflash_tui.engines.environments import (
     MARKER,
     Engine,
@@ -26,7 +26,7 @@ from dflash_tui.engines.environments import (
     find_unused_engine,
 )
 from dflash_tui.events import Preparing, Step
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 Report = Callable[[Preparing], None]
 
@@ -88,7 +88,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     name = spec.distribution
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(time.time(), Step.INSTALL, plan, 0.0))
-    recorded = package_lock.lock_file(folder)
+    recorded = uv_process.lock_file(folder)
 
     async def run_uv(*argv: str) -> str:
         progress = uv_process.InstallProgress(f"vLLM {spec.vllm}", spec.packages, spec.download_mb, report)
@@ -104,10 +104,10 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
         else []
     )
     if locked != recorded:
-        await run_uv(*package_lock.build_compile_command(spec, python, folder, locked), *backend)
-    await run_uv(*package_lock.build_install_command(spec, python, locked), *backend)
+        await run_uv(*uv_process.build_compile_command(spec, python, folder, locked), *backend)
+    await run_uv(*uv_process.build_install_command(spec, python, locked), *backend)
     if locked != recorded:
-        package_lock.record_lock(folder, locked)
+        uv_process.record_lock(folder, locked)
     if spec.stands_in:
         _stand_in(find_site_packages(folder), spec)
     frozen = await run_uv("pip", "freeze", "--python", python)

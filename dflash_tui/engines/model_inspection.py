@@ -17,9 +17,8 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import engine_python
+from dflash_tui.engines import engine_python, model_hub
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import model_lookup
 from dflash_tui.planning.plan import Plan
 
 _CACHE_ROOT = "VLLM_CACHE_ROOT"
@@ -99,8 +98,8 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
 
 def _read_config(model: str, revision: str) -> dict[str, Any]:
     """Return a model's config.json; nothing where it is not on this machine, or is none."""
-    there = model_lookup.find_local_model(model, revision)
-    return (model_lookup.read_local_config(Path(there.folder)) if there and there.folder else None) or {}
+    there = model_hub.find_local_model(model, revision)
+    return (model_hub.read_local_config(Path(there.folder)) if there and there.folder else None) or {}
 
 
 def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:

@@ -1,22 +1,28 @@
-"""Run uv: in an environment without secrets, with its progress and its errors told, and ended where we are."""
+"""Run uv, report its progress and explain its errors; lock the packages of an engine.
+
+The lock has the versions and hashes that an engine was first installed with. It stays when the engine is removed, so
+that installing the same engine again installs the same files or none. Another Python or machine has a lock of its own.
+"""
 
 import asyncio
+import platform
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import uv
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.sanitizer import clean_text, join_clean_lines
-from dflash_tui.engines import package_lock
-from dflash_tui.engines.install_advice import advise_on_install_error
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 _END_PATIENCE = 3.0  # seconds
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
@@ -109,15 +115,15 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
     finally:
         output.cancel()
         if process.returncode is None:
-            from dflash_tui.machine import process_group
+            from dflash_tui.machine import processes
 
             # Those in which it compiles, too: they would write a moment longer into a folder that goes.
-            await process_group.end_group(process, _END_PATIENCE)
+            await processes.end_group(process, _END_PATIENCE)
 
 
 def build_install_error(progress: InstallProgress, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
     """Return what kept uv from installing something, by the lines of its stderr, and what to do about it."""
-    if mismatch := package_lock.explain_mismatch("\n".join(lines), recorded):
+    if mismatch := explain_mismatch("\n".join(lines), recorded):
         return mismatch
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
     evidence = join_clean_lines("\n".join(lines[first : first + 8]))
@@ -151,3 +157,119 @@ def wheel_folder_has_torch() -> bool:
     """Whether a configured wheel folder holds torch, which is then used instead of the backend's index."""
     links = build_uv_environment().get("UV_FIND_LINKS", "")
     return any(any(Path(folder).glob("torch-*.whl")) for folder in re.split(r"[\s,]+", links) if folder)
+
+
+_ADVICE = (
+    (
+        r"building (?:from source|source distributions).{0,80} is disabled|no usable wheels|must have a hash",
+        "choose a version that has wheels, or let the recipe build it: `source_builds: true` in its `engine`",
+    ),
+    (
+        r"no space left|disk quota exceeded",
+        "free some space where engines are (XDG_DATA_HOME) and in uv's cache (UV_CACHE_DIR, `uv cache clean`), or put "
+        "them elsewhere, and run the same command again",
+    ),
+    (
+        r"temporarily unavailable|os error 11\b",
+        "uv may start no more threads: `ulimit -u` is the limit, `ps -u $USER` who runs",
+    ),
+    (
+        r"unknownissuer|certificate",
+        "the network shows a certificate of its own, as a company's proxy does: export UV_SYSTEM_CERTS=1 for those of "
+        "the system, or SSL_CERT_FILE=/its.pem, and run the same command again",
+    ),
+    (
+        r"dns|connect|network|timed? ?out|offline|fetch|request",
+        "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run the "
+        "same command again",
+    ),
+)
+
+
+def advise_on_install_error(evidence: str, recorded: Path) -> str:
+    """Return what to do about an error of uv: of the first signs in it that are known."""
+    if advice := next((advice for signs, advice in _ADVICE if re.search(signs, evidence, re.IGNORECASE)), ""):
+        return advice
+    if recorded.exists():
+        return f"its packages are those of the first installation; to resolve them again: rm {recorded}"
+    return (
+        "name a package index or wheel folder that has what is asked for (UV_DEFAULT_INDEX, UV_FIND_LINKS), or correct "
+        "the recipe's `engine` part"
+    )
+
+
+FOLDER = "locked"
+_MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:")
+_COMPUTED = "Computed:"
+_HASH = re.compile(r"\w+:\w+")
+_MOST_HASHES = 3
+
+
+def lock_file(folder: Path) -> Path:
+    """Return the file with the lock of the engine in `folder`, whether it is there or not."""
+    made_for = f"py{sys.version_info.major}.{sys.version_info.minor}-{platform.machine()}"
+    return folder.parent / FOLDER / f"{folder.name}-{made_for}.txt"
+
+
+def build_compile_command(spec: EngineSpec, python: str, folder: Path, lock: Path) -> list[str]:
+    """Return uv's words that resolve what `spec` asks for into `lock`, by files that are written into `folder`."""
+    packages, overrides = folder / "dflash-requirements.txt", folder / "dflash-overrides.txt"
+    for path, lines in ((packages, spec.packages), (overrides, spec.overrides)):
+        private_files.write_private_file(path, "".join(f"{line}\n" for line in lines).encode())
+    argv = ["pip", "compile", str(packages), "--python", python, "--generate-hashes", "--overrides", str(overrides)]
+    argv += ["--no-header", "--no-annotate", "--output-file", str(lock)]
+    argv += ["--exclude-newer", spec.exclude_newer] if spec.exclude_newer else []
+    return argv if spec.source_builds else [*argv, "--only-binary", ":all:"]
+
+
+def build_install_command(spec: EngineSpec, python: str, lock: Path) -> list[str]:
+    """Return uv's words that install what is in `lock`, and nothing else.
+
+    What is built from source has no hash that a second build would have again; every other file is checked.
+    """
+    argv = ["pip", "install", "--python", python, "--compile-bytecode", "--no-deps", "--requirements", str(lock)]
+    argv += ["--exclude-newer", spec.exclude_newer] if spec.exclude_newer else []
+    return argv if spec.source_builds else [*argv, "--only-binary", ":all:", "--require-hashes"]
+
+
+def record_lock(folder: Path, lock: Path) -> None:
+    """Record the lock with which the engine in `folder` was installed for the first time."""
+    recorded = lock_file(folder)
+    private_files.ensure_private_folder(recorded.parent)
+    private_files.replace_private_file(recorded, lock.read_bytes())
+
+
+def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
+    """Return the error for a package whose hash is not the one that was expected; None when that is not what uv says.
+
+    Args:
+        stderr: What uv says.
+        recorded: The engine's lock, which is there when the engine was installed before.
+    """
+    mismatch = _read_mismatch(stderr)
+    if mismatch is None:
+        return None
+    package, expected, computed = mismatch
+    more = f" or {len(expected) - _MOST_HASHES} others" if len(expected) > _MOST_HASHES else ""
+    evidence = f"expected {' or '.join(expected[:_MOST_HASHES])}{more}, got {' '.join(computed)}"
+    if recorded.exists():
+        what = f"{package} differs from the file that was installed the first time, so nothing was installed"
+        hint = f"find out who changed it; if you did: rm {recorded}, and run the same command again"
+    else:
+        what = f"{package} does not have the hash that it must have, so nothing was installed"
+        hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it persists, tell who runs the index"
+    return EngineError(what, evidence=evidence, hint=hint)
+
+
+def _read_mismatch(stderr: str) -> tuple[str, list[str], list[str]] | None:
+    """Return the package, and the hashes that were expected and computed; None where uv says nothing of them.
+
+    By words, one after the other: a pattern over all of it would try each end for each blank.
+    """
+    match = _MISMATCH.search(stderr)
+    if match is None:
+        return None
+    words = iter(stderr[match.end() :].split())
+    expected = list(takewhile(_COMPUTED.__ne__, words))
+    computed = list(takewhile(_HASH.fullmatch, words))
+    return (match[1], expected, computed) if expected and computed else None

@@ -6,35 +6,36 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dflash_tui.benchmark import client
 from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.client import AnswerSink
-from dflash_tui.benchmark.load import LoadRecord
+from dflash_tui.benchmark.conversation.token_scores import MOST_POSITIONS, TokenScorer, measure_gaps, measure_shifts
+from dflash_tui.benchmark.load import Load, LoadRecord
+from dflash_tui.benchmark.prompts import Prompt, Suite
+from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.engines import failed_measures
+from dflash_tui.engines import environments
 from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
-from dflash_tui.experiments import (
-    boot_requests,
-    boot_snapshot,
-    conditions,
-    store,
-)
+from dflash_tui.experiments import boot_server, conditions, store
+from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
-from dflash_tui.experiments.design import Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
-from dflash_tui.launch import fork_fallback
+from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
+from dflash_tui.launch import restarts
+from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
-from dflash_tui.planning.compile_caches import ArmCache
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.start_measures import FORK
+from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.readings import Counters
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
@@ -55,6 +56,12 @@ _POLL_INTERVAL = 0.05
 _BAD_REQUEST = 400
 _NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
+
+
+# Long enough to load every kernel that decoding takes, short beside what is measured.
+_WARM_UP_TOKENS = 64
+# Log-probabilities are float32: differences of less say nothing.
+_DIGITS = 4
 
 
 class PreparedBoot(NamedTuple):
@@ -94,7 +101,7 @@ def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRe
     is_fresh = first or design.cold
     if cache and is_fresh:
         shutil.rmtree(cache, ignore_errors=True)
-    plan = boot_snapshot.tag_plan(arm.plan, arm, design.id, cache)
+    plan = boot_server.tag_plan(arm.plan, arm, design.id, cache)
     start = ""
     if design.measures_start:
         start = "filling" if first and not design.cold else "measured"
@@ -143,7 +150,7 @@ async def _measure_launched(prepared: PreparedBoot, boot: Boot, run: Run, tell: 
     )
     try:
         tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
-        boot = await asyncio.to_thread(boot_snapshot.with_environment, boot, run, prepared.cache)
+        boot = await asyncio.to_thread(boot_server.with_environment, boot, run, prepared.cache)
         return await _measure(prepared, boot, run, tell)
     except _BootFailed as error:
         return replace(boot, error=str(error))
@@ -232,14 +239,14 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
         DflashError: it takes a prompt for wrong.
     """
     design, run, state = watch.prepared.design, watch.run, watch.state
-    suite, sampling = store.load_experiment_suite(design), boot_requests.choose_sampling(design, state.startup.samplers)
-    cold = await watch.take("cold", boot_requests.send_cold_request(suite, run, sampling))
-    await watch.take("warm-up", boot_requests.send_warm_up(design, suite, run, sampling))
+    suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
+    cold = await watch.take("cold", send_cold_request(suite, run, sampling))
+    await watch.take("warm-up", send_warm_up(design, suite, run, sampling))
     since, before = time.time(), await recorder.read_counters(run)
     conditions_before = conditions.measure_conditions(run, state, since)
     worked = await asyncio.to_thread(conditions.read_processor_times, run)
     keep, records = _build_keeper(design, run), list[LoadRecord]()
-    measured = boot_requests.send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
+    measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
     requests = await watch.take("round", measured)
     others = await watch.count_foreign_processors(worked)
     after = await recorder.read_counters(run)
@@ -247,7 +254,7 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
         raise _BootFailed(requests[-1].error)
     await _require_far_ranks(run, state, watch.over)
     scores = design.checks_output and not run.plan.num_speculative_tokens
-    checks = await boot_requests.check_kept_answers(design, watch.prepared.arm, run) if scores else ()
+    checks = await check_kept_answers(design, watch.prepared.arm, run) if scores else ()
     boot = replace(
         boot,
         checks=checks,
@@ -317,8 +324,8 @@ async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], 
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
             await _wait_for_autopsy(over)
             raise _BootFailed(_describe_failure(run, state))
-        if why := fork_fallback.explain_failed_fork(run, state, time.time()):
-            failed_measures.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
+        if why := restarts.explain_failed_fork(run, state, time.time()):
+            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
             raise _BootFailed(why)
         if time.monotonic() > deadline:
             raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
@@ -387,3 +394,124 @@ def write_driver_log(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%H:%M:%S')} {escape_control_characters(line)}", flush=True)  # noqa: T201
+
+
+def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
+    """Return how measured prompts are answered by a server whose log says that it samples with these."""
+    sampling = Sampling(design.scale, design.seed, design.temperature, design.fixed, top_p=design.top_p)
+    return sampling._replace(tokens=design.checks_output).suit_to(samplers)
+
+
+def count_most_tokens(design: Design) -> int:
+    """Return the tokens of all answers of a boot with one stream, each as long as it may be: 0 without its suite."""
+    try:
+        suite = store.load_experiment_suite(design)
+    except DflashError:
+        return 0
+    lengths = [client.answer_length(prompt, design.scale) for prompt in suite.prompts]
+    measured = sum(length * prompt.repeat for length, prompt in zip(lengths, suite.prompts, strict=True))
+    return lengths[0] + sum(_short(design, prompt) for prompt in suite.prompts) + design.rounds * measured
+
+
+async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
+    """Send the first prompt, alone, as the first real request of a server."""
+    without_tokens = sampling._replace(tokens=False)
+    yield await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], without_tokens, key=run.api_key)
+
+
+async def send_warm_up(design: Design, suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
+    """Send every prompt with a short answer, alone and at each number of streams, as many as that at least."""
+    for streams in dict.fromkeys((1, *design.concurrency)):
+        times = -(-streams // len(suite.prompts))
+        short = tuple(replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts)
+        async for request in client.send_suite(
+            run.url,
+            run.plan.served_name,
+            replace(suite, prompts=short),
+            sampling._replace(scale=1.0, fixed=True, tokens=False),
+            streams=streams,
+            key=run.api_key,
+        ):
+            yield request
+
+
+def _short(design: Design, prompt: Prompt) -> int:
+    return min(prompt.max_tokens, client.answer_length(prompt, design.scale), _WARM_UP_TOKENS)
+
+
+async def send_measured_rounds(
+    design: Design,
+    suite: Suite,
+    run: Run,
+    sampling: Sampling,
+    *,
+    keep: AnswerSink | None = None,
+    records: list[LoadRecord] | None = None,
+) -> AsyncIterator[RequestDone]:
+    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams; fillers, too.
+
+    Args:
+        design: the experiment, whose seed gives the order.
+        suite: the prompts.
+        run: the server.
+        sampling: how they are to be answered.
+        keep: takes each answer that counts.
+        records: gets the record of each number of streams.
+    """
+    meter = nvml.find_energy_meter(run.metered_gpus)
+    for streams in design.concurrency:
+        record = LoadRecord(Load(streams), meter)
+        if records is not None:
+            records.append(record)
+        async for request in client.send_suite(
+            run.url,
+            run.plan.served_name,
+            suite,
+            sampling,
+            rounds=suite.rounds(design.rounds, streams),
+            key=run.api_key,
+            keep=keep,
+            record=record,
+        ):
+            yield request
+
+
+async def check_kept_answers(design: Design, arm: int, run: Run) -> tuple[AnswerCheck, ...]:
+    """Return a check of each answer of other arms to a prompt that `run`, a server of `arm`, has answered, too."""
+    folder = store.experiment_folder(design.id)
+    others = {boot.run for boot in store.read_progress(folder).boots if boot.arm != arm and not boot.error}
+    keyed = [(PromptKey(line.kind, line.streams, line.round), line) for line in store.read_answers(folder)]
+    ours = {key: line for key, line in keyed if line.run == run.id}
+    theirs = {key: line for key, line in keyed if line.run in others}
+    async with TokenScorer(run.url, run.plan.served_name, run.api_key) as scorer:
+        return tuple([await _check_answer(scorer, theirs[key], ours[key]) for key in ours if key in theirs])
+
+
+async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswer) -> AnswerCheck:
+    check = AnswerCheck(theirs.kind, theirs.streams, theirs.round)
+    prompt, ours_tokens, theirs_tokens = theirs.answer.prompt, ours.answer.tokens, theirs.answer.tokens
+    if not (prompt and ours_tokens and theirs_tokens) or prompt != ours.answer.prompt:
+        return replace(check, error="the server did not name the tokens")
+    if (room := MOST_POSITIONS - len(prompt)) < 1:
+        return replace(check, error=f"the prompt has more than {MOST_POSITIONS} tokens")
+    scored = theirs_tokens[:room]
+    try:
+        tokens, decoded = await scorer.decode(prompt, len(ours_tokens[:room]))
+        read = await scorer.read(prompt, tokens)
+        gaps = measure_gaps(scored, read if tokens == [*scored] else await scorer.read(prompt, scored))
+    except bounded_http.list_failures(bounded_http.BadResponse) as error:
+        return replace(check, error=bounded_http.describe_failure(error))
+    shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
+    if place is not None and place >= room:
+        return replace(check, error=f"the answers part after {MOST_POSITIONS} tokens")
+    worst = max(range(len(gaps)), key=gaps.__getitem__)
+    return replace(
+        check,
+        tokens=len(gaps),
+        parted=None if place is None else place + 1,
+        ends_early=place is not None and place >= min(len(ours_tokens), len(theirs_tokens)),
+        gap=round(gaps[worst], _DIGITS),
+        place=worst + 1,
+        rounding=round(max(shifts, default=0.0), _DIGITS),
+        positions=len(shifts),
+    )

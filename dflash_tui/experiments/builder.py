@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,15 +16,18 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.benchmark import datasets, suites
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import stock, store, variation
+from dflash_tui.common.formatting import pluralize
+from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
-from dflash_tui.experiments.design import Arm, Design
+from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import memory
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -98,7 +103,7 @@ def build_experiment(
     Args:
         request: what is asked for.
         varied: what is varied, where `request.vary` does not say it.
-        cluster: the hosts, with their link, where the launch names others; see `pairing.find_cluster`.
+        cluster: the hosts, with their link, where the launch names others.
 
     Raises:
         UsageError: a name, a value or a combination is wrong.
@@ -153,7 +158,7 @@ def _choose_boots(request: ExperimentRequest, varied: Varied) -> int:
     Raises:
         UsageError: they are too few, or are to be cold where nobody measures the start.
     """
-    boots = request.boots or (2 if request.honest or varied.key == stock.KEY else 1)
+    boots = request.boots or (2 if request.honest or varied.key == variation.STOCK_KEY else 1)
     if request.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", hint="drop --boots, or take --boots 2")
     if request.cold and not (request.measures_start and request.own_cache):
@@ -166,8 +171,8 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
     """Return the arms that are asked for; `plan` plans a request on this machine."""
     if request.checks_output:
         return variation.SPECULATION
-    if request.vary == stock.VARIATION:
-        return stock.build_variation(request.launch, plan)
+    if request.vary == variation.STOCK_VARIATION:
+        return variation.build_stock_variation(request.launch, plan)
     if variation.is_of_hosts(request.vary):
         alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
         width = alone.flags.get("tensor-parallel-size")
@@ -202,7 +207,7 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str
     Stock is held against ours after contexts of each length, where all servers take the longest.
     """
     lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
-    if varied.key == stock.KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
+    if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
@@ -218,7 +223,7 @@ def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varie
     """
     temperature = request.temperature
     if temperature is None and (
-        varied.key == stock.KEY or not any(measures.changes_drafting(arms[0], a) for a in arms)
+        varied.key == variation.STOCK_KEY or not any(measures.changes_drafting(arms[0], a) for a in arms)
     ):
         temperature = 0.0
     if temperature == 0 and request.top_p is not None:
@@ -248,7 +253,7 @@ def _plan_arms(
             (earlier for earlier in arms if are_alike(earlier, arm) and not name.startswith(f"{earlier.name} (")), None
         ):
             what = f"{varied.key}: {alike.name} and {name} come to the same launch"
-            if varied.key == stock.KEY:
+            if varied.key == variation.STOCK_KEY:
                 raise VariationError(what, hint=_HOW_TO_DIFFER)
             raise VariationError(what, example=f"{varied.key}={name},{name} compares a launch with itself")
         arms.append(arm)
@@ -259,3 +264,111 @@ def _plan_arms(
 def are_alike(a: Arm, b: Arm) -> bool:
     """Whether two arms come to the same launch."""
     return all(getattr(a.plan, name) == getattr(b.plan, name) for name in LAUNCH_IDENTITY_FIELDS)
+
+
+class DurationEstimate(NamedTuple):
+    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from.
+
+    Where they are not, `answers` is what they take at most by published speeds, whose source is `published`.
+    """
+
+    seconds: float | None
+    whole: bool
+    source: str
+    answers: float | None = None
+    published: str = ""
+
+
+class BootEstimate(NamedTuple):
+    """Seconds that a boot of each arm takes, None where nobody knows, without the answers unless `whole`."""
+
+    seconds: tuple[float | None, ...]
+    whole: bool
+    source: str
+
+
+def estimate_duration(design: Design) -> DurationEstimate:
+    """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
+    boots = estimate_boots(design)
+    estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+    return estimate if boots.whole else estimate._replace(**_estimate_answers(design))
+
+
+def estimate_boots(design: Design) -> BootEstimate:
+    """Return how long a boot of each arm will take: by whole boots where all are known, else what starts tell."""
+    before = _find_earlier_boots(design)
+    whole = tuple(_median([boot.took for boot in boots]) for boots in before)
+    if _add_boots(design, whole):
+        count = sum(map(len, before))
+        return BootEstimate(whole, True, f"by {pluralize(count, 'earlier boot')} of such experiments")
+    starts = [_estimate_start(arm) for arm in design.arms]
+    sources = dict.fromkeys(source for seconds, source in starts if seconds is not None)
+    return BootEstimate(tuple(seconds for seconds, _ in starts), False, ", ".join(sources))
+
+
+def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
+    durations = [seconds for place in design.order if (seconds := arms[place]) is not None]
+    return sum(durations) if len(durations) == len(design.order) else None
+
+
+def _estimate_answers(design: Design) -> dict[str, Any]:
+    """Return what the answers take at their full length, one at a time; nothing where a speed was not published."""
+    published = [_find_published_speed(arm) for arm in design.arms]
+    tokens = 0 if design.measures_start or design.concurrency != (1,) else boot.count_most_tokens(design)
+    speeds = [speed for speed, _ in published if speed is not None]
+    if not tokens or len(speeds) < len(published):
+        return {}
+    sources = dict.fromkeys(source for _, source in published)
+    return {"answers": sum(tokens / speeds[place] for place in design.order), "published": ", ".join(sources)}
+
+
+def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
+    """Return the middle of the speeds that were published of the same launch and one stream, and their source."""
+    is_plain = arm.plan.method is Method.NONE
+    for figures in arm.plan.expected:
+        speeds = figures.baseline_tok_s if is_plain else figures.tok_s
+        if speeds and not figures.set_up and (figures.streams or 1) == 1:
+            return statistics.fmean(speeds), figures.source
+    return None, ""
+
+
+def _find_earlier_boots(design: Design) -> list[list[Boot]]:
+    """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
+    boots_by_arm: list[list[Boot]] = [[] for _ in design.arms]
+    for other in store.list_experiments():
+        if _workload(other) != _workload(design):
+            continue
+        progress = store.read_progress(store.experiment_folder(other.id))
+        for earlier in progress.boots:
+            kind = progress.design.arms[earlier.arm].plan.kind
+            for place, arm in enumerate(design.arms):
+                if not earlier.error and arm.plan.kind == kind:
+                    boots_by_arm[place].append(earlier)
+    return boots_by_arm
+
+
+def _workload(design: Design) -> tuple[object, ...]:
+    return (
+        design.digest,
+        design.rounds,
+        design.scale,
+        design.fixed,
+        design.concurrency,
+        design.own_cache,
+        design.measures_start,
+        design.cold,
+    )
+
+
+def _estimate_start(arm: Arm) -> tuple[float | None, str]:
+    if ready := startup_history.estimate_ready(arm.plan):
+        return ready.seconds, "by earlier starts here"
+    bands = [band for band in arm.plan.expected if band.ready_s and not band.set_up]
+    if bands and bands[0].ready_s:
+        return statistics.fmean(bands[0].ready_s), f"by published starts ({bands[0].source})"
+    return None, ""
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None

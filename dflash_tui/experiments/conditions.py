@@ -16,7 +16,7 @@ from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import GpusSampled, RankSampled
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
-from dflash_tui.planning.cluster.hosts import LOCAL
+from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import Plan
 from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries

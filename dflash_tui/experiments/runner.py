@@ -12,24 +12,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.file_lock import try_lock
-from dflash_tui.experiments import (
-    boot,
-    boot_server,
-    boot_snapshot,
-    store,
-)
+from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import answers, verdict
-from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted, RoundBegan
+from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.launch import admission
+from dflash_tui.experiments.tuning.tuner import MachineTuner
+from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -45,27 +39,10 @@ _KILL_TIMEOUT = 10.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class NextRound(NamedTuple):
-    """A round of a tune, and the recipe as each arm that it adds has it."""
-
-    event: RoundBegan
-    resolved_recipes: list[ResolvedRecipe]
-
-
-class Tuner(Protocol):
-    """What adds rounds to a tune, and concludes it."""
-
-    def plan_round(self, progress: Progress) -> NextRound | None:
-        """Return another round once all boots are over; None at the end."""
-
-    def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
-        """Return the report with what the tune has found."""
-
-
 async def run_experiment(
     design: Design,
     resolved_recipes: Sequence[ResolvedRecipe],
-    tuner: Tuner | None = None,
+    tuner: MachineTuner | None = None,
 ) -> None:
     """Run all boots of `design` that are not over and write the report.
 
@@ -89,7 +66,7 @@ async def run_experiment(
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
             # Between its boots as well: nobody else may begin there what the next boot would collide with.
-            with admission.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
+            with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
@@ -107,7 +84,7 @@ async def run_experiment(
             raise
 
 
-async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: Tuner | None) -> Progress:
+async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: MachineTuner | None) -> Progress:
     """Run what is due until nothing is, round after round of a tune; return how it stands then."""
     while True:
         progress = store.read_progress(folder)
@@ -152,7 +129,7 @@ def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
 
 def find_leftover_servers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
+    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_server.MARK) == design.id]
     return [run for run in ours if server_process.list_processes(run)]
 
 
@@ -185,7 +162,7 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     unrecorded = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            here = process.environ().get(boot_snapshot.MARK) == design.id
+            here = process.environ().get(boot_server.MARK) == design.id
             if here and not (Path(process.cwd()) / "run.json").exists():
                 unrecorded.append(process)
     return unrecorded

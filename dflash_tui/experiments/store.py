@@ -30,9 +30,8 @@ from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import RULES, ExperimentReport, find_misplaced_arms
 from dflash_tui.experiments.design import Design, Happened, KeptAnswer
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.machine import process_identity
-from dflash_tui.planning import earlier_plans
-from dflash_tui.planning.earlier_plans import decode_record
+from dflash_tui.machine import processes
+from dflash_tui.planning.plan import decode_record, upgrade_label, upgrade_options, upgrade_record
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 _ANSWERS = "answers.jsonl"
@@ -158,14 +157,14 @@ def _upgrade_design(fields: Any) -> Any:
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
     label = fields.get("synthetic")
-    label_field = {"synthetic": earlier_plans.upgrade_label(label)} if isinstance(label, str) else {}
+    label_field = {"synthetic": upgrade_label(label)} if isinstance(label, str) else {}
     return {**fields, **label_field, "arms": [_upgrade_arm(arm) for arm in fields["arms"]]}
 
 
 def _upgrade_arm(fields: Any) -> Any:
-    arm = earlier_plans.upgrade_record(fields)
+    arm = upgrade_record(fields)
     if isinstance(arm, dict) and "options" in arm:
-        arm["request"] = earlier_plans.upgrade_options(arm.pop("options"))
+        arm["request"] = upgrade_options(arm.pop("options"))
     return arm
 
 
@@ -221,14 +220,14 @@ def find_driver(folder: Path) -> Driver | None:
         return None
     return (
         driver
-        if driver.pid > 1 and driver.born and process_identity.read_process_identity(driver.pid) == driver.born
+        if driver.pid > 1 and driver.born and processes.read_process_identity(driver.pid) == driver.born
         else None
     )
 
 
 def record_driver(folder: Path) -> None:
     """Say that this process drives the experiment in `folder`."""
-    write_json(folder / _DRIVER, Driver(os.getpid(), process_identity.read_process_identity(os.getpid())))
+    write_json(folder / _DRIVER, Driver(os.getpid(), processes.read_process_identity(os.getpid())))
 
 
 def append_event(folder: Path, event: Event) -> None:

@@ -1,10 +1,11 @@
-"""Run by an engine's own Python: says as JSON what vLLM is there, and with `options` what `vllm serve` takes.
+"""Run by an engine's own Python: writes as JSON what vLLM is there, what `vllm serve` takes, or what does not import.
 
-Usage: describe.py FILE installed|options [WORD …]
+Usage: describe.py FILE installed | options [WORD …] | failures MODULE …
 """
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -61,7 +62,19 @@ def find_refusal(parser: Any, words: list[str]) -> str:
     return ""
 
 
+def failures(modules: list[str]) -> dict[str, str]:
+    """Return the error of each module whose import fails."""
+    errors = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
+
+
 if __name__ == "__main__":
     # Into a file: vLLM prints what it likes while it is imported.
-    answer = options(sys.argv[3:]) if sys.argv[2] == "options" else installed()
+    question, words = sys.argv[2], sys.argv[3:]
+    answer = options(words) if question == "options" else failures(words) if question == "failures" else installed()
     pathlib.Path(sys.argv[1]).write_text(json.dumps(answer), encoding="utf-8")

@@ -12,28 +12,30 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.engines import failed_measures, inventory
+from dflash_tui.engines import environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import cuda_graphs, memory, methods, patch_file
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.cluster.hosts import Cluster, find_place_on_machine
-from dflash_tui.planning.cluster.ranks import check_cluster
-from dflash_tui.planning.compile_caches import ArmCache
+from dflash_tui.planning import cuda_graphs, memory, methods, patch_file, serve_flags
+from dflash_tui.planning.cluster import (
+    Cluster,
+    check_cluster,
+    count_gpus_needed,
+    count_gpus_per_host,
+    find_place_on_machine,
+)
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan, PlannedModel
+from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for, list_models
-from dflash_tui.planning.recipes import flag_files, recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Mode, Recipe
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
-from dflash_tui.planning.server_command import build_flag, count_gpus_needed, count_gpus_per_host
-from dflash_tui.planning.start_measures import StartConditions, list_exported
+from dflash_tui.planning.serve_flags import build_flag
+from dflash_tui.planning.startup_optimizations import StartConditions, list_exported
 from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
 from dflash_tui.runs.run import FarRank
@@ -152,7 +154,7 @@ def plan_launch(
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     if engine is None:  # else its own parser is asked, which may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
-        release_flags.check_settings(resolved.engine.vllm, words)
+        serve_flags.check_settings(resolved.engine.vllm, words)
     resolved = _find_files_in_target(resolved)
     plan = build_plan(
         resolved,
@@ -172,17 +174,17 @@ def plan_launch(
 
 def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:
     """Return the recipe with the paths of files that its flags name and that the target's repository here has."""
-    missing = flag_files.list_missing(resolved.flags)
+    missing = serve_flags.list_missing(resolved.flags)
     relative = {name: value for name, value in missing.items() if not Path(value).is_absolute() and ".." not in value}
     if not relative:
         return resolved
-    from dflash_tui.engines.hub import model_lookup
+    from dflash_tui.engines import model_hub
 
-    model = model_lookup.find_local_model(resolved.target.model, resolved.target.revision)
+    model = model_hub.find_local_model(resolved.target.model, resolved.target.revision)
     if model is None or not model.folder:
         return resolved
     places = {name: str(Path(model.folder) / value) for name, value in relative.items()}
-    missing = flag_files.list_missing(places)
+    missing = serve_flags.list_missing(places)
     return replace(resolved, flags=resolved.flags | {n: place for n, place in places.items() if n not in missing})
 
 
@@ -204,11 +206,11 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
 
 
 def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    """Return what of this machine decides which measures for a shorter start a launch takes."""
+    """Return what of this machine decides which startup optimizations a launch takes."""
     return StartConditions(
         on_wsl=system.is_wsl(),
         exported=list_exported(os.environ),
-        failed=failed_measures.read_failed_measures(engine_folder),
+        failed=environments.read_failed_measures(engine_folder),
     )
 
 
@@ -263,12 +265,12 @@ def _mark_claimed(card: Gpu, claims: Sequence[GpuClaim]) -> Gpu:
 
 def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
     """Return what is known of the plan's models that are on this machine; the hub is not asked."""
-    from dflash_tui.engines.hub import model_lookup
+    from dflash_tui.engines import model_hub
 
     availability = {
-        (model.name, model.revision): model_lookup.find_local_model(model.name, model.revision) for model in plan.models
+        (model.name, model.revision): model_hub.find_local_model(model.name, model.revision) for model in plan.models
     }
-    return {name: model_lookup.read_local_model(model) for name, model in availability.items() if model}
+    return {name: model_hub.read_local_model(model) for name, model in availability.items() if model}
 
 
 def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import psutil
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines import cli_flags, engine_python, failed_measures, installation, inventory, model_inspection
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.engines import (
+    download,
+    engine_python,
+    environments,
+    installation,
+    inventory,
+    model_hub,
+    model_inspection,
+    uv_process,
+)
+from dflash_tui.engines.download import ByteProgress
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import download, model_identity, model_lookup
 from dflash_tui.engines.installation import Report
-from dflash_tui.engines.patching import patch_set, patched_engine, status
+from dflash_tui.engines.patching import patched_engine, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
-from dflash_tui.launch import model_build, recipe_trust
-from dflash_tui.planning.cluster.hosts import require_named
+from dflash_tui.launch import recipe_trust
+from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import format_advice
-from dflash_tui.planning.start_measures import MEASURES, MODELINFOS
+from dflash_tui.planning.startup_optimizations import MODELINFOS, OPTIMIZATIONS
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import FarRank, Run
 
@@ -72,7 +87,7 @@ async def prepare_and_launch(
         report(event)
 
     engine = await prepare_without_launch(resolved, plan, record, forced=forced)
-    models = await asyncio.to_thread(model_identity.describe_models, plan)
+    models = await asyncio.to_thread(model_hub.describe_models, plan)
     return lifecycle.launch_server(
         plan,
         engine=f"{engine.distribution} {engine.vllm}",
@@ -128,7 +143,7 @@ async def prepare_engine_and_models(
     require_named(plan.cluster)
     engine = await install_engine(resolved.engine, plan, report)
     await _check_flags(resolved, plan, engine, report, forced=forced)
-    await model_build.build_models(plan, resolved.recipe.build, engine, report)
+    await build_models(plan, resolved.recipe.build, engine, report)
     await _download_models(plan, report)
     return engine
 
@@ -151,7 +166,7 @@ async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine
 async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
     """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
     seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
-    seen_by_vllm |= {name for name in plan.start if MEASURES[name].flags}
+    seen_by_vllm |= {name for name in plan.start if OPTIMIZATIONS[name].flags}
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
@@ -161,12 +176,12 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
         options = await engine_python.run_in_cancellable_thread(
             lambda: inventory.read_serve_options(engine, plan.argv[2:])
         )
-    mistakes = cli_flags.find_flag_mistakes(plan, options)
+    mistakes = inventory.find_flag_mistakes(plan, options)
     if mistakes and not forced:
         raise UsageError(
             "this vLLM does not accept the flags of the recipe",
             evidence="; ".join(mistakes),
-            hint=format_advice(cli_flags.FIX),
+            hint=format_advice(inventory.FIX),
         )
     text = "; ".join(mistakes) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True))
@@ -175,7 +190,7 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
 async def _download_models(plan: Plan, report: Report) -> None:
     """Download the models of the plan that are not in the cache."""
     for model in plan.models:
-        availability = await model_lookup.look_up_model(model.name, model.revision)
+        availability = await model_hub.look_up_model(model.name, model.revision)
         if not availability.complete:
             await download.download_model(availability, report)
 
@@ -190,7 +205,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
     folder = Path(plan.engine_folder)
     if engine.folder == plan.engine_folder:
         return engine
-    patches = patch_set.load_planned_patches(plan)
+    patches = status.load_planned_patches(plan)
     recipe_trust.require_patch_trust(patches, engine)
     if found := await asyncio.to_thread(inventory.find_any_engine, folder):
         text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
@@ -222,7 +237,7 @@ def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
     if disabled := [name for name in plan.disabled_patches if name in present]:
         what = f"{', '.join(disabled)} is disabled, but in the engine {engine.folder}"
         raise PatchError(what, hint="drop the setting, or use another engine")
-    states = [status.find_patch_status(patch, engine, plan.hardware) for patch in patch_set.load_planned_patches(plan)]
+    states = [status.find_patch_status(patch, engine, plan.hardware) for patch in status.load_planned_patches(plan)]
     if absent := [state for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]:
         what = f"{absent[0].name} is needed, and not in the engine {engine.folder}"
         raise PatchError(what, evidence=absent[0].why, hint="see what differs: dflash-tui patch status")
@@ -245,10 +260,134 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
         raise
     except (DflashError, OSError, msgspec.MsgspecError) as error:
         why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
-        failed_measures.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
+        environments.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
         text = f"left to vLLM, which imports itself again for each model: {clean_line(why)}"
         report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
         return
-    failed_measures.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)
+    environments.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)
     text = f"{models} inspected in {time.monotonic() - began:.0f} s"
     report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
+
+
+_INTERVAL = 0.5  # seconds
+_LAST_LINES = 5
+_BYTES = re.compile(r"(\d{1,15}) bytes\s*")
+_FREE = "free some space, or put the models elsewhere with XDG_DATA_HOME, and run the same command again"
+
+
+async def build_models(plan: Plan, build: ModelBuild | None, engine: Engine, report: Report) -> None:
+    """Build the models of `plan` as its recipe's `build` says, where they are missing.
+
+    They are made in a folder beside the final one, which is renamed when it is complete. A second caller waits for
+    the first; what a killed one left is removed by the next. Downloads stay in uv's cache.
+
+    Raises:
+        EngineError: a package cannot be had.
+        DflashError: the script failed.
+    """
+    if not (build and plan.build_script):
+        return
+    folder = Path(plan.models_folder)
+    if folder.is_dir():
+        report(Preparing(time.time(), Step.MODELS, "target and drafter, already built", 1.0, done=True))
+        return
+    private_files.ensure_private_folder(folder.parent)
+    async with installation.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
+        for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        began = time.monotonic()
+        report(Preparing(time.time(), Step.MODELS, "building target and drafter"))
+        if not folder.is_dir():
+            temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
+            temporary.mkdir(mode=0o700)
+            try:
+                making = _Build(plan, build, engine, temporary, report, lock)
+                await making.fetch_packages()
+                (await making.run_script()).rename(folder)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+    seconds = time.monotonic() - began
+    report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
+
+
+class _Build(NamedTuple):
+    plan: Plan
+    build: ModelBuild
+    engine: Engine
+    temporary: Path
+    report: Report
+    lock: int
+
+    @property
+    def packages(self) -> Path:
+        """The folder of the packages that the script reads."""
+        return self.temporary / "packages"
+
+    async def fetch_packages(self) -> None:
+        """Fetch by version and hash what stands beside the script, if anything does."""
+        requirements = Path(self.plan.build_script).with_suffix(".txt")
+        if not requirements.exists():
+            return
+        lines = requirements.read_text(encoding="utf-8").splitlines()
+        names = [line.split()[0] for line in lines if line and not line.startswith("#")]
+        argv = ["pip", "install", "--python", str(self.engine.python), "--target", str(self.packages), "--no-deps"]
+        argv += ["--require-hashes", "--only-binary", ":all:", "--requirements", str(requirements)]
+        what = f"what {self.plan.recipe} is built from"
+        progress = uv_process.InstallProgress(what, names, self.build.download_mb, self.report, Step.MODELS)
+        written = ByteProgress(what, self.build.download_mb * 1_000_000, 0, self.report)
+        no_lock = self.temporary / "none"  # of an earlier install: the hashes are in the requirements
+        fetching = asyncio.create_task(uv_process.run_uv(argv, progress, self.lock, no_lock))
+        try:
+            while not fetching.done():
+                if amount := _measure_written(progress.pid):
+                    written.report(amount)
+                await asyncio.wait({fetching}, timeout=_INTERVAL)
+            await fetching
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def run_script(self) -> Path:
+        """Return the folder that the script has filled."""
+        folder = self.temporary / "models"
+        folder.mkdir(mode=0o700)
+        process = await asyncio.create_subprocess_exec(
+            self.engine.python,
+            self.plan.build_script,
+            folder,
+            self.packages,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=build_helper_environment(),
+            cwd="/",
+            pass_fds=(self.lock,),
+        )
+        assert process.stdout is not None  # noqa: S101 - it is PIPE
+        output, progress = list[str](), None
+        try:
+            async for raw in process.stdout:
+                output.append(raw.decode(errors="replace"))
+                if match := _BYTES.fullmatch(output[-1]):
+                    done, total = int(match[1]), self.build.size_mb * 1_000_000
+                    progress = progress or ByteProgress("target and drafter", total, done, self.report)
+                    progress.report(done)
+                    output.pop()
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+        if process.returncode != 0:
+            last = join_last_lines("".join(output), _LAST_LINES)
+            hint = _FREE if "no space left" in last.lower() else ""
+            raise DflashError(f"the models of {self.plan.recipe} could not be built", evidence=last, hint=hint)
+        return folder
+
+
+def _measure_written(pid: int | None) -> int:
+    """Return the bytes that uv has written: it unpacks while it downloads."""
+    try:
+        return int(psutil.Process(pid).io_counters().write_chars) if pid else 0
+    except psutil.Error:
+        return 0

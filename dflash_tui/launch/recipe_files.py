@@ -1,13 +1,24 @@
-"""Write the user's own recipes: new ones, derived ones, and those of others that were checked."""
+"""Write the user's own recipes: new ones, those derived from two models, and those read from a file or address."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from dflash_tui.common import paths, private_files
-from dflash_tui.common.errors import UsageError
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.secrets import looks_secret
+from dflash_tui.engines import model_config
+from dflash_tui.launch import recipe_trust
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
+
+if TYPE_CHECKING:
+    import httpx
 
 
 def check_name(name: str) -> str:
@@ -66,3 +77,146 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
         )
     private_files.replace_private_file(path, text.encode())
     return path
+
+
+# Its engine is the only one for the CPU that is shipped.
+_CPU_RECIPE = "demo-cpu"
+
+
+async def derive_from_models(
+    target: str, drafter: str | None, method: Method | None, tokens: int | None = None
+) -> DerivedPair:
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
+
+    Raises:
+        UsageError: they cannot be served together, or what is needed for it is not known.
+        DflashError: a model cannot be read.
+    """
+    lookups = [model_config.look_up_checkpoint(target)]
+    lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
+    checkpoints = await asyncio.gather(*lookups)
+    return derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
+
+
+async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:
+    """Write the user a recipe of two models, by what they say themselves, and return its name.
+
+    One that is there under that name is left as it is.
+
+    Args:
+        target: The repository or folder of the target.
+        drafter: That of the drafter; empty where the method needs none.
+        method: How tokens are drafted, where the drafter does not say it.
+        schema: The JSON Schema of recipes.
+
+    Raises:
+        DflashError: a model cannot be read, or they cannot be served together.
+    """
+    derived = await derive_from_models(target, drafter or None, method)
+    name = name_recipe(derived)
+    if name not in recipe_loader.list_recipe_files():
+        path = add_own_recipe(name, write_recipe_text(derived), schema)
+        recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
+    return name
+
+
+def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
+    """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
+    cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
+    path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
+    private_files.ensure_private_folder(path.parent)
+    private_files.replace_private_file(path, write_recipe_text(derived, cpu).encode())
+    recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
+    return path
+
+
+_TIMEOUT = 20.0
+_REDIRECTS = 5
+_HEADERS = {"Accept-Encoding": "identity"}
+_TRANSPORT: httpx.AsyncBaseTransport | None = None  # httpx's own; tests answer in its place
+
+
+def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
+    """Return the last part of a path or address without its ending, and what is there.
+
+    Args:
+        place: A path, or an address that begins with https://.
+        limit: The most bytes.
+
+    Raises:
+        UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
+        DflashError: nobody answers, or not with a file.
+    """
+    if "://" not in place:
+        path = paths.expand_home(place)
+        try:
+            return path.stem, private_files.read_file(path, limit)
+        except OSError as error:
+            raise UsageError(f"{place} cannot be read", evidence=error.strerror or str(error)) from None
+    _refuse_address(place)
+    name = PurePosixPath(unquote(urlsplit(place).path)).stem
+    return name, asyncio.run(_fetch(place, limit))
+
+
+def _refuse_address(address: str) -> None:
+    """Raise UsageError for an address that is not fetched: not https, with a password, or none."""
+    try:
+        parts = urlsplit(address)
+        host, user, _ = parts.hostname, parts.username, parts.port
+    except ValueError as error:
+        evidence = "" if "@" in address else str(error)  # which quotes half of a password with a slash
+        raise UsageError("not an address", evidence=evidence) from None
+    if parts.scheme != "https":
+        raise UsageError(
+            f"{parts.scheme}:// is not supported: others could change the file in transit",
+            hint="an https:// address, or the path of a file",
+        )
+    if user is not None or looks_secret(address):
+        raise UsageError("the address holds a secret", hint="download the file yourself, and name its path")
+    if not host:
+        raise UsageError("not an address", evidence="it names no host")
+
+
+async def _fetch(address: str, limit: int) -> bytes:
+    import httpx
+
+    try:
+        async with (
+            asyncio.timeout(_TIMEOUT),
+            httpx.AsyncClient(timeout=_TIMEOUT, transport=_TRANSPORT, headers=_HEADERS) as client,
+        ):
+            return await _follow(client, address, limit)
+    except TimeoutError:
+        raise DflashError(f"no answer within {_TIMEOUT:.0f} s", evidence=address) from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        raise DflashError("the file cannot be fetched", evidence=f"{type(error).__name__}: {error}") from None
+
+
+async def _follow(client: httpx.AsyncClient, address: str, limit: int) -> bytes:
+    """Return the body behind redirects, each of which has to be https, too."""
+    request = client.build_request("GET", address)
+    for _ in range(_REDIRECTS):
+        response = await client.send(request, stream=True)
+        try:
+            if response.next_request is None:
+                return await _read_body(response, limit)
+            request = response.next_request
+            client.cookies.clear()
+            request.headers.pop("Cookie", None)
+        finally:
+            await response.aclose()
+        _refuse_address(str(request.url))
+    raise DflashError(f"more than {_REDIRECTS} redirects", evidence=address)
+
+
+async def _read_body(response: httpx.Response, limit: int) -> bytes:
+    if not response.is_success:
+        raise DflashError("the file cannot be fetched", evidence=f"HTTP {response.status_code}")
+    if response.headers.get("Content-Type", "").startswith("text/html"):
+        raise UsageError("the address is that of a web page", hint="name the address of the file itself (raw)")
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > limit:
+            raise UsageError(f"the file is larger than {limit >> 10} KiB")
+    return bytes(body)

@@ -21,7 +21,7 @@ from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
-from dflash_tui.planning.server_command import build_flag
+from dflash_tui.planning.serve_flags import build_flag
 
 # Some 10,000 answers.
 _LARGEST = 1 << 20

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_interface
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Interface, IPv4Network, IPv6Address, ip_address, ip_interface
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import psutil
 from msgspec import Meta
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 
 _ROOT = Path("/")
@@ -128,3 +130,160 @@ def _read_number(file: Path) -> int:
 def _read_count(file: Path) -> int:
     word = _read_word(file)
     return int(word) if word.isdecimal() and word.isascii() and len(word) < 16 else 0
+
+
+class LinkEnd(NamedTuple):
+    """What one host uses of the link."""
+
+    address: str
+    interface: str
+    mtu: int
+    devices: tuple[str, ...] = ()
+    """The RoCE devices, in the order in which NCCL pairs them with the other side's."""
+    gid_index: int | None = None
+    errors: int = 0
+    """What it received broken, by the counters of the interface and of all RoCE devices on it."""
+
+
+class Link(NamedTuple):
+    """The link between hosts, an end for each in their order; why it is sockets only, or empty with RoCE."""
+
+    ends: tuple[LinkEnd, ...]
+    why_sockets: str = ""
+
+
+class _Place(NamedTuple):
+    interface: Interface
+    address: IPv4Interface
+
+
+def choose_link(networks: Sequence[Network], hosts: Sequence[str], wanted: str = "") -> Link:
+    """Return the link that all hosts have: the subnet with RoCE on every one, else the one with the largest MTU.
+
+    Args:
+        networks: The network of each host, rank 0 first.
+        hosts: What each host is called, for messages.
+        wanted: An interface of the first host, or an address in the subnet to use; also a public one then.
+
+    Raises:
+        UsageError: there is no subnet that all of them are in, with an address each.
+    """
+    subnets = _list_subnets(networks[0], wanted)
+    links = [link for subnet in subnets if (link := _build_link(networks, hosts, subnet))]
+    if not links:
+        first = ", ".join(map(str, subnets)) or "no private one"
+        which = f"on {wanted} of {hosts[0]}" if wanted else f"of {hosts[0]}"
+        raise UsageError(
+            f"no subnet {which} is also one of {' and '.join(hosts[1:])}",
+            evidence=f"{hosts[0]} has {first}; {'; '.join(map(_describe, networks[1:], hosts[1:]))}",
+            hint="give both ends of the cable an address in one subnet, or name the interface: --link NAME",
+        )
+    return max(links, key=lambda link: (not link.why_sockets, not _is_link_local(link), min(e.mtu for e in link.ends)))
+
+
+def _is_link_local(link: Link) -> bool:
+    return ip_address(link.ends[0].address).is_link_local
+
+
+def _list_subnets(network: Network, wanted: str) -> list[IPv4Network]:
+    places = [place for interface in network.interfaces for place in _list_places(interface)]
+    if not wanted:
+        return list(dict.fromkeys(place.address.network for place in places if place.address.is_private))
+    named = [place for place in places if wanted in {place.interface.name, str(place.address.ip)}]
+    with suppress(ValueError):
+        named += [place for place in places if ip_address(wanted) in place.address.network]
+    return list(dict.fromkeys(place.address.network for place in named))
+
+
+def _list_places(interface: Interface) -> list[_Place]:
+    places = []
+    for text in interface.addresses:
+        try:
+            address = ip_interface(text)
+        except ValueError:
+            continue
+        if isinstance(address, IPv4Interface) and not address.is_loopback and address.network.prefixlen > 0:
+            places.append(_Place(interface, address))
+    return places
+
+
+def _describe(network: Network, host: str) -> str:
+    subnets = (str(place.address.network) for interface in network.interfaces for place in _list_places(interface))
+    return f"{host} has {', '.join(dict.fromkeys(subnets)) or 'none'}"
+
+
+def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4Network) -> Link | None:
+    """Return the link over one subnet; None when a host is not in it, or two have the same address in it."""
+    places = [_find_place(network, subnet) for network in networks]
+    here = [place for place in places if place is not None]
+    if len(here) < len(places) or len({place.address.ip for place in here}) < len(here):
+        return None
+    plain = tuple(_build_end(place, network) for place, network in zip(here, networks, strict=True))
+    devices = [_list_devices(network, subnet) for network in networks]
+    for end, own, network, host in zip(plain, devices, networks, hosts, strict=True):
+        if why := _explain_sockets(end, own, network, host):
+            return Link(plain, why)
+    count = min(map(len, devices))  # NCCL pairs them by their position
+    ends = []
+    for end, own in zip(plain, devices, strict=True):
+        index = _find_gid_index(own[:count], subnet)
+        used = own[:count] if index is not None else own[:1]
+        index = _find_gid_index(used, subnet) if index is None else index
+        ends.append(end._replace(devices=tuple(device.name for device in used), gid_index=index))
+    least = min(len(end.devices) for end in ends)
+    return Link(tuple(end._replace(devices=end.devices[:least]) for end in ends))
+
+
+def _build_end(place: _Place, network: Network) -> LinkEnd:
+    name = place.interface.name
+    errors = place.interface.errors + sum(device.errors for device in network.devices if device.interface == name)
+    return LinkEnd(str(place.address.ip), name, place.interface.mtu, errors=errors)
+
+
+def _find_place(network: Network, subnet: IPv4Network) -> _Place | None:
+    """Return where a host is in the subnet: each port of a Spark shows twice, the second half with a capital P."""
+    places = [
+        place
+        for interface in network.interfaces
+        for place in _list_places(interface)
+        if place.address.network == subnet
+    ]
+    return min(places, key=lambda place: ("P" in place.interface.name, place.interface.name), default=None)
+
+
+def _list_devices(network: Network, subnet: IPv4Network) -> list[RoceDevice]:
+    """Return the active RoCE devices whose interface is in the subnet and that have a GID for it."""
+    names = {
+        interface.name
+        for interface in network.interfaces
+        for place in _list_places(interface)
+        if place.address.network == subnet
+    }
+    usable = [device for device in network.devices if device.is_active and device.interface in names]
+    with_gid = [device for device in usable if _find_gid_index([device], subnet) is not None]
+    return sorted(with_gid, key=lambda device: ("P" in device.name, device.name))
+
+
+def _find_gid_index(devices: Sequence[RoceDevice], subnet: IPv4Network) -> int | None:
+    """Return the index at which all of these devices have a GID of the subnet: NCCL takes one index for all."""
+    sets = [{index for index, address in device.gids.items() if _is_in(address, subnet)} for device in devices]
+    return min(set.intersection(*sets), default=None) if sets else None
+
+
+def _is_in(address: str, subnet: IPv4Network) -> bool:
+    try:
+        return ip_address(address) in subnet
+    except ValueError:
+        return False
+
+
+def _explain_sockets(end: LinkEnd, devices: list[RoceDevice], network: Network, host: str) -> str:
+    """Return why a host cannot use RoCE on the link; empty when it can."""
+    if devices:
+        return ""
+    own = [device for device in network.devices if device.interface == end.interface]
+    if not own:
+        return f"{end.interface} of {host} has no RoCE device, so NCCL uses sockets"
+    if not own[0].is_active:
+        return f"the port of {own[0].name} of {host} is not active, so NCCL uses sockets"
+    return f"{own[0].name} of {host} has no RoCE v2 GID for {end.address}, so NCCL uses sockets"

@@ -1,16 +1,46 @@
-"""The processes of a server: found by their session, signalled only when they are ours."""
+"""Processes: which one a pid is, those of a server, those that outlived theirs; signalled only when they are ours."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine.process_identity import read_process_identity
+
+
+def read_process_identity(pid: int) -> str:
+    """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
+
+    The ticks since boot (proc_pid_stat(5), field 22) are used, since times of day move with the clock.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return "" if stat[0] in {"Z", "X"} else f"{read_boot_id()}:{stat[19]}"
+
+
+@cache
+def read_boot_id() -> str:
+    """Return the id of this boot of the machine (random(4)), empty when it is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_from_another_boot(born: str) -> bool:
+    """Whether a process with this identity lived before the machine was booted the last time."""
+    then, now = born.partition(":")[0], read_boot_id()
+    return bool(then and now) and then != now
 
 
 def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.Process]:
@@ -133,3 +163,74 @@ def send_signal(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
     except psutil.Error:
         return
+
+
+async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
+    """Tell a process that was started in a session of its own to end, with all that it has started; then kill the rest.
+
+    They are told by their group, which a process that is being started at this moment is in already; those that do not
+    listen are killed after `patience` seconds. Of one that has ended nothing is told: its group may be another's.
+    """
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    others = [member for member in psutil.process_iter() if _read_group(member) == process.pid != member.pid]
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), patience)
+    # Before the leader is waited for without a limit: whoever of them has its pipes open keeps that wait from ending.
+    await asyncio.to_thread(end_processes, others, patience)
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _read_group(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except OSError:
+        return None
+
+
+# How vLLM names the processes that a server starts, by setproctitle; the kernel keeps 15 letters of that. The server
+# itself is VLLM::APIServer at most.
+_STARTED = ("VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoordin")
+
+
+class Orphan(NamedTuple):
+    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children.
+
+    `born` is its identity (see `processes`), `port` one on which it listens: a forked engine has its server's socket.
+    """
+
+    pid: int
+    name: str
+    resident: int
+    born: str = ""
+    port: int | None = None
+
+
+def find_orphans() -> list[Orphan]:
+    """Return vLLM's engine and worker processes that outlived who started them.
+
+    Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
+    init) adopts the process, and that is in a session of its own.
+    """
+    orphans = []
+    for process in psutil.process_iter():
+        try:
+            title = (process.cmdline() or [""])[0]
+            if title.startswith(_STARTED) and _adopted(process):
+                family = (process, *process.children(recursive=True))
+                born, port = read_process_identity(process.pid), find_listening_port(process)
+                memory = measure_resident_memory(family)
+                orphans.append(Orphan(process.pid, title.strip(), memory, born, port))
+        except (psutil.Error, OSError):
+            continue
+    return orphans
+
+
+def _adopted(process: psutil.Process) -> bool:
+    parent = process.parent()
+    return parent is None or os.getsid(parent.pid) != os.getsid(process.pid)

@@ -25,7 +25,7 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files, server_process
@@ -221,7 +221,7 @@ def list_launch_events(run: Run) -> Iterator[AnyEvent]:
 def infer_exit(run: Run) -> Exited:
     """Return the exit of a run that was not observed: the last write is the best known time."""
     write_times = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
-    return Exited(max(write_times, default=run.started_at), None, lost=process_identity.is_from_another_boot(run.born))
+    return Exited(max(write_times, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
 
 # Of what a panel reads at once; a long log comes over several ticks.

@@ -18,7 +18,7 @@ from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesS
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
-from dflash_tui.planning.start_measures import WARM_UP
+from dflash_tui.planning.startup_optimizations import WARM_UP
 from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run

@@ -33,7 +33,7 @@ from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, red
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping
-from dflash_tui.planning.earlier_plans import upgrade_record
+from dflash_tui.planning.plan import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
 from dflash_tui.vllm_output.log_reader import LogReader

@@ -15,7 +15,7 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.event_json import decode_recorded
 from dflash_tui.events import Phase, Preparing, Recorded, Step
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import FORK, MODELINFOS, STARTUP_PLAN
+from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.startup import Startup
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -49,7 +49,7 @@ class RecordedStart(msgspec.Struct, frozen=True):
     synthetic: str = ""
     """Why the figures are not those of a real model; empty for a real one."""
     measures: tuple[str, ...] = ()
-    """The measures for a shorter start that it had, by name."""
+    """The startup optimizations that it had, by name."""
 
     @property
     def ready(self) -> float | None:

@@ -32,7 +32,7 @@ from dflash_tui.machine.process_environment import OPENSSH, build_helper_environ
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import Greeting, open_connection, require_same_release
 from dflash_tui.peers.far_installer import MARK
-from dflash_tui.planning.cluster.hosts import LOCAL
+from dflash_tui.planning.cluster import LOCAL
 
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")

@@ -15,7 +15,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
-from dflash_tui.planning.cluster.hosts import LOCAL
+from dflash_tui.planning.cluster import LOCAL
 
 # A question nobody sees would wait for ever. A host that loads models answers late; a connection that is cut is found
 # within 12 s. One of its own: what another shares with us ends with that.

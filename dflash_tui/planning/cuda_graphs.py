@@ -16,11 +16,10 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.field_types import FlagValue
-from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.methods import WITHOUT_DRAFTER
-from dflash_tui.planning.recipes.artifacts import ModelConfig
-from dflash_tui.planning.recipes.recipe import HardwareLayer, Mode
+from dflash_tui.planning.recipes.recipe import HardwareLayer, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 # How many requests at once the measurements had; each number of requests has a graph of its own.
 DEFAULT_SEQUENCES = 8

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dflash_tui.planning.recipes.artifacts import ModelConfig, VisionConfig
+from dflash_tui.planning.recipes.recipe import ModelConfig, VisionConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}

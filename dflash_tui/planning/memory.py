@@ -12,11 +12,10 @@ from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import cuda_graphs
-from dflash_tui.planning.flag_values import is_text_only, normalize_flag_names, read_whole_number
 from dflash_tui.planning.kv_cache import GEMMA_VISION, STEP, KvCache
-from dflash_tui.planning.recipes.artifacts import ModelConfig
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names, read_whole_number
 
 if TYPE_CHECKING:  # the arithmetic itself asks no driver
     from dflash_tui.machine.gpus import Gpu

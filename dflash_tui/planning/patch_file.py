@@ -1,14 +1,18 @@
-"""The schema and loader of patch files: a change of vLLM's source, for which releases and machines it is."""
+"""Patch files: a change of vLLM's source, how it is read, and for which builds and machines it is."""
+
+from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cache, lru_cache
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.broken_files import load_each
@@ -16,10 +20,10 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.secrets import explain_secrets
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.version_number import parse_version
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.text_cache import TextCache
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
@@ -164,7 +168,6 @@ def is_shipped(patch: Patch) -> bool:
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
     usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
-    _load_cache().save()
     return list(usable.values()), broken
 
 
@@ -198,19 +201,17 @@ def _load_file(path: Path) -> Patch:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
-    text = yaml_loader.read_yaml_text(path)
-    patch = _load_cache().find(text) or _read_text(path, text)
+    patch = yaml_loader.load_yaml(path, Patch)
+    _check_patch(path, patch)
     if patch.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     _refuse_secrets(path, "by_key", "speculation", patch.by_key.speculation if patch.by_key else {})
     _refuse_secrets(path, "without_patch", "env", patch.without_patch.env if patch.without_patch else {})
-    _load_cache().keep(text, patch)
     return msgspec.structs.replace(patch, name=path.stem)
 
 
-def _read_text(path: Path, text: str) -> Patch:
-    """Return the patch that the text of a file says."""
-    patch = yaml_loader.convert_yaml(path, text, Patch)
+def _check_patch(path: Path, patch: Patch) -> None:
+    """Raise RecipeError for what the schema of a patch cannot check."""
     ranges: dict[tuple[str, ...], str] = {("versions",): patch.versions}
     if patch.by_key:
         ranges["by_key", "versions"] = patch.by_key.versions
@@ -227,15 +228,140 @@ def _read_text(path: Path, text: str) -> Patch:
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:
                 raise yaml_loader.build_file_error(path, ["files", index, "edits", number], "old and new are the same")
-    return patch
-
-
-@cache
-def _load_cache() -> TextCache[Patch]:
-    return TextCache.load("patches", Patch)
 
 
 def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:
     """Raise RecipeError for a value that a patch sets and that looks like a secret: commands and records have it."""
     for name, why in explain_secrets(part, values):
         raise yaml_loader.build_file_error(path, [key, part, name], why)
+
+
+# The wheels of vLLM on the index are built for CUDA 13 from this release on (its `_C.abi3.so` needs libcudart.so.13).
+_FIRST_WITH_CUDA_13 = Version("0.20.0")
+_PACKAGE = re.compile(r"^\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:==|@)\s*(.*)$")
+_RUNTIME = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?==(\d+)\.")
+_TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
+
+
+class VllmBuild(msgspec.Struct, frozen=True):
+    """A build of vLLM: distribution, version, major version of CUDA (0: none, None: not known), from where it runs."""
+
+    distribution: str
+    vllm: str
+    cuda: int | None = None
+    editable: bool = False
+    """Whether it runs from a source tree, which may be another than its version says."""
+
+    @property
+    def number(self) -> Version | None:
+        """Its version without the local part; None for one that is none by PEP 440."""
+        return parse_version(self.vllm.partition("+")[0])
+
+    @property
+    def release(self) -> Version | None:
+        """The release that it is; None of a development build, pre-release or source tree, whose number says little."""
+        number = self.number
+        return None if self.editable or number is None or number.is_prerelease else number
+
+
+def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
+    """Return the build of an environment; its CUDA is that of vLLM's version, else of torch, else of the one runtime.
+
+    Args:
+        distribution: The distribution that carries vLLM.
+        vllm: Its version.
+        packages: The packages of the environment, as requirements or `name==version`.
+        backend: What torch is built for, e.g. cu129 or cpu.
+    """
+    if distribution != "vllm":
+        return VllmBuild(distribution, vllm, 0)
+    versions = [match.groups() for match in map(_PACKAGE.match, packages) if match]
+    local = {name.lower(): version.replace("%2B", "+").partition("+")[2] for name, version in versions}
+    for name in (local.get("vllm", ""), backend, local.get("torch", "")):
+        if (cuda := _cuda(name)) is not None:
+            return VllmBuild(distribution, vllm, cuda)
+    runtimes = {match[1] for name, version in versions if (match := _RUNTIME.match(f"{name}=={version}"))}
+    return VllmBuild(distribution, vllm, int(runtimes.pop()) if len(runtimes) == 1 else None)
+
+
+def _cuda(backend: str) -> int | None:
+    """Return the major version in a name such as cu129, 0 for one without CUDA, None when it says nothing."""
+    if match := re.search(r"(?:^|\.)cu(\d\d)\d", backend):
+        return int(match[1])
+    return 0 if re.search(r"(?:^|\.)(?:cpu|rocm|xpu)", backend) else None
+
+
+def parse_torch_backend(version_py: str) -> str:
+    """Return the backend by torch's version.py: wheels of the index do not have it in their version."""
+    match = _TORCH.search(version_py)
+    return "" if match is None else f"cu{match[1]}{match[2]}" if match[1] else "cpu"
+
+
+def assume_index_cuda(build: VllmBuild) -> VllmBuild:
+    """Return a build that is not installed yet, with the CUDA of the index's wheels where nothing else is known."""
+    if build.cuda is None and (version := build.release):
+        return msgspec.structs.replace(build, cuda=13 if version >= _FIRST_WITH_CUDA_13 else 12)
+    return build
+
+
+def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None = None) -> str:
+    """Return why `build` on `hardware` (None: any) does not need `patch`, by the patch file; empty when it does.
+
+    Of a build that is no release only the source tells: its version is no reason.
+    """
+    if patch.distribution != build.distribution:
+        return f"for {patch.distribution}, and this is {build.distribution}"
+    if build.release and not covers_build(patch, build):
+        return _explain_other_release(patch, build)
+    if patch.cuda and build.cuda is None:
+        return f"for builds with CUDA {patch.cuda}, and which one this has is unknown"
+    if patch.cuda and build.cuda != patch.cuda:
+        return f"for builds with CUDA {patch.cuda}, and this one has {f'CUDA {build.cuda}' if build.cuda else 'none'}"
+    if patch.hardware and hardware and hardware not in patch.hardware:
+        return f"for {', '.join(patch.hardware)}"
+    return ""
+
+
+def _explain_other_release(patch: Patch, build: VllmBuild) -> str:
+    """Return why a release that the patch is not for does not need it."""
+    if patch.upstream and has_reached_upstream(patch, build):
+        return f"upstream since {patch.upstream.since}"
+    if keys := find_keys_instead(patch, build):
+        return f"{', '.join(keys)} of --speculative-config does it"
+    return explain_out_of_range(patch)
+
+
+def find_keys_instead(patch: Patch, build: VllmBuild) -> dict[str, bool | int | str]:
+    """Return the keys of --speculative-config that do what the patch does in this release; empty where none do."""
+    keys = patch.by_key
+    return keys.speculation if keys and build.release and build.release in SpecifierSet(keys.versions) else {}
+
+
+def explain_out_of_range(patch: Patch) -> str:
+    """Return the reason why a release outside of the patch's range does not need it."""
+    return f"for vLLM {patch.versions}"
+
+
+def covers_build(patch: Patch, build: VllmBuild) -> bool:
+    """Whether the patch is for that version, pre-releases included; one newer than it was verified on may need it."""
+    bounds = [bound for bound in SpecifierSet(patch.versions) if bound.operator != "<="]
+    number = build.number
+    return number is not None and all(bound.contains(number, prereleases=True) for bound in bounds)
+
+
+def has_reached_upstream(patch: Patch, build: VllmBuild) -> bool:
+    """Whether the build is the first release in which upstream has it, or a later one."""
+    since = patch.upstream.since if patch.upstream else ""
+    return bool(since and build.release and build.release >= Version(since))
+
+
+def explain_caveat(patch: Patch, build: VllmBuild) -> str:
+    """Return why a verdict rests on the source alone; empty for the releases that the patch was verified on."""
+    if build.editable:
+        return "an editable install: judged by its source"
+    if build.release is None:
+        return f"{build.vllm} is not a release: judged by its source"
+    last = [Version(bound.version) for bound in SpecifierSet(patch.versions) if bound.operator == "<="]
+    if last and build.release > min(last):
+        return f"newer than {min(last)}, the last release it was verified on"
+    return ""

@@ -1,15 +1,20 @@
-"""Which patches a plan applies, why not the others, and what does without them. Pure."""
+"""Which patches a plan applies, what is wrong with a release without them, and what does without a patch. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dflash_tui.planning import patch_applicability, patch_file
+from packaging.version import Version
+
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.patch_applicability import VllmBuild
-from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.patch_file import Patch, VllmBuild
+from dflash_tui.planning.recipes.recipe import ReleaseDefect, iterate_layers
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import normalize_flag_names
 
 
 class PatchSelection(NamedTuple):
@@ -47,7 +52,7 @@ def select_patches(resolved: ResolvedRecipe, *, patchable: bool, judged: Mapping
     patches = {name: patch_file.load_patch(name) for name in resolved.patches}
     reasons = {
         name: explain_other_method(patch, resolved.method)
-        or (judged[name] if name in judged else patch_applicability.explain_not_needed(patch, build, resolved.hardware))
+        or (judged[name] if name in judged else patch_file.explain_not_needed(patch, build, resolved.hardware))
         for name, patch in patches.items()
     }
     skipped = {name: why for name, why in reasons.items() if why}
@@ -72,8 +77,8 @@ def explain_other_method(patch: Patch, method: Method) -> str:
 def describe_planned_build(resolved: ResolvedRecipe) -> VllmBuild:
     """Return the build of vLLM that a recipe's engine is; its CUDA is that of the index unless it says another."""
     spec = resolved.engine
-    return patch_applicability.assume_index_cuda(
-        patch_applicability.describe_build(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
+    return patch_file.assume_index_cuda(
+        patch_file.describe_build(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
     )
 
 
@@ -89,5 +94,90 @@ def _adapt_speculation(
     instead: dict[str, Any] = {}
     for patch in patches.values():
         if not explain_other_method(patch, resolved.method):
-            instead |= patch_applicability.find_keys_instead(patch, build)
+            instead |= patch_file.find_keys_instead(patch, build)
     return instead | {key: value for key, value in resolved.speculation.items() if key not in dropped}
+
+
+_OF_VLLM = re.compile(r"^https://github\.com/vllm-project/vllm/(?:pull|issues)/(\d+)$")
+
+
+def list_defects(resolved: ResolvedRecipe, patches: PatchSelection) -> list[str]:
+    """Return what is wrong with the pair in the release of a plan, each with its reference and what mends it.
+
+    A development build has none: its number does not tell what is in it.
+    """
+    build = describe_planned_build(resolved)
+    if not build.release:
+        return []
+    return [*_list_known(resolved, patches, build.release), *_list_left_out(resolved, build)]
+
+
+def _list_known(resolved: ResolvedRecipe, patches: PatchSelection, release: Version) -> Iterator[str]:
+    for defect in resolved.defects:
+        if not is_in(defect, release) or defect.patch in patches.names:
+            continue
+        remedies = [f"--vllm {defect.fixed_in} or newer"] if defect.fixed_in else []
+        remedies += [f"--set patches.{defect.patch}=true"] if defect.patch else []
+        yield _format_defect(resolved, " ".join(defect.what.split()), defect.link, remedies)
+
+
+def _list_left_out(resolved: ResolvedRecipe, build: VllmBuild) -> Iterator[str]:
+    """Yield the defects that patches of the recipe mend and that were disabled by --set."""
+    for patch in map(patch_file.load_patch, resolved.disabled_patches):
+        named = any(patch.name in layer.patches for _, layer in iterate_layers(resolved.recipe))
+        other = explain_other_method(patch, resolved.method)
+        if named and not other and not patch_file.explain_not_needed(patch, build, resolved.hardware):
+            why = " ".join(patch.why.split()).partition(". ")[0].rstrip(".")
+            yield _format_defect(resolved, f"without {patch.name}: {why}", patch.link, _list_remedies(patch))
+
+
+def _list_remedies(patch: Patch) -> list[str]:
+    return [f"--vllm {patch.upstream.since} or newer"] if patch.upstream and patch.upstream.since else []
+
+
+def is_in(defect: ReleaseDefect, release: Version) -> bool:
+    """Whether a release has the defect."""
+    return Version(defect.since or "0") <= release and (not defect.fixed_in or release < Version(defect.fixed_in))
+
+
+def _format_defect(resolved: ResolvedRecipe, what: str, link: str, remedies: list[str]) -> str:
+    finding = f"vLLM {resolved.engine.vllm}: {what}{format_reference(link)}"
+    return "; ".join(filter(None, [finding, ", or ".join(remedies)]))
+
+
+def format_reference(link: str) -> str:
+    """Return a link in parentheses, one of vLLM's own threads by its number; empty for no link."""
+    numbered = _OF_VLLM.sub(r"vllm#\1", link)
+    return f" ({numbered})" if link else ""
+
+
+PATCH = "triton-split-verify"
+# MAX_3D_QUERY_LEN of v1/attention/ops/triton_unified_attention.py; releases before split steps of one token only.
+_MOST_SPLIT = {"0.33.0": 8}
+# Where FlashAttention takes heads of at most 256, so that wider ones are left to Triton.
+_WITHOUT_WIDE_HEADS = frozenset({Hardware.GB10, Hardware.RTX_5090, Hardware.RTX_5090_LAPTOP})
+_WIDEST_HEAD = 256
+
+
+def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Collection[str]) -> int:
+    """Return the most drafted tokens that this release verifies in a split; 0 where a plan has nothing to gain by it.
+
+    Args:
+        resolved: The recipe for one kind of machine.
+        tokens: Tokens that the plan drafts per step.
+        patches: The names of the plan's patches.
+    """
+    most = _MOST_SPLIT.get(str(describe_planned_build(resolved).release), 0) - 1  # the token before the drafts counts
+    if not 0 < most < tokens or PATCH in patches or not _uses_triton(resolved):
+        return 0
+    return most
+
+
+def _uses_triton(resolved: ResolvedRecipe) -> bool:
+    """Whether the target's attention runs on Triton: as it is told to, or since its heads leave no choice."""
+    backend = normalize_flag_names(resolved.flags).get("attention-backend")
+    if backend is not None:
+        return str(backend).upper() == "TRITON_ATTN"
+    config = resolved.target.config
+    widest = max(config.head_dim or 0, config.global_head_dim or 0) if config else 0
+    return widest > _WIDEST_HEAD and resolved.hardware in _WITHOUT_WIDE_HEADS

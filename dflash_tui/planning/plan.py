@@ -1,20 +1,30 @@
 """The plan of a launch, as a value: the exact command, environment, patches and models. Pure."""
 
+from __future__ import annotations
+
 import math
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import pairwise
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
+from dflash_tui.common.sanitizer import clean_json_value
+from dflash_tui.common.untrusted_json import decode_untrusted, decode_untyped
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.cluster.hosts import Cluster, RankCommand
-from dflash_tui.planning.flag_values import parse_whole_number
+from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.serve_flags import parse_whole_number
 
 # What is shown in a line; longer than any that is planned, as a record may be anybody's.
 _Line = Annotated[str, msgspec.Meta(max_length=5000)]
@@ -101,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True):
     method: Method = Method.DFLASH
     """How tokens are drafted; `none` without speculation. Plans of before the field are of DFlash."""
     start: tuple[str, ...] = ()
-    """The measures for a shorter start that it takes, by name."""
+    """The startup optimizations that it takes, by name."""
     start_left_out: dict[str, str] = {}
     """Those that it would take, and why it does not."""
     cluster: Cluster | None = None
@@ -172,8 +182,114 @@ class Plan(msgspec.Struct, frozen=True):
         """Requests that the server takes at once, while others wait; None where the command names no number."""
         return parse_whole_number(self.find_flag("max-num-seqs") or "")
 
-    def disturbs(self, other: "Plan") -> bool:
+    def disturbs(self, other: Plan) -> bool:
         """Whether servers of both would compute on the same: the CPU, or a GPU; without any named it is all of them."""
         if self.on_cpu or other.on_cpu:
             return self.on_cpu and other.on_cpu
         return not self.gpus or not other.gpus or bool({*self.gpus} & {*other.gpus})
+
+
+# What compiles at a start, and where it keeps the result: vLLM, Inductor, Triton, FlashInfer.
+_CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+# What stands for the folder in reports, where it has the same name in every arm, since it makes no difference.
+OWN_CACHE = "{own cache}"
+
+
+class ArmCache(msgspec.Struct, frozen=True):
+    """The caches that an arm of an experiment has for itself on each of its hosts."""
+
+    arm: Annotated[int, Meta(ge=0, le=999)]
+    """The place of the arm in the experiment."""
+    is_fresh: bool
+    """Whether they are to be empty; else the boot takes what those before it have compiled."""
+
+
+def separate_caches(plan: Plan, settings: Collection[str], folder: Path | str) -> Plan:
+    """Return the plan with all its caches in a folder; one that `settings` name, as by hand, stays as it is."""
+    own = {name: str(Path(folder) / part) for name, part in _CACHES.items() if f"env.{name}" not in settings}
+    return replace(plan, env=plan.env | own)
+
+
+def format_command(plan: Plan) -> str:
+    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank."""
+    if not plan.ranks:
+        return _format_rank(plan.argv, plan.env)
+    ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
+    return "\n".join(
+        f"# rank {number}, on {rank.host}\n{_format_rank(rank.argv, rank.env)}" for number, rank in enumerate(ranks)
+    )
+
+
+def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return a command as one would type it into a shell, one flag per line."""
+    words = list(argv)
+    lines = [shlex.join(words[:3])]
+    for word in words[3:]:
+        if word.startswith("--"):
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in env.items()), *lines])
+
+
+T = TypeVar("T")
+_RENAMED = {"unneeded": "skipped_patches", "unpatched": "disabled_patches", "differs": "deviations"}
+# Keys that a plan or an arm had before 2026-11-22, and a label of then that says a thing twice; where none is, nothing
+# has to be upgraded.
+_EARLIER = re.compile(
+    rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:|synthetic acceptance[^"]*; synthetic acceptance"'
+)
+
+
+def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
+    """Return a record that others may have written, in the form of this release or of an earlier one.
+
+    Raises:
+        msgspec.MsgspecError: it is not JSON, or not what the decoder is for.
+    """
+    if not _EARLIER.search(data):
+        return decode_untrusted(data, decoder)
+    try:
+        fields = clean_json_value(decode_untyped(data))
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return msgspec.convert(upgrade(fields), decoder.type, str_keys=True)
+
+
+def upgrade_plan(fields: Any) -> Any:
+    """Return the JSON fields of a plan as they are called now."""
+    if not isinstance(fields, dict):
+        return fields
+    plan = {_RENAMED.get(name, name): value for name, value in fields.items() if name != "asked"}
+    if options := fields.get("asked"):
+        plan["request"] = upgrade_options(
+            {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
+        )
+    if isinstance(label := plan.get("synthetic"), str):
+        plan["synthetic"] = upgrade_label(label)
+    return plan
+
+
+def upgrade_label(label: str) -> str:
+    """Return why figures are no real model's without what an earlier part says already."""
+    parts = label.split("; ")
+    return "; ".join(part for place, part in enumerate(parts) if not any(part in before for before in parts[:place]))
+
+
+def upgrade_options(options: Any) -> Any:
+    """Return a mapping of options of `up` as the JSON fields of the request that they were.
+
+    Raises:
+        msgspec.ValidationError: it is no such mapping.
+    """
+    return msgspec.to_builtins(LaunchRequest.from_options(msgspec.convert(options, dict[str, str])))
+
+
+def upgrade_record(fields: Any) -> Any:
+    """Return the JSON fields of a record with a plan in it as they are called now."""
+    return {**fields, "plan": upgrade_plan(fields["plan"])} if isinstance(fields, dict) and "plan" in fields else fields

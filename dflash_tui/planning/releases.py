@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from dflash_tui.common import paths
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.planning.text_cache import load_table
+from dflash_tui.common.yaml_loader import load_yaml
 
 _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
@@ -47,4 +47,4 @@ register_type(_Table)
 @cache
 def load_releases() -> dict[str, Release]:
     """Return the releases by version, oldest first."""
-    return load_table(_FILE, _Table).releases
+    return load_yaml(_FILE, _Table).releases

@@ -12,8 +12,8 @@ from dflash_tui.common.errors import UsageError, YamlError
 from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.flag_files import takes_path
 from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.serve_flags import takes_path
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
 _TEXT_SETTINGS = ("target.", "drafter.", "env.")

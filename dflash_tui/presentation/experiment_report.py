@@ -24,17 +24,19 @@ from dflash_tui.common.formatting import (
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
 from dflash_tui.events import Phase
-from dflash_tui.experiments import stock
-from dflash_tui.experiments.analysis.arm_summary import MedianFigure, is_uncached, summarize_arm
+from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis.measures import (
     START,
+    MedianFigure,
+    is_uncached,
     measure_seconds_to_ready,
     median_speed,
     select_measured_boots,
+    summarize_arm,
 )
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.presentation import experiment_text, verdict_text
 from dflash_tui.presentation.benchmark_text import format_latency
 from dflash_tui.presentation.report import (
@@ -302,13 +304,13 @@ def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
 
 def list_stock_rows(design: Design) -> list[str]:
     """Return what stock is and what ours has beyond it, a sentence each; nothing of another experiment."""
-    if design.vary != stock.KEY or len(design.arms) != 2:
+    if design.vary != variation.STOCK_KEY or len(design.arms) != 2:
         return []
     bare, ours = design.arms
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "measures for shorter starts and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches without which it does not run this pair: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
         f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
@@ -330,7 +332,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     patches = [f"patch {name}" for name in ours.plan.patches if name not in bare.plan.patches]
     measures = [f"start.{name}" for name in ours.plan.start if name not in bare.plan.start]
     named = [word for word in _format_settings(ours, shared=False) if not word.startswith(_SHOWN_OTHERWISE)]
-    of_measures = {name for measure in start_measures.MEASURES.values() for name in measure.env}
+    of_measures = {name for measure in startup_optimizations.OPTIMIZATIONS.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
     return [*mode, *method, *drafts, *patches, *measures, *named, *env]
@@ -338,7 +340,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
 
 def _format_settings(arm: Arm, *, shared: bool) -> list[str]:
     settings = redact_variables(arm.request.settings)
-    return [f"{name}={value}" for name, value in settings.items() if stock.is_shared(name) is shared]
+    return [f"{name}={value}" for name, value in settings.items() if variation.is_shared(name) is shared]
 
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark.sampling import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
-from dflash_tui.engines import inventory
+from dflash_tui.engines import inventory, model_hub
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning import cuda_graphs, start_measures
-from dflash_tui.planning.advice import split_verification
+from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizations
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
-from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import format_command
-from dflash_tui.planning.start_measures import StartMeasure
+from dflash_tui.planning.plan import Plan, format_command
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy
+from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
+from dflash_tui.planning.startup_optimizations import StartupOptimization
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
@@ -36,6 +32,85 @@ _SPLIT_KERNEL = "87 instead of 692 µs per wide layer and step after 8k of conte
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 # The values of NCCL_DEBUG with which NCCL says what it talks over.
 _TELLING = frozenset({"INFO", "TRACE"})
+
+
+def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
+    """Return what a user decides by, a row each: memory, downloads, speed, time to ready, context, port; then warnings.
+
+    Rows are folded to `width` columns, 110 at most; 0 is without a limit.
+    """
+    resolved, plan = planned.resolved, planned.plan
+    ready = format_time_to_ready(plan, startup_history.estimate_ready(plan))
+    names = [plan.recipe, f"profile {plan.profile}" if resolved.recipe.profiles else "", plan.variant]
+    kind = "" if plan.on_cpu else f" on {_name_hardware(planned)}"
+    rows = [
+        ("recipe", f"{', '.join(filter(None, names))}{kind}: {plan.title}"),
+        *([] if plan.on_cpu else [("fits", _summarize_memory(planned))]),
+        ("fetch", _summarize_downloads(planned)),
+        ("speed", _summarize_speed(plan)),
+        ("ready", ready or "not known before its first start"),
+        ("context", _summarize_context(planned)),
+        ("port", str(plan.port)),
+        *([("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []),
+        *(("warning", warning) for warning in plan.warnings),
+    ]
+    return "\n".join(fold_line(f"{label:<8} {value}", min(width, 110), hang=9) for label, value in rows)
+
+
+def _name_hardware(planned: PlannedLaunch) -> str:
+    """Return the class of GPU that a launch is for, and which of this machine's it takes."""
+    kind = "any GPU" if planned.plan.hardware is Hardware.UNKNOWN else planned.plan.hardware.value
+    here = ", ".join(f"GPU {card.index} {card.name}" for card in planned.gpus) or "not in this machine"
+    return f"{kind} ({here})"
+
+
+def _summarize_memory(planned: PlannedLaunch) -> str:
+    fit = planned.memory
+    if fit is None:
+        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in what they have, and none is here"
+    kind = "unified memory" if fit.unified else "GPU memory"
+    whole = f"{format_gib(fit.fixed + (fit.kv_needed or 0))} of {format_gib(fit.total)} {kind}"
+    if not fit.knows_weights:
+        return "unknown: the size of the weights is not known"
+    if fit.kv_left <= 0 or not fit.holds_request:
+        return f"no: it needs ≈ {whole}, and vLLM may take {format_gib(fit.budget)}"
+    many = f", the KV cache holds {fit.requests:.1f} such requests" if fit.requests else ""
+    return f"yes: ≈ {whole} with one request of {fit.max_model_len or UNKNOWN} tokens{many}"
+
+
+def _summarize_downloads(planned: PlannedLaunch) -> str:
+    """Return what an engine and models that are not here take to download and on disk."""
+    plan, engine, build = planned.plan, planned.resolved.engine, planned.resolved.recipe.build
+    parts: list[tuple[str, int | None, int | None]] = []
+    if inventory.find_planned_engine(plan) is None:
+        parts.append((f"{engine.distribution} {engine.vllm}", engine.download_mb, engine.disk_mb))
+    if build and not Path(plan.models_folder).is_dir():
+        parts.append(("models", build.download_mb, build.size_mb))
+    for model in plan.models:
+        local = model_hub.find_local_model(model.name, model.revision)
+        if not (local and local.complete):
+            size = None if model.size_gb is None else round(model.size_gb * 1000)
+            parts.append((model.name.rpartition("/")[2], size, size))
+    if not parts:
+        return "nothing: engine and models are here"
+    least = "≥ " if any(size is None for _, size, _disk in parts) else ""
+    named = ", ".join(f"{name} {UNKNOWN if size is None else format_megabytes(size)}" for name, size, _disk in parts)
+    download = format_megabytes(sum(size or 0 for _, size, _disk in parts))
+    disk = format_megabytes(sum(size or 0 for _, _download, size in parts))
+    return f"{least}{download} to download ({named}), {least}{disk} on disk"
+
+
+def _summarize_speed(plan: Plan) -> str:
+    for band in plan.expected:
+        if band.tok_s and not band.set_up:
+            return format_published(band)
+    others = "; --verbose has figures of other set-ups" if plan.expected else ""
+    return f"not published for this set-up{'' if plan.on_cpu else f' on {plan.hardware.value}'}{others}"
+
+
+def _summarize_context(planned: PlannedLaunch) -> str:
+    longest = planned.memory.max_model_len if planned.memory else planned.resolved.flags.get("max-model-len")
+    return f"{longest} tokens" if longest else "as long as the model's"
 
 
 def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
@@ -64,9 +139,7 @@ def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     resolved, plan = planned.resolved, planned.plan
     yield "recipe", f"{plan.recipe}: {plan.title}"
     if not plan.on_cpu:
-        here = ", ".join(f"GPU {card.index} {card.name}" for card in planned.gpus) or "not in this machine"
-        kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
-        yield "for", f"{kind} ({here})"
+        yield "for", _name_hardware(planned)
     if resolved.recipe.profiles:
         yield "profile", f"{plan.profile}: {resolved.recipe.profiles[plan.profile].title}"
     if plan.variant:
@@ -146,17 +219,17 @@ def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return a line for each measure for a shorter start: what is taken, what is not and why, what may be tried."""
-    used = [start_measures.MEASURES[name] for name in plan.start]
+    """Return a line for each startup optimization: what is taken, what is not and why, what may be tried."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
-    offers = start_measures.list_offers(resolved, plan.start)
+    offers = startup_optimizations.list_offers(resolved, plan.start)
     return lines + [f"try --set start.{measure.name}=true: {measure.does}{_format_gain(measure)}" for measure in offers]
 
 
 def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return the measures for a shorter start where room is short: what saved seconds where, the others by name."""
-    used = [start_measures.MEASURES[name] for name in plan.start]
+    """Return the startup optimizations where room is short: what saved seconds where, the others by name."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     timed = [measure for measure in used if measure.seconds]
     lines = []
     if used:
@@ -166,12 +239,12 @@ def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
         lines.append(", ".join(measure.name for measure in used if not measure.seconds))
     if plan.start_left_out:
         lines.append("without " + ", ".join(f"{name} ({why})" for name, why in plan.start_left_out.items()))
-    if offers := start_measures.list_offers(resolved, plan.start):
+    if offers := startup_optimizations.list_offers(resolved, plan.start):
         lines.append(f"to try: {', '.join(measure.name for measure in offers)}")
     return "\n".join(line for line in lines if line)
 
 
-def _format_gain(measure: StartMeasure) -> str:
+def _format_gain(measure: StartupOptimization) -> str:
     gain = f"{measure.saves} ({measure.source})" if measure.saves else ""
     since = f"from {measure.since} on" if measure.since else ""
     risk = f"risk: {measure.risk}" if measure.risk else ""
@@ -180,14 +253,14 @@ def _format_gain(measure: StartMeasure) -> str:
 
 def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
     """Return why fewer drafts are worth a try where Triton attention splits steps of few tokens only; else empty."""
-    most = split_verification.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
+    most = patch_selection.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
     if not most:
         return ""
     tokens = plan.num_speculative_tokens
     return (
         f"try --set n={most}: Triton attention of vLLM {plan.vllm} splits a long context for steps of up to {most + 1} "
         f"tokens, and n={tokens} has {tokens + 1} (vllm#48076): {_SPLIT_KERNEL}; no server was measured on "
-        f"{plan.hardware.value}; or --set patches.{split_verification.PATCH}=true"
+        f"{plan.hardware.value}; or --set patches.{patch_selection.PATCH}=true"
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from statistics import fmean, geometric_mean
 
-from dflash_tui.benchmark.boot_spread import CLOSEST, CLOSEST_OF_TWO, LINE_FROM
-from dflash_tui.benchmark.stats import LEVEL, UNSEEN, Ratio
+from dflash_tui.benchmark.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.measures import START, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
+    BreakEven,
     Comparison,
     ExperimentReport,
     OutputComparison,
@@ -18,7 +18,6 @@ from dflash_tui.experiments.analysis.report import (
     PromptRatio,
     Verdict,
 )
-from dflash_tui.experiments.analysis.starts import BreakEven
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 

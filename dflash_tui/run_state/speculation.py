@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from dflash_tui.common.formatting import format_percent
 from dflash_tui.events import SpeculationLogged
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import PublishedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 

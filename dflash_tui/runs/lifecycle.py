@@ -23,8 +23,8 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import process_environment, process_identity, processes
-from dflash_tui.machine.orphans import find_orphans
+from dflash_tui.machine import process_environment, processes
+from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.runs import registry, reservation, run_files, server_process
@@ -84,7 +84,7 @@ def launch_server(
         id=name,
         plan=plan,
         pid=process.pid,
-        born=process_identity.read_process_identity(process.pid),
+        born=processes.read_process_identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
         engine=engine,

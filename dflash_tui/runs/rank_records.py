@@ -5,7 +5,7 @@ import msgspec
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RankState
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
 FILE = "peers.json"
@@ -64,4 +64,4 @@ def list_left(run: Run) -> list[RankStatus]:
 def is_kept(run: Run) -> bool:
     """Whether the keeper of a server lives."""
     record = read_kept(run)
-    return record is not None and process_identity.read_process_identity(record.pid) == record.born
+    return record is not None and processes.read_process_identity(record.pid) == record.born

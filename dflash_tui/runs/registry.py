@@ -12,8 +12,8 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
 from dflash_tui.planning.field_types import HIGHEST_PORT
+from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
 

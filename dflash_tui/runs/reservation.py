@@ -17,7 +17,7 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, suggest_write_fix
 from dflash_tui.common.file_lock import acquire_lock
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 
@@ -106,7 +106,7 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
         if path not in _own_files and _read_living(path) is None:
             with suppress(OSError):  # a folder stays: it reserves nothing
                 path.unlink()
-    reservation = Reservation(owner, plans, pid, process_identity.read_process_identity(pid))
+    reservation = Reservation(owner, plans, pid, processes.read_process_identity(pid))
     path = folder / f"{pid}-{time.monotonic_ns()}.json"
     try:
         private_files.replace_private_file(path, msgspec.json.encode(reservation))
@@ -135,5 +135,5 @@ def _read_living(path: Path) -> Reservation | None:
         reservation = untrusted_json.decode_untrusted(private_files.read_file(path, _MAX_FILE), _decoder)
     except (OSError, msgspec.MsgspecError):
         return None
-    lives = reservation.born and process_identity.read_process_identity(reservation.pid) == reservation.born
+    lives = reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
     return reservation if lives else None

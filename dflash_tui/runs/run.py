@@ -11,7 +11,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.event_json import YEAR_2100
 from dflash_tui.events import Launched, Preparing
-from dflash_tui.planning.cluster import ranks
+from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
 
@@ -139,7 +139,7 @@ class Run(msgspec.Struct, frozen=True):
             synthetic=plan.synthetic,
             num_speculative_tokens=plan.num_speculative_tokens,
             method=plan.method.value,
-            roce=ranks.name_roce(plan.cluster, plan.rank, plan.env) if plan.cluster and not plan.on_cpu else "",
+            roce=name_roce(plan.cluster, plan.rank, plan.env) if plan.cluster and not plan.on_cpu else "",
             rank=plan.rank,
             hardware=plan.hardware.value,
         )

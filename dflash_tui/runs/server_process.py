@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
 if TYPE_CHECKING:  # psutil takes 10 ms, which is spared where no server runs
@@ -25,7 +25,7 @@ def is_alive(run: Run) -> bool:
     """Whether the server process is running; a zombie is not, nor is another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
-    return bool(run.born) and process_identity.read_process_identity(run.pid) == run.born
+    return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
 def is_starting(run: Run) -> bool:

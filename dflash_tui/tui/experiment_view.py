@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments import estimate, store
+from dflash_tui.experiments import builder, store
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import outcome
+from dflash_tui.experiments.tuning import schedule
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
@@ -54,7 +54,7 @@ def read_outlook(design: Design, before: Outlook | None = None) -> Outlook:
     starts = tuple(tuple(startup_history.list_starts(kind=arm.plan.kind)) for arm in design.arms)
     if before:
         return before._replace(starts=starts)
-    boots = estimate.BootEstimate((), False, "") if design.tuning else estimate.estimate_boots(design)
+    boots = builder.BootEstimate((), False, "") if design.tuning else builder.estimate_boots(design)
     try:
         prompts = () if design.measures_start else store.load_experiment_suite(design).prompts
     except DflashError:
@@ -67,7 +67,7 @@ def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
     if progress.design.tuning is None:
         return None
     report = store.read_report(folder) if progress.finished else None
-    return report.tune if report and report.tune else outcome.judge_tune(progress)
+    return report.tune if report and report.tune else schedule.judge_tune(progress)
 
 
 def name_by_stage(event: RequestMeasured) -> RequestDone:

@@ -12,9 +12,9 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
-from dflash_tui.planning.cluster.hosts import Cluster
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes import method_layers, resolution
+from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs.verification import Verification
@@ -163,7 +163,7 @@ class LaunchSelection:
 
     def next_method(self, recipe: Recipe) -> None:
         """Choose the next method of speculation that `recipe` offers, with its own number of drafts; `none`, too."""
-        methods = method_layers.list_methods(recipe)
+        methods = resolution.list_methods(recipe)
         chosen = self.request(recipe).method or recipe.method
         following = methods[(methods.index(chosen) + 1) % len(methods)]
         self._change(recipe, method=following, num_speculative_tokens=None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dflash_tui.engines.hub import model_lookup
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
+from dflash_tui.engines import model_hub
+from dflash_tui.engines.model_hub import ModelAvailability
 from dflash_tui.planning.plan import Plan, PlannedModel
 from dflash_tui.tui.launch_selection import LaunchSelection
 
@@ -41,8 +41,8 @@ class ModelLookups:
         """Look up the models of a plan, tell `choice` which are here, and `draw` after each answer."""
         for model in plan.models:
             key = model.name, model.revision
-            self._answers[key] = await model_lookup.look_up_model(*key)
+            self._answers[key] = await model_hub.look_up_model(*key)
             if self._answers[key].complete:
-                local = model_lookup.read_local_model(self._answers[key])
+                local = model_hub.read_local_model(self._answers[key])
                 choice.models = {**choice.models, key: local}
             draw()

@@ -9,7 +9,7 @@ from functools import cached_property
 from textual import work
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.launch import derived_recipes
+from dflash_tui.launch import recipe_files
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.methods import Method
@@ -55,7 +55,7 @@ class OwnRecipesScreen(HostsScreen):
         """Make a recipe of a pair by what its models say themselves, and highlight it."""
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
-            name = await derived_recipes.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
+            name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
             self.entries = await asyncio.to_thread(self.load)
         except (DflashError, OSError) as error:
             self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))

@@ -13,7 +13,7 @@ from textual.worker import Worker, get_current_worker
 from dflash_tui.common.errors import DflashError, ServerFailed, explain_resource_limit
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.events import Preparing
-from dflash_tui.launch import restart_policy
+from dflash_tui.launch import restarts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import rank_records, server_process
@@ -224,7 +224,7 @@ class ServerApp(TerminalApp):
             return
         if crashed := self.restarting:
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
-            self.push_screen(question, lambda yes: restart_policy.cancel_restarts(crashed) if yes else None)
+            self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):

@@ -9,9 +9,9 @@ from dflash_tui.benchmark import datasets
 from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import boot, boot_requests, store
+from dflash_tui.experiments import boot, store
+from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
-from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import experiment_text
 from tests.support import toy_pair
 from tests.support.command_line import experiment
@@ -168,8 +168,8 @@ def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temper
 def test_what_is_drawn_from_is_asked_of_the_server_and_told():
     """As a published sweep had it; at temperature 0, also where nobody asked for that, it would do nothing."""
     design, _ = experiment("demo-cpu", "--vary", "n=6,8", "--top-p", "0.95")
-    assert boot_requests.choose_sampling(design).top_p == design.top_p == 0.95
-    assert boot_requests.choose_sampling(replace(design, top_p=None)).top_p is None
+    assert boot.choose_sampling(design).top_p == design.top_p == 0.95
+    assert boot.choose_sampling(replace(design, top_p=None)).top_p is None
     for words in ((), ("--temperature", "0")):
         with pytest.raises(UsageError):
             experiment("demo-cpu", "--vary", "mode=eager,compile", "--top-p", "0.95", *words)

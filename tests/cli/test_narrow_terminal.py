@@ -84,5 +84,5 @@ def test_an_error_is_folded(monkeypatch):
 
 def test_what_is_read_by_a_program_is_not_folded(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main.main(["plan", "gemma-4-31b", "--gpu", "gb10"]) == 0
+    assert main.main(["plan", "gemma-4-31b", "--gpu", "gb10", "--verbose"]) == 0
     assert max(map(len, capsys.readouterr().out.partition("\ncommand\n")[0].splitlines())) > 200

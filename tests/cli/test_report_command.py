@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli import main
-from dflash_tui.cli.commands.measurement import report
-from dflash_tui.experiments import run_comparison, run_report, store
+from dflash_tui.cli.commands import report
+from dflash_tui.experiments import run_report, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import BootEnded, ExperimentFinished
@@ -219,7 +219,7 @@ def test_graphs_mode_and_what_it_sets_are_one_difference():
     resolved = resolution.resolve_recipe(recipe, Hardware.H200, engine=recipe_loader.engine_for_release("0.26.0"))
     plans = [build_plan(resolved, mode=mode) for mode in Mode]
     for one, other in itertools.combinations(plans, 2):
-        assert run_comparison.compare_plans(one, other) == ["mode"]
+        assert run_report.compare_plans(one, other) == ["mode"]
 
 
 def test_runs_are_refused_like_boots(snapshot):

@@ -12,7 +12,7 @@ import pytest
 
 from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files, yaml_loader
-from dflash_tui.launch import named_file
+from dflash_tui.launch import recipe_files
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.recipes import recipe_loader
 from tests.support.json_lines import check_lines
@@ -32,7 +32,7 @@ def web(monkeypatch) -> Callable[[Answer], list[httpx.Request]]:
             seen.append(request)
             return answer(request)
 
-        monkeypatch.setattr(named_file, "_TRANSPORT", httpx.MockTransport(keep))
+        monkeypatch.setattr(recipe_files, "_TRANSPORT", httpx.MockTransport(keep))
         return seen
 
     return serve

@@ -13,7 +13,7 @@ from dflash_tui.benchmark.conversation.chat import Turn
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.runs import lifecycle, registry, server_process, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import Verification

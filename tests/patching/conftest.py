@@ -14,7 +14,7 @@ import requests
 
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import source_probe
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.patched_engine import PatchedEngine, make_patched_engine
 from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
@@ -94,14 +94,14 @@ def releases() -> list[wheels.Release]:
 @pytest.fixture(scope="module")
 def looked_at_once() -> Iterator[None]:
     """Keep what a source shows: tests that ask of the same file again would walk its syntax tree a hundred times."""
-    real = source_probe.matches_fingerprint
+    real = text_edits.matches_fingerprint
     kept = cache(lambda sign, text: real(sign, {sign.path: text}))
 
-    def seen(sign: Fingerprint | None, texts: source_probe.Texts) -> bool:
+    def seen(sign: Fingerprint | None, texts: text_edits.Texts) -> bool:
         return sign is not None and kept(sign, texts.get(sign.path))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source_probe, "matches_fingerprint", seen)
+        patched.setattr(text_edits, "matches_fingerprint", seen)
         yield
 
 

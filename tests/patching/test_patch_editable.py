@@ -10,7 +10,7 @@ import requests
 import uv
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.engines import editable_install, inventory
+from dflash_tui.engines import environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState
@@ -154,8 +154,8 @@ def test_a_package_on_a_path_file_alone(tmp_path, real_python):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0\n")
     (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
-    assert editable_install.find_package(site) == source / "vllm"
-    assert editable_install.find_source_tree(site) is None
+    assert environments.find_package(site) == source / "vllm"
+    assert environments.find_source_tree(site) is None
     assert inventory.adopt_engine(real_python).vllm_package == source / "vllm"
 
 
@@ -177,8 +177,8 @@ def test_what_leads_nowhere_is_no_source_tree(files, tmp_path):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert editable_install.find_package(tmp_path) == tmp_path / "vllm"
-    assert editable_install.find_source_tree(tmp_path) is None
+    assert environments.find_package(tmp_path) == tmp_path / "vllm"
+    assert environments.find_source_tree(tmp_path) is None
 
 
 def test_a_package_in_the_environment_comes_first(tmp_path):

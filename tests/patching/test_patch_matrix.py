@@ -10,9 +10,9 @@ import pytest
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.engines.patching import source_probe, text_edits
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.text_edits import EditFit
-from dflash_tui.planning import patch_applicability, patch_file
+from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from tests import ROOT
 from tests.patching.arms import TRIED
@@ -40,16 +40,16 @@ def sources(releases) -> Sources:
 
 
 def covered(patch: Patch, version: str) -> bool:
-    return patch_applicability.covers_build(patch, patch_applicability.describe_build(patch.distribution, version))
+    return patch_file.covers_build(patch, patch_file.describe_build(patch.distribution, version))
 
 
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:
     """What the table says of a patch and a release."""
     if not covered(patch, version):
-        build = patch_applicability.describe_build(patch.distribution, version)
-        elsewhere = "key" if patch_applicability.find_keys_instead(patch, build) else "·"
-        return "upstream" if source_probe.matches_fingerprint(patch.upstream, texts) else elsewhere
-    if text_edits.fit_edits(patch, texts) is not EditFit.ABSENT or source_probe.matches_fingerprint(
+        build = patch_file.describe_build(patch.distribution, version)
+        elsewhere = "key" if patch_file.find_keys_instead(patch, build) else "·"
+        return "upstream" if text_edits.matches_fingerprint(patch.upstream, texts) else elsewhere
+    if text_edits.fit_edits(patch, texts) is not EditFit.ABSENT or text_edits.matches_fingerprint(
         patch.upstream, texts
     ):
         return "**does not fit**"
@@ -99,7 +99,7 @@ def test_upstream_has_it_since_the_release_that_the_file_names(name, sources):
     patch = PATCHES[name]
     assert patch.upstream
     seen = {
-        version: source_probe.matches_fingerprint(patch.upstream, texts)
+        version: text_edits.matches_fingerprint(patch.upstream, texts)
         for (of, version), texts in sources.items()
         if of == patch.distribution
     }
@@ -118,7 +118,7 @@ def test_no_release_looks_patched_by_others(name, sources):
     patch = PATCHES[name]
     for (of, version), texts in sources.items():
         if of == patch.distribution and covered(patch, version) and Version(version) <= READ_SO_FAR:
-            assert not all(source_probe.matches_fingerprint(sign, texts) for sign in patch.by_others), version
+            assert not all(text_edits.matches_fingerprint(sign, texts) for sign in patch.by_others), version
 
 
 @pytest.mark.index

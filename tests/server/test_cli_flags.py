@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common import paths
-from dflash_tui.engines import cli_flags, inventory
+from dflash_tui.engines import inventory
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
@@ -57,9 +57,9 @@ def test_what_vllm_serve_takes(options):
 
 def test_the_demo_and_its_like_are_right(options):
     """In every way that vLLM itself takes a flag."""
-    assert cli_flags.find_flag_mistakes(made(), options) == []
+    assert inventory.find_flag_mistakes(made(), options) == []
     settings = {"kv-cache-dtype": "auto", "enable-prefix-caching": False, "speculation.attention_backend": "TORCH_SDPA"}
-    assert cli_flags.find_flag_mistakes(made(settings=settings), options) == []
+    assert inventory.find_flag_mistakes(made(settings=settings), options) == []
     for words in (
         ["--max_num_seqs", "4"],
         ["--max-num-seqs", "4"],
@@ -69,7 +69,7 @@ def test_the_demo_and_its_like_are_right(options):
         ["--compilation-config.mode", "3"],
         ["--seed", "-1"],
     ):
-        assert cli_flags.find_flag_mistakes(made(*words), options) == [], words
+        assert inventory.find_flag_mistakes(made(*words), options) == [], words
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_demo_and_its_like_are_right(options):
 )
 def test_a_mistake_is_named_with_what_is_near(options, words, said):
     """One sentence for one mistake."""
-    (sentence,) = cli_flags.find_flag_mistakes(made(*words), options)
+    (sentence,) = inventory.find_flag_mistakes(made(*words), options)
     assert said in sentence
 
 
@@ -102,13 +102,13 @@ def test_the_parser_judges_the_command(demo_engine, tmp_path, monkeypatch):
     paths.engines_folder().mkdir(parents=True)
     right, wrong = made("--max_num_seqs", "4"), made("--max-num-batched-tokens", "many")
     refused = inventory.read_serve_options(demo_engine, wrong.argv[2:])
-    [sentence] = cli_flags.find_flag_mistakes(wrong, refused)
+    [sentence] = inventory.find_flag_mistakes(wrong, refused)
     assert "--max-num-batched-tokens" in sentence
     assert "many" in sentence
     taken = inventory.read_serve_options(demo_engine, right.argv[2:])
-    assert cli_flags.find_flag_mistakes(right, taken) == []
+    assert inventory.find_flag_mistakes(right, taken) == []
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert cli_flags.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
+    assert inventory.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
 
 
 def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine, tmp_path):
@@ -140,7 +140,7 @@ async def _refused_on_the_launch_screen() -> None:
         await wait_for(pilot, lambda: "has no flag --max-model-length" in text(panel))
         shown = " ".join(str(panel.screen.query_one("#found", Static).content).split())
         assert "did you mean --max-model-len?" in shown
-        assert f"→ {format_advice(cli_flags.FIX, name_key)}" in shown
+        assert f"→ {format_advice(inventory.FIX, name_key)}" in shown
         assert "1 of" in text(panel)
         assert "F" in panel.screen.active_bindings
         await pilot.press("escape")

@@ -19,7 +19,7 @@ from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.common import bounded_http
 from dflash_tui.events import FILLER, RequestDone
-from dflash_tui.experiments import boot_requests
+from dflash_tui.experiments import boot
 from dflash_tui.runs.run import Run
 from tests import ROOT
 from tests.support.boot_factories import modes, plan
@@ -138,7 +138,7 @@ async def test_length_and_temperature_are_as_asked(serve, asked):
 async def test_a_seed_is_not_sent_where_it_changes_the_sampler(serve, asked, samplers, temperature, expected):
     """Which requests of an experiment have one, and what is said to draw their tokens."""
     of = modes(seed=5, temperature=temperature, fixed=False, scale=0.5)
-    sampling = boot_requests.choose_sampling(of, samplers)
+    sampling = boot.choose_sampling(of, samplers)
     await client.send_prompt(serve(), "x", SUITE.prompts[0], sampling)
     (body,) = asked()
     assert ("seed" in body, sampling.name_sampler(samplers)) == expected
@@ -173,7 +173,7 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     url = serve()
     monkeypatch.setattr(Run, "url", url)
     run = Run("x", plan(), 0, "", 0.0, 0.0, "")
-    done = [each async for each in boot_requests.send_warm_up(modes(concurrency=(1, 4)), SUITE, run, Sampling())]
+    done = [each async for each in boot.send_warm_up(modes(concurrency=(1, 4)), SUITE, run, Sampling())]
     assert [each.streams for each in done] == [1] * 3 + [4] * 6
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
 
@@ -184,7 +184,7 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, mon
     run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
     for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
         records: list[LoadRecord] = []
-        sending = boot_requests.send_measured_rounds(design, suite, run, Sampling(), records=records)
+        sending = boot.send_measured_rounds(design, suite, run, Sampling(), records=records)
         done = [each async for each in sending if each.kind != FILLER]
         sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, design.seed)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)

@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-from dflash_tui.machine import process_group, processes
+from dflash_tui.machine import processes
 from tests.support.process_search import find_processes
 from tests.support.waiting import wait_until
 
@@ -40,7 +40,7 @@ async def test_what_is_started_while_it_is_told_to_end_ends_too(tmp_path):
     )
     assert process.stdout
     await process.stdout.readline()
-    await process_group.end_group(process, 0.2)
+    await processes.end_group(process, 0.2)
     assert process.returncode
     wait_until(lambda: find_processes(seconds, psutil.process_iter()) == [])
 
@@ -53,7 +53,7 @@ async def test_what_does_not_listen_is_killed_with_its_group():
     assert process.stdout
     await process.stdout.readline()
     children = processes.list_descendants(process.pid)
-    await process_group.end_group(process, 0.2)
-    await process_group.end_group(process, 0.2)
+    await processes.end_group(process, 0.2)
+    await processes.end_group(process, 0.2)
     assert len(children) == 1
     wait_until(lambda: not any(map(processes.is_running, children)))

@@ -12,20 +12,14 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.cli import experiment_lines
+from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
-from dflash_tui.experiments import (
-    boot_snapshot,
-    controller,
-    run_report,
-    runner,
-    store,
-)
+from dflash_tui.experiments import boot_server, controller, run_report, runner, store
 from dflash_tui.experiments.design import Boot, Design, ExperimentExtended, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import (
     registry,
@@ -404,7 +398,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
-    wait_until(lambda: process_identity.read_process_identity(driver.pid) != driver.born)
+    wait_until(lambda: processes.read_process_identity(driver.pid) != driver.born)
     _has_halted(design)
     assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
 
@@ -419,7 +413,7 @@ def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_p
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
     design, _ = command_line.experiment(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
-    marks = [os.environ | {boot_snapshot.MARK: mark} for mark in (design.id, "another")]
+    marks = [os.environ | {boot_server.MARK: mark} for mark in (design.id, "another")]
     ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
     try:
         asyncio.run(runner.stop_leftover_servers(design))

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
-from dflash_tui.engines import failed_measures
-from dflash_tui.launch import fork_fallback
+from dflash_tui.engines import environments
+from dflash_tui.launch import restarts
 from dflash_tui.monitoring import sampler
-from dflash_tui.planning import start_measures
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import FORK
+from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.run_state import startup
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -40,7 +40,7 @@ def impatient(monkeypatch):
     """A second of silence is a long one here."""
     monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
-    monkeypatch.setattr(fork_fallback, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(restarts, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
 
 
@@ -62,10 +62,10 @@ async def test_a_start_that_hangs_is_ended_and_remembered(started):
     run = lifecycle.launch_server(plan_of(_HANGS, _VERSION, _RESOLVED), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        why = await fork_fallback.end_failed_start(run, state)
+        why = await restarts.end_failed_start(run, state)
     assert "hung" in why
     assert not server_process.list_processes(run)
-    assert failed_measures.read_failed_measures(Path(run.plan.unpatched_folder)) == {FORK: why}
+    assert environments.read_failed_measures(Path(run.plan.unpatched_folder)) == {FORK: why}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_other_silences_are_left_alone(started, lines, start):
         await until(lambda: len(state.lines) == len(lines))
         later = state.lines[-1].at + 600
         await until(lambda: len(state.startup.activities) > 3)
-        assert fork_fallback.explain_failed_fork(run, state, max(later, time.time())) == ""
+        assert restarts.explain_failed_fork(run, state, max(later, time.time())) == ""
     assert server_process.is_alive(run)
 
 
@@ -92,24 +92,24 @@ async def test_a_gpu_that_a_fork_cannot_have_is_a_failure_of_fork(started):
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, _FIRST, _NO_GPU), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        why = await fork_fallback.end_failed_start(run, state)
+        why = await restarts.end_failed_start(run, state)
     assert why
-    assert FORK in failed_measures.read_failed_measures(Path(run.plan.unpatched_folder))
+    assert FORK in environments.read_failed_measures(Path(run.plan.unpatched_folder))
 
 
 async def test_a_start_that_fails_for_another_reason_keeps_fork(started):
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, "ValueError: no"), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        assert await fork_fallback.end_failed_start(run, state) == ""
-    assert failed_measures.read_failed_measures(Path(run.plan.unpatched_folder)) == {}
+        assert await restarts.end_failed_start(run, state) == ""
+    assert environments.read_failed_measures(Path(run.plan.unpatched_folder)) == {}
 
 
 def test_the_next_launch_of_this_engine_spawns():
     """And of no other; asked for by name it is tried again."""
     words = ("gemma-4-26b-a4b", "--gpu", "h200")
     before = command_line.planned(*words).plan
-    failed_measures.remember_failed_measure(Path(before.unpatched_folder), FORK, "it hung")
+    environments.remember_failed_measure(Path(before.unpatched_folder), FORK, "it hung")
     after = command_line.planned(*words).plan
     assert (FORK in before.start, FORK in after.start) == (True, False)
     assert "it hung" in after.start_left_out[FORK]
@@ -120,7 +120,7 @@ def test_the_next_launch_of_this_engine_spawns():
 @pytest.mark.usefixtures("nothing_left")
 def test_up_launches_again_with_spawn(monkeypatch, capsys):
     """And says so; the engine is remembered."""
-    monkeypatch.setattr(start_measures, "_explain_spawn", lambda *_: "")  # as on a GPU
+    monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     port = free_port(18_320)
     folder = fake_engine.make(port, launches={0: ["hangs"]})
     try:
@@ -129,7 +129,7 @@ def test_up_launches_again_with_spawn(monkeypatch, capsys):
         assert (FORK in first.plan.start, FORK in second.plan.start) == (True, False)
         assert second.restarted_from == first.id
         assert second.plan.relaunch_request.settings == {"start.fork": "false"}
-        assert FORK in failed_measures.read_failed_measures(folder)
+        assert FORK in environments.read_failed_measures(folder)
         [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{first.id}: ")]
         assert "spawn" in line
         assert not server_process.is_alive(first)

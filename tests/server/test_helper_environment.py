@@ -13,8 +13,8 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine
 from dflash_tui.events import Preparing
-from dflash_tui.launch import model_build
-from dflash_tui.launch.preflight import ray
+from dflash_tui.launch import preparation
+from dflash_tui.launch.preflight import launch
 from dflash_tui.planning.recipes.recipe import ModelBuild
 from tests.support import fake_runs
 
@@ -72,14 +72,14 @@ def ignore(_event: Preparing) -> None:
 
 def build_models(engine: Engine) -> None:
     plan = replace(fake_runs.made(1), build_script=str(Path(engine.folder, "build.py")))
-    asyncio.run(model_build.build_models(plan, ModelBuild("build.py", 1), engine, ignore))
+    asyncio.run(preparation.build_models(plan, ModelBuild("build.py", 1), engine, ignore))
 
 
 HELPERS: dict[str, Callable[[Engine], object]] = {
     "describe": lambda engine: inventory.describe_environment(engine.python),
     "flags": inventory.read_serve_options,
     "import": lambda engine: patched_engine._list_failed_imports(engine, ["vllm.a"]),
-    "ray": lambda engine: ray.read_ray_cluster(engine.python),
+    "ray": lambda engine: launch.read_ray_cluster(engine.python),
     "models": build_models,
 }
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.common.errors import UsageError
-from dflash_tui.launch import admission, planner
+from dflash_tui.launch import planner, session
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, server_process
@@ -69,7 +69,7 @@ def test_the_engine_that_has_the_port_is_named(left, words, capsys):
         assert f"dflash-tui orphans {engine}" in owner
         request = LaunchRequest(recipe="demo-cpu", port=run.plan.port)
         with pytest.raises(UsageError) as refused:
-            admission._admit(planner.plan_launch(request, GpuProbe()), print, "")
+            session._admit(planner.plan_launch(request, GpuProbe()), print, "")
         assert f"pid {engine}" in refused.value.what
         assert main(["stop"]) == 2
         assert "dflash-tui orphans" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import lifecycle, server_process
 from tests import ROOT
@@ -98,12 +98,12 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     refused = dflash("orphans", str(core))
     assert (refused.returncode, f"dflash-tui orphans {core} --yes" in refused.stderr) == (2, True)
     assert b"VLLM::EngineCore" in asked(core, b"n\n")
-    assert all(process_identity.read_process_identity(pid) for pid in (core, worker, spared))
+    assert all(processes.read_process_identity(pid) for pid in (core, worker, spared))
     asked(core, b"y\n")
-    assert [bool(process_identity.read_process_identity(pid)) for pid in (core, worker, spared)] == [False, False, True]
+    assert [bool(processes.read_process_identity(pid)) for pid in (core, worker, spared)] == [False, False, True]
     assert dflash("orphans", str(os.getpid()), "--yes").returncode == 2
     assert dflash("orphans", str(spared), "--yes").returncode == 0
-    assert not process_identity.read_process_identity(spared)
+    assert not processes.read_process_identity(spared)
 
 
 def test_a_run_of_another_boot_is_lost():

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.engines import failed_measures, model_inspection
+from dflash_tui.engines import environments, model_inspection
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import preparation
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.start_measures import MODELINFOS
+from dflash_tui.planning.startup_optimizations import MODELINFOS
 from tests.support.experiment_factories import a_plan
 
 # What vLLM's registry does with a class: look for what it kept of this source, else import it elsewhere and keep that.
@@ -137,11 +137,11 @@ async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
     events = await prepared(plan, engine)
     assert events[-1].done
     assert "no kernel for this" in events[-1].text
-    assert "no kernel for this" in failed_measures.read_failed_measures(Path(engine.folder))[MODELINFOS]
+    assert "no kernel for this" in environments.read_failed_measures(Path(engine.folder))[MODELINFOS]
     assert len(entries(plan)) == 1, "one model that fails does not cost the other"
     source(engine, "qwen3_dflash.py").write_text("drafter = 2\n")
     await prepared(plan, engine)
-    assert failed_measures.read_failed_measures(Path(engine.folder)) == {}
+    assert environments.read_failed_measures(Path(engine.folder)) == {}
 
 
 async def test_an_engine_that_does_not_run_is_no_end_of_the_launch(plan, engine):

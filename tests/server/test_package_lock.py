@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError, RecipeError
-from dflash_tui.engines import installation, inventory, package_lock
+from dflash_tui.engines import installation, inventory, uv_process
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from tests.support import tiny_wheels
 
 SECRET = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"
@@ -53,7 +53,7 @@ def module(engine: Engine) -> str:
 def test_versions_and_hashes_are_recorded_at_the_first_install(wheels, spec):
     """They outlive the engine, and nobody else may write them."""
     engine = install(spec)
-    lock = package_lock.lock_file(Path(engine.folder))
+    lock = uv_process.lock_file(Path(engine.folder))
     [wheel] = wheels.iterdir()
     assert f"{tiny_wheels.NAME}==1.0" in lock.read_text()
     assert f"--hash={tiny_wheels.hash_of(wheel)}" in lock.read_text()
@@ -68,7 +68,7 @@ def test_versions_and_hashes_are_recorded_at_the_first_install(wheels, spec):
 def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec, tmp_path):
     """Named with what was expected, what came, and what to do; nothing is installed, until the user says so."""
     engine = install(spec)
-    lock = package_lock.lock_file(Path(engine.folder))
+    lock = uv_process.lock_file(Path(engine.folder))
     [wheel] = wheels.iterdir()
     before = tiny_wheels.hash_of(wheel)
     inventory.remove_engine(engine)
@@ -98,7 +98,7 @@ def test_a_newer_version_is_not_taken_at_a_reinstall(wheels, spec):
     with pytest.raises(EngineError) as caught:
         install(spec)
     assert f"{tiny_wheels.NAME}==1.0" in caught.value.evidence
-    assert str(package_lock.lock_file(Path(engine.folder))) in caught.value.hint
+    assert str(uv_process.lock_file(Path(engine.folder))) in caught.value.hint
 
 
 def test_an_install_that_fails_records_nothing(wheels, spec):
@@ -107,7 +107,7 @@ def test_an_install_that_fails_records_nothing(wheels, spec):
     wheel.write_bytes(wheel.read_bytes()[:-40])
     with pytest.raises(EngineError):
         install(spec)
-    assert not package_lock.lock_file(engine_folder_for(spec)).exists()
+    assert not uv_process.lock_file(engine_folder_for(spec)).exists()
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])

@@ -22,7 +22,7 @@ from dflash_tui.benchmark import (
 )
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.cli.commands.server import up
+from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
@@ -40,7 +40,7 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
 )
-from dflash_tui.machine import process_identity, processes
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recorder, sampler
 from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.runs import (
@@ -295,7 +295,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
     assert not server_process.is_alive(replace(run, born=run.born + "1"))
     assert not server_process.is_alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
-    wait_until(lambda: not process_identity.read_process_identity(child.pid))
+    wait_until(lambda: not processes.read_process_identity(child.pid))
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     child.wait()
 

@@ -17,9 +17,9 @@ import pytest
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed, UsageError
-from dflash_tui.launch import admission
+from dflash_tui.launch import session
 from dflash_tui.launch.planner import plan_launch_here
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchRequest
@@ -36,14 +36,14 @@ LAUNCH = f"""
 import asyncio, json, sys
 from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError
-from dflash_tui.launch import admission, planner
+from dflash_tui.launch import planner, session
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import FAKE
 async def main():
     planned = planner.plan_launch_here(LaunchRequest({RECIPE!r}, gpu=sys.argv[2] or None))
     moved = []
-    async with admission.reserve_launch(planned, moved.append, forced=sys.argv[3]) as admitted:
+    async with session.reserve_launch(planned, moved.append, forced=sys.argv[3]) as admitted:
         plan = admitted.plan
         print(json.dumps([plan.port, plan.gpus, moved]), flush=True)
         if "hold" in sys.argv:
@@ -162,10 +162,10 @@ def record(port: int, pid: int, born: str) -> Path:
 def test_a_pid_that_another_process_has_by_now_reserves_nothing():
     """Only pid and start time together name the holder; a file that is none of ours is nobody's."""
     port, parent = free_port(18_950), os.getppid()
-    path = record(port, parent, process_identity.read_process_identity(parent))
+    path = record(port, parent, processes.read_process_identity(parent))
     assert lifecycle.find_free_port(port) == port + 1
     assert f"launch of x (pid {parent})" in str(lifecycle.port_owner(port))
-    record(port, parent, process_identity.read_process_identity(parent) + "1")
+    record(port, parent, processes.read_process_identity(parent) + "1")
     assert lifecycle.find_free_port(port) == port
     for content in (b"", b"{}", b"\xff", path.read_bytes()[:-30]):
         path.write_bytes(content)
@@ -179,7 +179,7 @@ def test_ps_names_what_is_no_server_yet(capsys):
     assert main(["ps"]) == 0
     assert "no server runs" in capsys.readouterr().err
     parent = os.getppid()
-    record(8123, parent, process_identity.read_process_identity(parent))
+    record(8123, parent, processes.read_process_identity(parent))
     assert main(["ps"]) == 0
     shown = capsys.readouterr()
     assert (shown.out, "no server runs" in shown.err) == ("", False)
@@ -193,7 +193,7 @@ def test_ps_names_what_is_no_server_yet(capsys):
 def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     parent = os.getppid()
     for port in (8127, recipe_loader.find_recipe("demo-cpu").port):
-        record(port, parent, process_identity.read_process_identity(parent)).rename(
+        record(port, parent, processes.read_process_identity(parent)).rename(
             paths.reservations_folder() / f"1-{port}.json"
         )
     assert main(["plan", "demo-cpu", *words]) == 0
@@ -220,7 +220,7 @@ def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch
     aside = run.folder / "aside"
     file.rename(aside)
     holder = os.getppid()
-    reserved = record(run.plan.port, holder, process_identity.read_process_identity(holder))
+    reserved = record(run.plan.port, holder, processes.read_process_identity(holder))
 
     def look_and_hand_over(look):
         seen = look()
@@ -238,7 +238,7 @@ def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch
 def test_an_experiment_keeps_its_port_between_its_boots():
     """Who launches beside it gets another one; a second experiment on it is refused by name, and then it is free."""
     plan = made(free_port(18_960))
-    with admission.reserve_experiment("A/B one", [plan, plan]):
+    with session.reserve_experiment("A/B one", [plan, plan]):
         (path,) = list_files()
         assert lifecycle.find_free_port(plan.port) == plan.port  # for its own boots
         code = "import sys; from dflash_tui.runs import lifecycle as l; port = int(sys.argv[1])\n"
@@ -246,8 +246,8 @@ def test_an_experiment_keeps_its_port_between_its_boots():
         seen = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         assert seen.strip() == f"{plan.port + 1} the A/B one (pid {os.getpid()})"
     assert not path.exists()
-    record(plan.port, os.getppid(), process_identity.read_process_identity(os.getppid()))
-    with pytest.raises(UsageError, match="launch of x"), admission.reserve_experiment("A/B two", [plan]):
+    record(plan.port, os.getppid(), processes.read_process_identity(os.getppid()))
+    with pytest.raises(UsageError, match="launch of x"), session.reserve_experiment("A/B two", [plan]):
         pass
 
 
@@ -257,10 +257,10 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
     with socket.socket() as server:
         server.bind(("127.0.0.1", plan.port))
         server.listen()
-        record(plan.port + 1, parent, process_identity.read_process_identity(parent))
+        record(plan.port + 1, parent, processes.read_process_identity(parent))
         moved = plan_launch_here(LaunchRequest("demo-cpu"), port=plan.port)
         lines = list[str]()
-        admitted = admission._admit(moved, lines.append, "")
+        admitted = session._admit(moved, lines.append, "")
         reservation.drop_reservation(admitted.path)
         listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
     assert admitted.planned.plan.port == plan.port + 2
@@ -271,8 +271,8 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
 
 def test_an_experiment_is_offered_no_option_that_it_lacks(monkeypatch):
     """`up` takes --force where somebody else starts on the GPU, and an A/B does not: its figures would be wrong."""
-    monkeypatch.setattr(admission, "find_gpu_claim", lambda _plan: "x is starting on it")
-    with pytest.raises(PreflightFailed) as error, admission.reserve_experiment("A/B", [made(free_port(18_965))]):
+    monkeypatch.setattr(session, "find_gpu_claim", lambda _plan: "x is starting on it")
+    with pytest.raises(PreflightFailed) as error, session.reserve_experiment("A/B", [made(free_port(18_965))]):
         pass
     assert "--force" not in error.value.hint
     assert list_files() == []
@@ -290,7 +290,7 @@ async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):
         return write(owner, *plans)
 
     async def reserve() -> None:
-        async with admission.reserve_launch(planned, print):
+        async with session.reserve_launch(planned, print):
             await asyncio.sleep(600)
 
     reserving = asyncio.create_task(reserve())

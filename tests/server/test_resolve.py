@@ -13,7 +13,7 @@ from packaging.version import Version
 from dflash_tui.engines import uv_process
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.planning.releases import Release
 from tests.support.uv_resolution import MACHINES, Package, resolve
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
+from dflash_tui.engines.model_hub import ModelAvailability
 from dflash_tui.launch.preflight.check import Situation
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.artifacts import Target
-from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe
+from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe, Target
 from tests.support import command_line
 
 NAME = "toy"

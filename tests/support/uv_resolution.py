@@ -9,7 +9,7 @@ import msgspec
 import uv
 
 from dflash_tui.engines import uv_process
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.planning.releases import Release
 
 PYTHON = (3, 12)

@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from dflash_tui.planning import releases
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import releases, serve_flags
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import iterate_layers
 from tests.support import wheels
@@ -86,4 +85,4 @@ def render_table(flags: Mapping[str, Collection[str]]) -> str:
 
 
 if __name__ == "__main__":
-    release_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")
+    serve_flags.FILE.write_text(render_table(read_all_flags()), encoding="utf-8")

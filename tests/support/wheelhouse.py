@@ -10,8 +10,8 @@ import pytest
 import uv
 from packaging.requirements import Requirement
 
-from dflash_tui.engines import package_lock, uv_process
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.engines import uv_process
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 
 def list_needed() -> list[Requirement]:
@@ -35,7 +35,7 @@ def fill_uv_cache(folder: Path, spec: EngineSpec) -> None:
     folder.mkdir()
     lock, packages = folder / "packages.txt", folder / "packages"
     install = ["pip", "install", "--target", str(packages), "--no-deps", "--requirements", str(lock)]
-    for words in (package_lock.build_compile_command(spec, sys.executable, folder, lock), install):
+    for words in (uv_process.build_compile_command(spec, sys.executable, folder, lock), install):
         command = [uv.find_uv_bin(), *words]
         got = subprocess.run(
             command, env=uv_process.build_uv_environment(), capture_output=True, text=True, check=False

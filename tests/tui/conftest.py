@@ -26,8 +26,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import resolution
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
-from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
+from dflash_tui.planning.recipes.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp

@@ -10,8 +10,8 @@ from textual.widgets import Static
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, Design, Happened, RequestMeasured
-from dflash_tui.experiments.estimate import BootEstimate
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiment_view import ExperimentView, name_by_stage

@@ -12,9 +12,8 @@ from textual.widgets import Input
 
 from dflash_tui.events import Exited
 from dflash_tui.launch import recipe_trust
-from dflash_tui.machine import process_identity
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import ModelBuild, Recipe
+from dflash_tui.machine import processes
+from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Recipe
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -55,7 +54,7 @@ def running():
     """A run whose process lives in a session of its own, as a server does."""
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
-    run = a_run(process.pid, process_identity.read_process_identity(process.pid), port=free_port(18_000))
+    run = a_run(process.pid, processes.read_process_identity(process.pid), port=free_port(18_000))
     yield written(run)
     process.kill()
     process.wait()

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from textual.widgets import Input, OptionList
 
-from dflash_tui.engines.hub import model_tree
-from dflash_tui.engines.hub.client import Access, HubAccessError
-from dflash_tui.engines.hub.model_tree import TreeDrafter
-from dflash_tui.launch import derived_recipes
+from dflash_tui.engines import model_config
+from dflash_tui.engines.model_config import TreeDrafter
+from dflash_tui.engines.model_hub import Access, HubAccessError
+from dflash_tui.launch import recipe_files
 from dflash_tui.planning.methods import Method
 from dflash_tui.tui.dialogs.drafters import DrafterDialog
 from tests.tui.conftest import a_recipe
@@ -33,8 +33,8 @@ def asked(monkeypatch) -> list[tuple[str, ...]]:
         calls.append((target, drafter, str(method)))
         return "toy"
 
-    monkeypatch.setattr(model_tree, "find_tree_drafters", find_tree_drafters)
-    monkeypatch.setattr(derived_recipes, "add_recipe_of_models", add_recipe_of_models)
+    monkeypatch.setattr(model_config, "find_tree_drafters", find_tree_drafters)
+    monkeypatch.setattr(recipe_files, "add_recipe_of_models", add_recipe_of_models)
     return calls
 
 
@@ -64,7 +64,7 @@ async def test_what_the_catalogue_knows_stands_first_and_without_a_hub(asked, mo
     async def silent(model):
         raise HubAccessError(Access.UNREACHABLE, "no answer within 10 s")
 
-    monkeypatch.setattr(model_tree, "find_tree_drafters", silent)
+    monkeypatch.setattr(model_config, "find_tree_drafters", silent)
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await look(pilot, "google/gemma-4-31B-it")
@@ -95,7 +95,7 @@ async def test_the_drafter_of_the_targets_own_precision_stands_first(asked, monk
         await answered.wait()
         return [TreeDrafter(f"{name}-INT4", Method.DFLASH), TreeDrafter(f"{name}-FP8", Method.DFLASH)]
 
-    monkeypatch.setattr(model_tree, "find_tree_drafters", answer)
+    monkeypatch.setattr(model_config, "find_tree_drafters", answer)
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await look(pilot, "poolside/Laguna-XS-2.1-FP8")

@@ -5,8 +5,8 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, RequestMeasured
-from dflash_tui.experiments.estimate import BootEstimate
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.tui.render import experiment_progress as shown
 from dflash_tui.tui.render.experiment_progress import Outlook

@@ -29,7 +29,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.readings import Counters
 from dflash_tui.run_state.alarms import find_alarms

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dflash_tui.cli.commands.server import foreign as commands_foreign
+from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
@@ -283,7 +283,7 @@ def test_another_program_on_the_port_is_no_server(capsys, monkeypatch, greeting,
 
 async def test_a_server_that_stops_answering_is_watched_on(server, capsys):
     args = build_parser().parse_args(["attach", server.url, "--json"])
-    watching = asyncio.create_task(commands_foreign._print_server(args, ForeignServer(server.url)))
+    watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(server.url)))
     seen = ""
     for health, status in (("healthy", 500), ("unhealthy", 200)):
         while f'"health":"{health}"' not in seen:

@@ -15,7 +15,7 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost, RankCommand
+from dflash_tui.planning.cluster import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run

@@ -6,8 +6,8 @@ import psutil
 import pytest
 from textual.pilot import Pilot
 
-from dflash_tui.launch import fork_fallback
-from dflash_tui.planning import start_measures
+from dflash_tui.launch import restarts
+from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.run_state import startup
 from dflash_tui.runs import registry
@@ -72,10 +72,10 @@ async def test_a_killed_server_is_launched_again(panel_of):
 
 async def test_a_start_that_hangs_is_launched_again_with_spawn(panel_of, monkeypatch):
     """By the panel that launched it, without a key."""
-    monkeypatch.setattr(start_measures, "_explain_spawn", lambda *_: "")  # as on a GPU
+    monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
-    monkeypatch.setattr(fork_fallback, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(restarts, "HUNG_SECONDS", 1.0)
     async with panel_of({0: ["hangs"]}).run_test(size=(120, 36)) as pilot:
         await launched(pilot)
         second = await warm(pilot, 1)

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import OptionList
 
 from dflash_tui.events import Exited, Stopping
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
@@ -37,7 +37,7 @@ def living():
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
     run = written("20261121-020000-toy", 3600)
-    run = msgspec.structs.replace(run, pid=process.pid, born=process_identity.read_process_identity(process.pid))
+    run = msgspec.structs.replace(run, pid=process.pid, born=processes.read_process_identity(process.pid))
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     yield run
     process.kill()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
-from dflash_tui.experiments import controller, session, store
+from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch import session as launch_session
@@ -90,7 +90,7 @@ async def test_an_ab_is_asked_about(recipe, monkeypatch):
         begun.append(design.recipe)
         raise DflashError("enough")
 
-    monkeypatch.setattr(session, "_prepare_arms", refuse)
+    monkeypatch.setattr(controller, "_prepare_arms", refuse)
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         for key, expected in (("n", []), ("y", ["fake"])):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.planning.derivation import parsers
+from dflash_tui.planning.derivation.pair import _load_forms
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -37,6 +37,6 @@ def test_vllm_refuses_the_parsers_that_the_table_says(demo_engine):
         [demo_engine.python, "-c", MAKE_PARSERS, SMOLLM2], check=True, capture_output=True, text=True, cwd="/"
     )
     for flag, refused in json.loads(made.stdout.splitlines()[-1]).items():
-        needed = {form.parser for form in parsers._load_forms()[flag] if form.tokens}
+        needed = {form.parser for form in _load_forms()[flag] if form.tokens}
         assert needed
         assert needed <= set(refused)

@@ -1,4 +1,4 @@
-"""Measures for a shorter start on the real engine of the CPU demo: `python -m tools.benchmarks.starts fork --pairs 6`.
+"""Startup optimizations on the real engine of the CPU demo: `python -m tools.benchmarks.starts fork --pairs 6`.
 
 `fork` and `modelinfos` start the demo with and without the measure, in pairs of changing order, and print the seconds
 until it is ready and the processor time of all its processes, with intervals. The caches are filled before `fork`, and
@@ -35,7 +35,7 @@ from dflash_tui.engines import inventory, model_inspection
 from dflash_tui.engines.patching import patched_engine
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.machine.orphans import find_orphans
+from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import observer
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan

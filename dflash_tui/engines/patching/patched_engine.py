@@ -7,7 +7,6 @@ of the environment. An environment of the user's is cloned in the same way, and 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from dflash_tui.common.file_lock import acquire_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import engine_python, environments
 from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine
-from dflash_tui.engines.patching import engine_files, patch_set, status, text_edits
+from dflash_tui.engines.patching import status, text_edits
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.patch_file import Patch
@@ -88,7 +87,7 @@ def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware
     Raises:
         PatchError: one does not fit.
     """
-    before = engine_files.read_files(engine, {path for patch in patches for path in patch.paths}).texts
+    before = status.read_files(engine, {path for patch in patches for path in patch.paths}).texts
     edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
     return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}
 
@@ -104,7 +103,7 @@ def _select_needed(patches: Sequence[Patch], base: Engine, hardware: Hardware | 
         if states[patch.name].state is PatchState.DRIFTED:
             raise _build_drift_error(patch, base, states[patch.name])
     needed = [patch for patch in patches if states[patch.name].state is PatchState.NEEDED]
-    patch_set.check_dependencies(needed, base, hardware)
+    status.check_dependencies(needed, base, hardware)
     return needed
 
 
@@ -122,7 +121,7 @@ def _build_drift_error(patch: Patch, base: Engine, state: PatchStatus) -> PatchE
 def _edit_texts(base: Engine, needed: Sequence[Patch]) -> dict[str, str]:
     """Return by path the new texts; each compiles."""
     names = {path for patch in needed for path in patch.paths}
-    return text_edits.patch_texts(needed, engine_files.read_files(base, names).texts)
+    return text_edits.patch_texts(needed, status.read_files(base, names).texts)
 
 
 @contextmanager
@@ -138,12 +137,12 @@ def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edi
     began = time.monotonic()
     clone_environment(base, making, folder)
     clone = replace(base, folder=str(making), adopted=False, base=base.folder)
-    before = engine_files.read_files(base, edited).digests
+    before = status.read_files(base, edited).digests
     for path, text in edited.items():
-        _replace_file(engine_files.resolve_vllm_file(clone, path), text)
+        _replace_file(status.resolve_vllm_file(clone, path), text)
     engine_python.raise_if_cancelled()
     note = _check_imports(base, clone, edited)
-    after = engine_files.read_files(clone, edited).digests
+    after = status.read_files(clone, edited).digests
     engine = replace(
         clone,
         folder=str(folder),
@@ -260,7 +259,7 @@ def _list_failed_imports(engine: Engine, modules: Sequence[str], env: Mapping[st
     """Return the modules that the engine does not import, and why; all of them where its Python cannot be asked."""
     try:
         answer = engine_python.run_script(
-            engine.python, "import_check.py", json.dumps(modules), timeout=engine_python.IMPORT_TIMEOUT, env=env
+            engine.python, "describe.py", "failures", *modules, timeout=engine_python.IMPORT_TIMEOUT, env=env
         )
     except EngineError as error:
         return dict.fromkeys(modules, error.evidence or error.what)

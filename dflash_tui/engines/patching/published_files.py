@@ -16,10 +16,10 @@ from remotezip import RemoteIOError, RemoteZip
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.engines import uv_process
-from dflash_tui.engines.install_advice import advise_on_install_error
 from dflash_tui.engines.patching import text_edits
+from dflash_tui.engines.uv_process import advise_on_install_error
 from dflash_tui.planning.patch_file import Patch
-from dflash_tui.planning.recipes.artifacts import EngineSpec
+from dflash_tui.planning.recipes.recipe import EngineSpec
 
 _SECONDS = 60
 

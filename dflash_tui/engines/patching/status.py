@@ -1,23 +1,85 @@
-"""The state of each patch in an engine, read from its files and the wheel's own RECORD."""
+"""The state of each patch in an engine, read from its files and the wheel's RECORD; which patches belong together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import hashlib
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common import private_files
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.engines.environments import PATCHED_IN_PLACE, Engine
-from dflash_tui.engines.patching import source_probe, text_edits
-from dflash_tui.engines.patching.engine_files import EngineFiles, read_files, read_wheel_digests
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_applicability, patch_file
-from dflash_tui.planning.patch_applicability import VllmBuild
-from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch, VllmBuild
+from dflash_tui.planning.plan import Plan
+
+_LARGEST = 64 << 20
+_RECORDED = re.compile(r"^vllm/([^,\n]+),sha256=([\w-]{43})=*,", re.MULTILINE)
+
+
+class EngineFiles(NamedTuple):
+    """Files of an engine, by path relative to the `vllm` package."""
+
+    texts: dict[str, str | None]
+    """Their texts; None for a file without any."""
+    digests: dict[str, str]
+    """Their SHA-256, but for those that cannot be read."""
+    unreadable: dict[str, str]
+    """Why a file has no text."""
+
+
+def resolve_vllm_file(engine: Engine, path: str) -> Path:
+    """Return the file of the engine's `vllm` package that `path` names.
+
+    Raises:
+        PatchError: it is a link, or leads out of the package.
+    """
+    package = paths.resolve_links(engine.vllm_package)
+    there = package / path
+    if paths.resolve_links(there) != there or not there.is_relative_to(package):
+        raise PatchError(f"{path} leads out of the engine's vllm package", evidence=str(paths.resolve_links(there)))
+    return there
+
+
+def read_files(engine: Engine, names: Iterable[str]) -> EngineFiles:
+    """Return the files of the engine's `vllm` package that `names` are the paths of."""
+    files = EngineFiles({}, {}, {})
+    for path in sorted(names):
+        files.texts[path] = None
+        try:
+            data = private_files.read_file(resolve_vllm_file(engine, path), _LARGEST)
+            files.digests[path] = hashlib.sha256(data).hexdigest()
+            files.texts[path] = data.decode()
+        except PatchError as error:
+            files.unreadable[path] = error.what
+        except FileNotFoundError:
+            files.unreadable[path] = f"{path} does not exist"
+        except OSError as error:
+            files.unreadable[path] = f"{path} cannot be read: {error.strerror}"
+        except UnicodeDecodeError as error:
+            files.unreadable[path] = f"{path} is not UTF-8 text (byte {error.start})"
+    return files
+
+
+def read_wheel_digests(engine: Engine) -> dict[str, str]:
+    """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
+    name = re.sub(r"[-_.]+", "_", engine.distribution)
+    for record in engine.site_packages.glob(f"{name}-*.dist-info/RECORD"):
+        try:
+            text = private_files.read_file(record, _LARGEST).decode(errors="replace")
+        except OSError:
+            continue
+        return {path: urlsafe_b64decode(f"{digest}=").hex() for path, digest in _RECORDED.findall(text)}
+    return {}
 
 
 class PatchState(StrEnum):
@@ -54,9 +116,7 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 def build_of_engine(engine: Engine) -> VllmBuild:
     """Return which vLLM the engine holds: distribution, version and CUDA."""
-    build = patch_applicability.describe_build(
-        engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine)
-    )
+    build = patch_file.describe_build(engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine))
     try:
         return msgspec.structs.replace(build, editable=engine.source_tree is not None)
     except EngineError:  # its folders are gone
@@ -67,7 +127,7 @@ def read_torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
         version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20)
-        return patch_applicability.parse_torch_backend(version.decode())
+        return patch_file.parse_torch_backend(version.decode())
     except (OSError, UnicodeDecodeError, EngineError):
         return ""
 
@@ -79,7 +139,7 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
-    why = patch_applicability.explain_not_needed(patch, build, hardware)
+    why = patch_file.explain_not_needed(patch, build, hardware)
     if edition := engine.patch_digests.get(patch.name):
         if edition == patch.digest:
             return PatchStatus(patch.name, PatchState.APPLIED, why)
@@ -88,7 +148,7 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     files = read_files(engine, {*patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
     status = _find_applied(patch, engine, build, files, why) or _judge_absent(patch, build, files, why)
     judged = status.state is not PatchState.NOT_APPLICABLE
-    notes = [status.why, patch_applicability.explain_caveat(patch, build) if judged else ""]
+    notes = [status.why, patch_file.explain_caveat(patch, build) if judged else ""]
     return msgspec.structs.replace(status, why="; ".join(filter(None, notes)))
 
 
@@ -101,13 +161,13 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     if patch.distribution != build.distribution:
         return None
     texts = files.texts
-    upstream, fit = source_probe.matches_fingerprint(patch.upstream, texts), text_edits.fit_edits(patch, texts)
-    if upstream and patch_applicability.has_reached_upstream(patch, build):
+    upstream, fit = text_edits.matches_fingerprint(patch.upstream, texts), text_edits.fit_edits(patch, texts)
+    if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
     upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
     exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, texts)
     other = bool(patch.by_others) and all(
-        source_probe.matches_fingerprint(fingerprint, texts) for fingerprint in patch.by_others
+        text_edits.matches_fingerprint(fingerprint, texts) for fingerprint in patch.by_others
     )
     if not (upstream or exact or other):
         return None
@@ -115,7 +175,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     published = _is_published(engine, files, own)
     if published is None:  # an editable installation has no RECORD of its files
         published = upstream and (
-            bool(patch_applicability.explain_caveat(patch, build)) or not patch_applicability.covers_build(patch, build)
+            bool(patch_file.explain_caveat(patch, build)) or not patch_file.covers_build(patch, build)
         )
     if published:
         return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it") if upstream or not why else None
@@ -151,14 +211,14 @@ def _matches_any_use(patch: Patch) -> bool:
 def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
     """Return whether the engine needs a patch that is not applied; `why` says why it does not, by its file."""
     fit = text_edits.fit_edits(patch, files.texts)
-    if not why and fit is not EditFit.ABSENT and not patch_applicability.covers_build(patch, build):
-        why = f"{patch_applicability.explain_out_of_range(patch)}; {patch_applicability.explain_caveat(patch, build)}"
+    if not why and fit is not EditFit.ABSENT and not patch_file.covers_build(patch, build):
+        why = f"{patch_file.explain_out_of_range(patch)}; {patch_file.explain_caveat(patch, build)}"
     if why:
         # A release that upstream's release has been reached by, but whose source does not show it, is just another.
         return PatchStatus(
             patch.name,
             PatchState.NOT_APPLICABLE,
-            patch_applicability.explain_out_of_range(patch) if why.startswith("upstream") else why,
+            patch_file.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
     if fit is EditFit.ABSENT and _would_take_effect(patch, files):
         return PatchStatus(patch.name, PatchState.NEEDED)
@@ -167,7 +227,7 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
         return PatchStatus(patch.name, PatchState.DRIFTED, undone)
     mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
     reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable) or mismatch
-    if patch_applicability.explain_caveat(patch, build):  # reinstalling would not help
+    if patch_file.explain_caveat(patch, build):  # reinstalling would not help
         reason += f" (to launch without it: --set patches.{patch.name}=false)"
     return PatchStatus(
         patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, files.texts, files.unreadable)
@@ -233,3 +293,76 @@ def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[Fi
         else:
             checks.append(FileCheck(path, ok=True, found="not listed in the wheel's RECORD"))
     return checks
+
+
+_DISABLED = "disabled by --set"
+
+
+def load_planned_patches(plan: Plan) -> list[Patch]:
+    """Return the patches of a plan.
+
+    Raises:
+        UsageError: one is gone or not valid.
+    """
+    return [patch_file.load_patch(name) for name in plan.patches]
+
+
+def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
+    """Return why a launch of `plan` should run without patches that are `present` in its engine: name -> reason."""
+    wanted = load_planned_patches(plan)
+    reasons = {}
+    for patch in patch_file.load_all_patches()[0]:
+        rival = next((other.name for other in wanted if patch_file.are_alternatives(patch, other)), "")
+        if patch.name in present and patch.name not in plan.patches and (rival or patch.experimental):
+            reasons[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
+    return reasons | {name: _DISABLED for name in plan.disabled_patches if name in present}
+
+
+def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
+    """Return how each patch that `plan` names stands in its engine, or will stand in one that is not installed yet.
+
+    One that the plan does not want is not applicable with the plan's reason, however well it would fit.
+    """
+
+    def find_state(patch: Patch) -> PatchStatus:
+        planned = PatchStatus(patch.name, PatchState.NEEDED)
+        return find_patch_status(patch, engine, plan.hardware) if engine else planned
+
+    reasons = plan.skipped_patches | dict.fromkeys(plan.disabled_patches, _DISABLED)
+    reasons |= explain_unwanted(plan, list_present_patches(engine)) if engine else {}
+    states = [find_state(patch) for patch in load_planned_patches(plan)]
+    for name, why in reasons.items():
+        state = find_state(patch_file.load_patch(name)).state
+        unneeded = state in {PatchState.NEEDED, PatchState.DRIFTED}
+        states.append(PatchStatus(name, PatchState.NOT_APPLICABLE if unneeded else state, why))
+    return states
+
+
+def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
+    """Return when an engine can be made from `engine` with these patches.
+
+    Raises:
+        PatchError: one requires a patch that is not there, or is an alternative to one that is.
+    """
+    names = {patch.name for patch in needed}
+    for patch in needed:
+        for other in patch_file.load_all_patches()[0]:
+            if not patch_file.are_alternatives(patch, other):
+                continue
+            if other.name in names:
+                raise PatchError(f"patch {patch.name} is an alternative to {other.name}", hint="choose one of the two")
+            state = find_patch_status(other, engine, hardware).state
+            if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+                raise PatchError(
+                    f"patch {patch.name} is an alternative to {other.name}, which is in {engine.folder} already",
+                    hint=f"choose another engine, or do without it: --set patches.{patch.name}=false",
+                )
+        partners = [patch_file.load_patch(name) for name in patch.together_with if not names & {*patch.together_with}]
+        if partners and not any(
+            find_patch_status(partner, engine, hardware).state in IN_EFFECT for partner in partners
+        ):
+            raise PatchError(
+                f"patch {patch.name} requires {' or '.join(patch.together_with)}",
+                evidence=" ".join(patch.why.split()),
+                hint=f"apply both: --only {patch.name} --only {partners[0].name}",
+            )

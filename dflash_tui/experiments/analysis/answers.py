@@ -26,9 +26,9 @@ from dflash_tui.experiments.analysis.report import (
     FirstDifference,
     OutputComparison,
     OutputVerdict,
+    TokenComparison,
 )
-from dflash_tui.experiments.analysis.token_verdict import judge_tokens
-from dflash_tui.experiments.design import Arm, Boot, Design, KeptAnswer
+from dflash_tui.experiments.design import AnswerCheck, Arm, Boot, Design, KeptAnswer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
@@ -38,6 +38,10 @@ _YARDSTICK = "those of two boots of one arm"
 _UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
 # Characters of a first difference that are shown, before it and after.
 _BEFORE, _AFTER = 60, 120
+
+
+# With fewer positions the largest shift may be far below that of rounding.
+_FEWEST_POSITIONS = 100
 
 
 class PromptKey(NamedTuple):
@@ -299,3 +303,40 @@ class AnswerPair(NamedTuple):
     boots: tuple[int, int]
     a: Answer
     b: Answer
+
+
+def judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *, untested: str) -> OutputComparison:
+    """Return the comparison with a verdict by scored tokens.
+
+    Args:
+        comparison: how the answers of two arms differ.
+        checks: what the arm without speculation says of those of the other.
+        untested: why answers that are alike decide nothing, or empty.
+    """
+    tokens = _sum_up(checks)
+    comparison = replace(comparison, verdict=OutputVerdict.UNKNOWN, why="", tokens=tokens)
+    if tokens.faults and tokens.positions < _FEWEST_POSITIONS:
+        return replace(comparison, why=f"rounding was measured at {tokens.positions} tokens only: more --prompts")
+    if tokens.faults:
+        return replace(comparison, verdict=OutputVerdict.DIFFERENT)
+    if not tokens.alike + tokens.rounded:
+        return replace(comparison, why=checks[0].error)
+    return replace(comparison, why=untested) if untested else replace(comparison, verdict=OutputVerdict.ALIKE)
+
+
+def _sum_up(checks: Sequence[AnswerCheck]) -> TokenComparison:
+    scored = [check for check in checks if not check.error]
+    rounding = max((check.rounding for check in scored), default=0.0)
+    parted = [check for check in scored if check.parted is not None]
+    faults = [check for check in parted if check.ends_early or check.gap > rounding]
+    worst = max(faults or parted, key=lambda check: check.gap, default=None)
+    return TokenComparison(
+        alike=len(scored) - len(parted),
+        rounded=len(parted) - len(faults),
+        faults=len(faults),
+        unscored=len(checks) - len(scored),
+        tokens=sum(check.tokens for check in scored),
+        rounding=rounding,
+        positions=sum(check.positions for check in scored),
+        worst=worst,
+    )

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, median
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import stats
-from dflash_tui.benchmark.stats import ONE_TEXT, ArmDifference, BootLogs, Ratio
-from dflash_tui.experiments.analysis import break_even, confounds, sweep
+from dflash_tui.benchmark.stats import (
+    LEVEL,
+    ONE_TEXT,
+    ArmDifference,
+    BootLogs,
+    Ratio,
+    VariancePart,
+    combine_parts,
+    student_t_quantile,
+)
+from dflash_tui.experiments.analysis import confounds
 from dflash_tui.experiments.analysis.measures import (
     AL,
     FURTHER,
@@ -24,6 +34,7 @@ from dflash_tui.experiments.analysis.measures import (
     STEPS,
     TOKENS,
     changes_drafting,
+    classify_start,
     collect_measure,
     compare_measure,
     count_comparisons,
@@ -31,22 +42,37 @@ from dflash_tui.experiments.analysis.measures import (
     is_speculating,
     list_concurrency_levels,
     measure_agreement,
+    measure_seconds_to_ready,
     select_measured_boots,
 )
 from dflash_tui.experiments.analysis.report import (
     RULES,
     BootFigure,
+    BreakEven,
     Comparison,
     ExperimentReport,
     FurtherVerdict,
     PromptRatio,
     SignificanceTest,
+    StartComparison,
+    Sweep,
+    SweepPoint,
     Verdict,
 )
 from dflash_tui.experiments.design import Boot, Design
 
 # A second question to the same boots: it may err this much less often, so that both together hold.
 _STRICTER = 10
+
+
+# What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
+NEAR = 0.03
+# A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
+_MIN_SHARE, _MIN_SECONDS = 0.05, 1.0
+# Starts of one server were seen to vary by 3 to 10 %. No spread below the first is believed of few starts, and where no
+# start was repeated the second one stands in.
+CLOSEST_STARTS, ASSUMED_STARTS = 0.03, 0.10
+_ENOUGH_STARTS = 4
 
 
 def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
@@ -56,7 +82,7 @@ def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
         for comparison in judge_arms(design, boots)
     )
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    return ExperimentReport(design, tuple(boots), comparisons, sweep.analyze_sweep(design, boots), complete, RULES)
+    return ExperimentReport(design, tuple(boots), comparisons, analyze_sweep(design, boots), complete, RULES)
 
 
 def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
@@ -113,8 +139,8 @@ def compare_pair(
         detectable=judged.detectable if judged else None,
         prompts=prompts,
         confounds=confounding,
-        start=break_even.compare_starts(boots, a, b),
-        break_even=() if refused or measure == START else break_even.find_break_even(boots, a, b, judged, prompts),
+        start=compare_starts(boots, a, b),
+        break_even=() if refused or measure == START else find_break_even(boots, a, b, judged, prompts),
         agreement=measure_agreement(design, boots, a, b),
         boots=counts,
     )
@@ -233,3 +259,257 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
             middles = math.exp(median(ours)), math.exp(median(theirs))
             ratios.append(PromptRatio(cell.kind, *middles, apart.ratio(), len(ours) + len(theirs), cell.streams))
     return tuple(ratios)
+
+
+def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
+    """Return the sweep of an experiment whose three or more arms are numbers, None for another.
+
+    The best is compared with all others, and it was chosen by the same boots, so that each interval has the level that
+    holds for all pairs of arms together. What is not told apart from it and within 3 % of it makes the plateau; what is
+    not told apart and seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts
+    the least that is thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
+    """
+    numbers = {arm: value for arm in range(len(design.arms)) if (value := read_arm_number(design, arm)) is not None}
+    arms = _keep_shared_prompts(collect_measure(design, boots, TOKENS))
+    measured = sorted((arm for arm in numbers if arms[arm]), key=lambda arm: numbers[arm])
+    if len(numbers) < max(3, len(design.arms)) or not measured:
+        return None
+    count = count_comparisons(design, boots)
+    logs = _align_logs(arms, measured)
+    best = max(logs, key=lambda arm: logs[arm])
+    lengths = collect_measure(design, boots, AL)
+    points = []
+    for arm in measured:
+        al, top = _mean_length(lengths[arm]), math.exp(logs[best])
+        if arm == best:
+            points.append(SweepPoint(arm, top, None, None, al, like_best=True))
+        elif difference := compare_measure(arms, best, arm, TOKENS, count, levels=design.levels):
+            ratio = difference.ratio()
+            speeds = ratio.ratio * top, ratio.low * top, ratio.high * top
+            points.append(SweepPoint(arm, *speeds, al, like_best=not difference.is_shown))
+    near = math.exp(logs[best]) * (1 - NEAR)
+    plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
+    refused = any(
+        confound.refuses
+        for arm in measured
+        if arm != best
+        for confound in confounds.find_confounds(design, boots, best, arm)
+    )
+    chosen = plateau[0] if design.vary == "n" else best
+    behind = compare_measure(arms, chosen, best, TOKENS, count, levels=design.levels) if chosen != best else None
+    return Sweep(
+        points=tuple(points),
+        plateau=plateau,
+        recommended=None if refused else chosen,
+        best=best,
+        to_best=behind.ratio() if behind else None,
+    )
+
+
+def read_arm_number(design: Design, arm: int) -> float | None:
+    """Return the value of an arm if it is a number."""
+    try:
+        number = float(design.arms[arm].name)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _keep_shared_prompts(arms: Sequence[Sequence[BootLogs]]) -> list[list[BootLogs]]:
+    """Return the arms with those prompts only that every boot of every arm that measured has; none without such."""
+    boots = [boot for arm in arms for boot in arm]
+    shared = [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
+    if not shared:
+        return [[] for _ in arms]
+    return [[boot._replace(by_prompt={cell: boot.by_prompt[cell] for cell in shared}) for boot in arm] for arm in arms]
+
+
+def _align_logs(arms: Sequence[Sequence[BootLogs]], measured: Sequence[int]) -> dict[int, float]:
+    """Return the mean logarithm of each arm, without what a drift over the boots adds to some more than to others."""
+    first = measured[0]
+    start = _mean_log(arms[first])
+    apart = {arm: compare_measure(arms, first, arm, TOKENS) for arm in measured[1:]}
+    return {first: start} | {arm: start + difference.log for arm, difference in apart.items() if difference}
+
+
+def _mean_length(boots: Sequence[BootLogs]) -> float | None:
+    (shared,) = _keep_shared_prompts([boots])
+    return math.exp(_mean_log(shared)) if shared else None
+
+
+def _mean_log(boots: Sequence[BootLogs]) -> float:
+    return fmean(fmean(logs) for boot in boots for logs in boot.by_prompt.values())
+
+
+def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
+    """Return the mean seconds that the starts and the first requests of two arms took."""
+    cold, cached = (
+        tuple(_mean(boot.ready for boot in arm) for arm in _select_starts(boots, a, b, cold=state))
+        for state in (True, False)
+    )
+    arms = [select_measured_boots(boots, arm) for arm in (a, b)]
+    ours, theirs = (_mean(map(_first_request_seconds, arm)) for arm in arms)
+    has_cache = [any(map(classify_start, arm)) for arm in arms]
+    uncached = (has_cache[1] and not has_cache[0], has_cache[0] and not has_cache[1])
+    filled = [
+        [measure_seconds_to_ready(boot) for boot in boots if boot.arm == arm and _has_filled(boot)] for arm in (a, b)
+    ]
+    return StartComparison(
+        (cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs), uncached, (_mean(filled[0]), _mean(filled[1]))
+    )
+
+
+def _has_filled(boot: Boot) -> bool:
+    return boot.start == "filling" and not boot.error
+
+
+def find_break_even(
+    boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
+) -> tuple[BreakEven, ...]:
+    """Return when the arm that starts later has made up for it, for cold and for cached starts.
+
+    Args:
+        boots: the boots of both arms.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+        judged: how far `b` is from `a` in the judged measure; where that is steps/s, AL is the same.
+        prompts: the same prompt by prompt.
+    """
+    break_evens = []
+    spread = _measure_start_spread([select_measured_boots(boots, arm) for arm in (a, b)])
+    for cold in (True, False):
+        arms = [
+            [seconds for boot in arm if (seconds := _seconds_to_first_answer(boot)) is not None]
+            for arm in _select_starts(boots, a, b, cold=cold)
+        ]
+        if judged is None or not all(arms):
+            continue
+        ours, theirs = map(fmean, arms)
+        later = theirs - ours
+        if abs(later) > max(_MIN_SECONDS, _MIN_SHARE * max(ours, theirs)):
+            by, other = (b, a) if later > 0 else (a, b)
+            variance = sum(fmean(arm) ** 2 * spread.variance / len(arm) for arm in arms)
+            saving = _measure_saving(select_measured_boots(boots, other), judged, prompts, forward=later > 0)
+            break_evens.append(
+                replace(
+                    _compute_break_even(abs(later), VariancePart(variance, spread.df), by, saving, cold=cold),
+                    starts=(len(arms[0]), len(arms[1])),
+                    start_cv=math.sqrt(spread.variance),
+                    start_df=spread.df,
+                )
+            )
+    return tuple(break_evens)
+
+
+def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
+    """Return the variance of the logarithms of starts around those of the same arm and kind."""
+    groups: dict[tuple[int, str], list[float]] = {}
+    for place, arm in enumerate(arms):
+        for boot in arm:
+            if seconds := _seconds_to_first_answer(boot):
+                groups.setdefault((place, classify_start(boot)), []).append(math.log(seconds))
+    df = sum(len(logs) - 1 for logs in groups.values())
+    if not df:
+        return VariancePart(ASSUMED_STARTS**2, None)
+    variance = sum((log - fmean(logs)) ** 2 for logs in groups.values() for log in logs) / df
+    return VariancePart(max(variance, CLOSEST_STARTS**2 if df < _ENOUGH_STARTS else 0.0), df)
+
+
+def _select_starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
+    """Return the boots of both arms that started so.
+
+    One that does not say what it found has no cache: each start of it is like any other. When no arm has one, they are
+    all told as cached.
+    """
+    ours, theirs = select_measured_boots(boots, a), select_measured_boots(boots, b)
+    states = {classify_start(boot) for boot in (*ours, *theirs)} - {""}
+    state = "cold" if cold else "cached"
+    if state not in (states or {"cached"}):
+        return [], []
+    like = {state, ""}
+    return [boot for boot in ours if classify_start(boot) in like], [
+        boot for boot in theirs if classify_start(boot) in like
+    ]
+
+
+class _Saving(NamedTuple):
+    """What the arm that starts later saves: seconds per token, and tokens of a request of the suite."""
+
+    seconds: float
+    part: VariancePart
+    tokens: float
+    is_shown: bool
+
+
+def _measure_saving(
+    others: Sequence[Boot], judged: ArmDifference, prompts: Sequence[PromptRatio], *, forward: bool
+) -> _Saving | None:
+    """Return the seconds that a token of the arm that starts later saves against the boots of the other one.
+
+    A prompt counts by the seconds that its tokens take, not as one of so many, and at the fewest streams that were
+    sent.
+
+    Args:
+        others: the boots of the arm that starts earlier.
+        judged: how far the arms are apart.
+        prompts: the same prompt by prompt.
+        forward: whether the arm that is judged is the one that starts later.
+    """
+    faster = judged if forward else judged._replace(log=-judged.log)
+    ratios = {(request.kind, request.streams): request.ratio.ratio for request in prompts}
+    sent = [
+        (request, request.tokens / request.decode_tok_s)
+        for boot in others
+        for request in boot.requests
+        if request.decode_tok_s and request.tokens and (request.kind, request.streams) in ratios
+    ]
+    if not sent:
+        return None
+    fewest = min(request.streams for request, _ in sent)
+    alone = [(request, took) for request, took in sent if request.streams == fewest]
+    times = [(took, ratios[request.kind, request.streams] ** (1 if forward else -1)) for request, took in alone]
+    tokens = fmean(request.tokens for request, _ in alone)
+    a_token = sum(took for took, _ in times) / sum(request.tokens for request, _ in alone)
+    whole = sum(took for took, _ in times) / sum(took / ratio for took, ratio in times)
+    # Of the variance of the logarithm the part of the boots that were slower counts in full, the rest over the ratio.
+    slower = min(faster.error**2, (faster.cvs[0 if forward else 1] or 0.0) ** 2 / len(others))
+    variance = a_token**2 * (slower + (faster.error**2 - slower) / whole**2)
+    is_shown = faster.is_shown and faster.log > 0
+    return _Saving(a_token * (1 - 1 / whole), VariancePart(variance, faster.df), tokens, is_shown)
+
+
+def _compute_break_even(
+    seconds: float, part: VariancePart, by: int, saving: _Saving | None, *, cold: bool
+) -> BreakEven:
+    """Return after how many tokens `seconds` are made up, with the interval of a quotient (Fieller's)."""
+    if saving is None:
+        return BreakEven(by, seconds, cold)
+    middle = seconds / saving.seconds if saving.seconds > 0 else math.inf
+    scaled = VariancePart(saving.part.variance * min(middle, 1e12) ** 2, saving.part.df)
+    df = combine_parts([part, scaled]).df
+    t2 = student_t_quantile((1 + LEVEL) / 2, None if df is None else max(1.0, df)) ** 2
+    # The tokens T for which seconds - T x saving is within t standard errors of nothing: a T² - 2 b T + c <= 0.
+    a = saving.seconds**2 - t2 * saving.part.variance
+    b, c = seconds * saving.seconds, seconds**2 - t2 * part.variance
+    root = math.sqrt(max(0.0, b * b - a * c))
+    pays = middle if saving.is_shown else None
+    if a > 0 and saving.seconds < 0:
+        return BreakEven(by, seconds, cold)  # no speed within its interval makes up for anything
+    low = c / (b + root) if c > 0 else 0.0  # 0: both may start alike
+    high = (b + root) / a if a > 0 else None
+    return BreakEven(by, seconds, cold, pays, pays / saving.tokens if pays else None, low, high)
+
+
+def _seconds_to_first_answer(boot: Boot) -> float | None:
+    """Return the seconds from the launch to the end of the first real request; None when that failed."""
+    failed = boot.cold_request is not None and boot.cold_request.error
+    return None if boot.ready is None or failed else boot.ready + (_first_request_seconds(boot) or 0.0)
+
+
+def _first_request_seconds(boot: Boot) -> float | None:
+    return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import memory as fits
 from dflash_tui.planning.memory import MemoryEstimate
@@ -63,7 +63,7 @@ class Situation(msgspec.Struct, frozen=True):
     """The GPUs that the server would use."""
     engine: Engine | None
     """The engine, or None when it is not installed."""
-    models: tuple[model_lookup.ModelAvailability, ...]
+    models: tuple[model_hub.ModelAvailability, ...]
     """Target and drafter: where they are, and what has to be downloaded."""
     bare: bool = False
     """Whether only the machine is checked, without a recipe."""
@@ -72,7 +72,7 @@ class Situation(msgspec.Struct, frozen=True):
         """Return the memory estimate for its GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         resolved = msgspec.structs.replace(self.resolved, flags=flags)
-        models = [model_lookup.read_local_model(model) for model in self.models]
+        models = [model_hub.read_local_model(model) for model in self.models]
         machine, plan = fits.smallest_gpu_memory(self.gpus), self.plan
         return fits.estimate_launch_memory(resolved, plan.mode, plan.num_speculative_tokens, machine, models)
 
@@ -104,6 +104,6 @@ def _clean_check(name: str, level: CheckLevel, finding: str, fix: Fix = "") -> C
     return Check(name, level, clean_line(finding), advice)
 
 
-def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:
+def list_local_files(models: tuple[model_hub.ModelAvailability, ...]) -> list[Path]:
     """Return the files of the models that are on this machine."""
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]

@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.common.formatting import format_gigabytes, format_megabytes
-from dflash_tui.engines import cli_flags, environments, inventory
+from dflash_tui.common.formatting import format_gigabytes, format_megabytes, pluralize, truncate
+from dflash_tui.common.sanitizer import join_last_lines
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.engines import environments, inventory, model_hub
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import cache, model_lookup
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
-from dflash_tui.engines.patching import patch_set, status
+from dflash_tui.engines.model_hub import ModelAvailability
+from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.launch.preflight import pair, ray, requirements
+from dflash_tui.launch.preflight import pair
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.cluster.hosts import require_named
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import Status
+from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.cluster import count_gpus_needed, require_named
+from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
@@ -38,7 +42,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
-        *requirements.check_requirements(situation),
+        *pair.check_requirements(situation),
     ]
     checks += [*_check_patches(situation), *_check_models(situation)]
     checks += [
@@ -48,7 +52,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_api_key(situation),
         *_check_process_limits(),
         *_check_hosts(situation),
-        *ray.check_ray(situation),
+        *check_ray(situation),
     ]
     return checks
 
@@ -95,8 +99,8 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     """Check the flags, if `thorough` their values, too; an engine whose flags are unknown is asked by the launch."""
     words = situation.plan.argv[2:]
     if (engine := situation.engine) is None:
-        if problems := release_flags.find_mistakes(situation.plan.vllm, words[1:]):
-            yield fail_check("flags", "; ".join(problems), cli_flags.FIX)
+        if problems := serve_flags.find_mistakes(situation.plan.vllm, words[1:]):
+            yield fail_check("flags", "; ".join(problems), inventory.FIX)
         return
     try:
         options = (
@@ -107,8 +111,8 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
         return
     if options is None:
         return
-    if wrong := cli_flags.find_flag_mistakes(situation.plan, options):
-        yield fail_check("flags", "; ".join(wrong), cli_flags.FIX)
+    if wrong := inventory.find_flag_mistakes(situation.plan, options):
+        yield fail_check("flags", "; ".join(wrong), inventory.FIX)
     else:
         yield pass_check("flags", f"vLLM {engine.vllm} {'takes' if thorough else 'knows'} all flags of the plan")
 
@@ -137,7 +141,7 @@ def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
 def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     present = status.list_present_patches(engine) if engine else ()
-    for name, why in patch_set.explain_unwanted(plan, present).items():
+    for name, why in status.explain_unwanted(plan, present).items():
         if name in plan.disabled_patches:
             finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
@@ -145,7 +149,7 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
             finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
             fix: Fix = ["use another engine, or ", hint_setting(f"patches.{name}", "true")]
             yield warn_check("patch", finding, fix)
-    for patch in patch_set.load_planned_patches(plan):
+    for patch in status.load_planned_patches(plan):
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
             finding = f"{patch.name} requires {' or '.join(patch.together_with)}"
             either = hint_setting(f"patches.{patch.together_with[0]}", "true")
@@ -190,7 +194,7 @@ def _check_models(situation: Situation) -> Iterator[Check]:
                      f"{format_gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
-            fix = model_lookup.advise_access(model) or "choose a repository that holds a model"
+            fix = model_hub.advise_access(model) or "choose a repository that holds a model"
             yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
 
 
@@ -211,7 +215,7 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
     missing = [_estimate_missing(model, size) for model, size in zip(situation.models, sizes, strict=False)]
     unknown = [model.name for model, (amount, _) in zip(models, missing, strict=False) if amount is None]
     about = "at least " if unknown else "about " if any(is_estimate for _, is_estimate in missing) else ""
-    writes = [(cache.hub_cache_folder(), sum(amount or 0 for amount, _ in missing))]
+    writes = [(model_hub.hub_cache_folder(), sum(amount or 0 for amount, _ in missing))]
     if situation.engine is None:
         writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     if (build := situation.resolved.recipe.build) and not Path(situation.plan.models_folder).is_dir():
@@ -254,7 +258,7 @@ def _check_folders(situation: Situation) -> Iterator[Check]:
     if situation.plan.models_folder and not Path(situation.plan.models_folder).exists():
         writes[paths.models_folder()] = "XDG_DATA_HOME"
     if any(model.missing_bytes for model in situation.models):
-        writes[cache.hub_cache_folder()] = "HF_HOME"
+        writes[model_hub.hub_cache_folder()] = "HF_HOME"
     for folder, variable in writes.items():
         existing = paths.find_existing(folder)
         if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
@@ -305,4 +309,76 @@ def _is_model_folder(folder: Path, *, weights: bool) -> bool:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and (not weights or bool(cache.select_weight_files(names)))
+    return "config.json" in names and (not weights or bool(model_hub.select_weight_files(names)))
+
+
+_TIMEOUT = 60.0
+_HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
+
+
+class RayNode(msgspec.Struct, frozen=True):
+    """One host of a cluster, its GPUs, and the vLLM that a worker finds there; empty for none."""
+
+    host: str
+    gpus: int
+    vllm: str
+
+
+class RayCluster(msgspec.Struct, frozen=True):
+    """The nodes of the running Ray cluster, or the error that kept us from reading them."""
+
+    nodes: tuple[RayNode, ...] = ()
+    error: str = ""
+
+
+register_type(RayCluster)
+
+
+def check_ray(situation: Situation) -> Iterator[Check]:
+    """Yield the check of the cluster, when the plan needs one."""
+    flags = situation.resolved.flags
+    if flags.get("distributed-executor-backend") != "ray":
+        return
+    needed = count_gpus_needed(flags)
+    if situation.engine is None:
+        finding = "not checked: the engine is not installed yet"
+        yield warn_check("Ray", finding, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
+        return
+    cluster = read_ray_cluster(situation.engine.python)
+    if cluster.error:
+        yield fail_check("Ray", cluster.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
+        return
+    gpus, versions = sum(node.gpus for node in cluster.nodes), sorted({node.vllm or "none" for node in cluster.nodes})
+    finding = f"{pluralize(len(cluster.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    if gpus < needed:
+        yield fail_check("Ray", f"{finding}; the launch needs {needed} GPUs", _HOW_TO_START)
+    elif len(versions) > 1 or "none" in versions:
+        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in cluster.nodes)
+        yield fail_check(
+            "Ray", f"{finding}: every host needs the same", f"install the same engine on every host: {where}"
+        )
+    else:
+        yield pass_check("Ray", finding)
+
+
+def read_ray_cluster(python: Path) -> RayCluster:
+    """Return the running Ray cluster, read with the Ray of an engine."""
+    command = [python, paths.engine_script("ray_nodes.py")]
+    try:
+        script = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=build_helper_environment("RAY_AUTH_"),
+            cwd="/",
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        return msgspec.json.decode(script.stdout.rstrip().rpartition(b"\n")[2], type=RayCluster)
+    except subprocess.TimeoutExpired:
+        return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
+    except OSError as error:
+        return RayCluster(error=str(error))
+    except msgspec.MsgspecError:
+        why = truncate(join_last_lines(script.stderr.decode(errors="replace"), 1), 200) or "no output"
+        return RayCluster(error=f"the engine's Python could not read the cluster: {why}")

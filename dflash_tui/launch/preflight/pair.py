@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from packaging.version import Version
 
 from dflash_tui.common.formatting import format_gib
-from dflash_tui.engines.hub import model_config, model_lookup
+from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import planner
-from dflash_tui.launch.preflight.check import Check, Fix, fail_check, warn_check
+from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
-from dflash_tui.planning import patch_file, releases
-from dflash_tui.planning.derivation.parsers import find_missing_tokens
+from dflash_tui.planning import kv_cache, methods, patch_file, releases, serve_flags
+from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
+from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
 # With one of them vLLM may take another tokenizer than the target's.
@@ -118,7 +120,7 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
     named = {flag: plan.find_flag(flag) for flag, plugin in _PLUGINS.items() if plan.find_flag(plugin) is None}
     parsers = {flag: parser for flag, parser in named.items() if parser}
     revision = next((model.revision for model in plan.models if model.name == plan.target), "main")
-    model = model_lookup.find_local_model(plan.target, revision) if parsers else None
+    model = model_hub.find_local_model(plan.target, revision) if parsers else None
     tokens = model_config.read_local_tokens(Path(model.folder)) if model and model.folder else None
     for flag, parser in parsers.items() if tokens else ():
         if missing := find_missing_tokens(flag, parser, tokens or ()):
@@ -127,3 +129,58 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
             without, another = {flag: "null"} | others, hint_setting(flag, "NAME", is_example=True)
             fix: Fix = [Hint(LaunchChanges(settings=without)), ", or ", another, " for another"]
             yield fail_check("parsers", finding, fix)
+
+
+# With it vLLM takes a context beyond the target's positions.
+_ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
+
+def check_requirements(situation: Situation) -> Iterator[Check]:
+    """Check the package of the method, the files that flags name, and the target's positions for `max-model-len`."""
+    yield from _check_package(situation)
+    yield from check_files(situation.resolved)
+    yield from _check_length(situation)
+
+
+def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
+    """Check that the files and folders are there that flags name."""
+    for name, value in serve_flags.list_missing(resolved.flags).items():
+        where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
+        fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
+        yield fail_check("file", f"--{name}: {value} {where}", fix)
+
+
+def _check_package(situation: Situation) -> Iterator[Check]:
+    engine, method = situation.engine, situation.resolved.method
+    package = methods.FACTS[method].package
+    present = engine.packages if engine else situation.resolved.engine.packages
+    if not package or package in {name.partition("==")[0].lower().replace("_", "-") for name in present}:
+        return
+    fix = f"add {package}==VERSION to engine.packages of the recipe, or choose another --method"
+    if engine and engine.adopted:
+        fix = f"install it in {engine.folder}, then dflash-tui engine adopt {engine.folder}; or choose another --method"
+    yield fail_check("method", f"{method} needs the package {package}, which the engine does not have", fix)
+
+
+def _check_length(situation: Situation) -> Iterator[Check]:
+    """Check the context as vLLM does, where the target's config.json is on this machine and scales no positions."""
+    flags = normalize_flag_names(situation.resolved.flags)
+    length, config = read_whole_number(flags, "max-model-len"), _read_target_config(situation)
+    if not length or config is None or _ALLOW_LONGER in situation.plan.env or "hf-overrides" in flags:
+        return
+    shape = kv_cache.read_model_shape(config)
+    most = shape.max_position_embeddings if shape else None
+    if most and length > most and not _scales_positions(config):
+        finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM refuses that"
+        yield fail_check("context", finding, [hint_setting("max-model-len", most), " or less"])
+
+
+def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:
+    model = situation.models[0].folder if situation.models else situation.plan.target
+    return model_hub.read_local_config(Path(model)) if model and Path(model).is_absolute() else None
+
+
+def _scales_positions(config: Mapping[str, Any]) -> bool:
+    """Whether vLLM may take more than `max_position_embeddings`: by a factor of RoPE, or a length for the tokenizer."""
+    parts = [part for part in config.values() if isinstance(part, Mapping)]
+    return "model_max_length" in config or any("factor" in part or _scales_positions(part) for part in parts)

@@ -7,17 +7,16 @@ import asyncio
 import msgspec
 
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.engines import engine_python, inventory
-from dflash_tui.engines.hub import model_lookup
+from dflash_tui.engines import engine_python, inventory, model_hub
 from dflash_tui.launch import planner
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
+from dflash_tui.planning.cluster import count_gpus_per_host
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import count_gpus_per_host
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = Fa
     probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     engine_lookup = asyncio.to_thread(inventory.find_planned_engine, plan)
-    model_lookups = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
+    model_lookups = asyncio.gather(*(model_hub.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(gpu_probe, engine_lookup, model_lookups)
     return Situation(resolved, plan, probe, _select_gpus(probe, resolved, plan), engine, tuple(models), bare)
 

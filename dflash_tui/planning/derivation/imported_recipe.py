@@ -1,10 +1,11 @@
-"""A command that starts vLLM as the text of a recipe: its flags as they are, and what could not be taken over. Pure."""
+"""A `vllm serve` command as the text of a recipe, and what of it could not be taken over. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,12 +14,65 @@ import yaml
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_values import DEPTH_LIMIT
-from dflash_tui.planning import releases
-from dflash_tui.planning.derivation.shell_command import LeftOut, ShellCommand
+from dflash_tui.planning import releases, serve_flags
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
-from dflash_tui.planning.recipes import recipe_rules
-from dflash_tui.planning.recipes.flag_files import make_absolute
+from dflash_tui.planning.serve_flags import make_absolute
+
+_HINT = "dflash-tui recipes import -- vllm serve MODEL …"
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_ENDS = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1", "2>", "<"})
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Something of a command that a recipe does not take over, and why."""
+
+    what: str
+    """As it stands there; it may hold a secret."""
+    why: str
+
+
+class ShellCommand(msgspec.Struct, frozen=True):
+    """The parts of a `vllm serve` command."""
+
+    words: tuple[str, ...]
+    """The words after `vllm serve`."""
+    env: dict[str, str] = {}
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def read_shell_command(words: Sequence[str]) -> ShellCommand:
+    """Return the parts of `[NAME=VALUE …] vllm serve …`.
+
+    Args:
+        words: Its words, or the whole of it as one.
+
+    Raises:
+        UsageError: its quotes do not match, or it is no `vllm serve`.
+    """
+    split = list(words)
+    if len(split) == 1:
+        try:
+            split = shlex.split(split[0].replace("\\\n", " "), comments=True)
+        except ValueError as error:
+            raise UsageError("the command's quotes do not match", evidence=str(error)) from None
+    split = [word for word in split if word.strip() not in {"", "\\"}]
+    env: dict[str, str] = {}
+    for word in list(split):
+        if assigned := _ASSIGNMENT.fullmatch(word):
+            env[assigned[1]] = assigned[2]
+        elif word not in {"env", "export"}:
+            break
+        split.pop(0)
+    if len(split) < 2 or split[0].rpartition("/")[2] != "vllm" or split[1] != "serve":
+        raise UsageError("the command does not start with vllm serve", hint=_HINT)
+    served = split[2:]
+    end = next((index for index, word in enumerate(served) if word in _ENDS), len(served))
+    after = " ".join(served[end:])
+    return ShellCommand(
+        tuple(served[:end]), env, (LeftOut(after, "is shell syntax, which no recipe has"),) if after else ()
+    )
+
 
 _WHY = "Imported from a command; nobody ran it by this recipe."
 _SHORT = {
@@ -264,7 +318,7 @@ def _import_flags(making: _Import) -> dict[str, Any]:
     for name, value in making.flags.items():
         if find_secret(f"flags.{name}", value):
             making.leave(f"--{name}", f"holds a secret; {advise_on_secret(name)}")
-        elif reason := recipe_rules.explain_reserved_flag(name):
+        elif reason := serve_flags.explain_reserved_flag(name):
             making.leave(f"--{name}", reason)
         elif not _fits(FlagName, name):
             making.leave(f"--{name}", "is not a name of a flag")

@@ -6,19 +6,182 @@ The rules are those of vLLM 0.20.0 to 0.33.0 (config/speculative.py, the registr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+import yaml
 from packaging.version import Version
 
+from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.planning.derivation.architectures import DrafterArchitecture, load_architectures
-from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
-from dflash_tui.planning.derivation.class_rules import ClassRule, find_class_rules
-from dflash_tui.planning.derivation.parsers import choose_parsers
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, split_precision
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.yaml_loader import load_yaml
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import releases
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint, Precision, split_precision
+from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.releases import load_releases
+
+_ARCHITECTURES = paths.PACKAGE_ROOT / "architectures.yaml"
+
+
+class TargetArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What vLLM does with a target of an architecture."""
+
+    since: VllmVersion | None = None
+    """The first release that serves it; None where each from 0.20.0 on does."""
+    states: VllmVersion | None = None
+    """The first release in which it hands hidden states to a drafter; None where each that serves it does."""
+    hands_states: bool = True
+    """Whether any release up to 0.33.0 does."""
+    flags: dict[str, Any] = {}
+    """Flags that the published commands have on every machine."""
+
+
+class DrafterArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What vLLM does with a drafter of an architecture, a model_type or a kind of speculators."""
+
+    method: Method
+    """The method that it drafts with."""
+    since: VllmVersion | None = None
+    """The first release that has it; None where each from 0.20.0 on does."""
+    speculation: dict[str, Any] = {}
+    """Keys of the speculative config without which it does not draft as it was trained to."""
+
+
+class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is known, by the names that config.json has."""
+
+    targets: dict[str, TargetArchitecture]
+    drafters: dict[str, DrafterArchitecture]
+    model_types: dict[str, DrafterArchitecture]
+    speculators: dict[str, DrafterArchitecture]
+
+
+register_type(ArchitectureTable)
+
+
+@cache
+def load_architectures() -> ArchitectureTable:
+    """Return the table that is shipped."""
+    return load_yaml(_ARCHITECTURES, ArchitectureTable)
+
+
+_GB10 = (Hardware.GB10,)
+_SM_120 = (Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090)
+_SM_90 = (Hardware.H100, Hardware.H200)
+_FP8_CACHE = ("Qwen3_5", "Qwen4Exp", "NemotronH")
+# Of the target: that of the drafter vLLM chooses, since not each backend drafts a block at once.
+_FLASHINFER = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
+_NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
+
+
+class ClassRule(NamedTuple):
+    """A change that a rule makes on some classes of machine."""
+
+    classes: tuple[Hardware, ...]
+    """The classes that it is for."""
+    part: str
+    """The part of a recipe's layer that it changes: flags, env, speculation or warnings."""
+    values: dict[str, Any] | list[str]
+    """What it adds to that part."""
+    why: str
+    """The rule."""
+
+
+def find_class_rules(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> list[ClassRule]:
+    """Return what the classes of machines change of a pair; nothing for a class that no rule is about."""
+    return list(_iterate_rules(target, drafter, method))
+
+
+def _iterate_rules(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> Iterator[ClassRule]:
+    if target.architecture.startswith(_FP8_CACHE):
+        why = f"the published commands of {target.architecture} for a GB10"
+        yield ClassRule(_GB10, "flags", _FLASHINFER, why)
+    if target.precision is Precision.NVFP4:
+        if target.experts:
+            yield ClassRule(_GB10, "flags", {"moe-backend": "marlin"}, "NVFP4 experts on a GB10, as NVIDIA publishes")
+            if method is Method.MTP and drafter is None:
+                yield ClassRule(_GB10, "speculation", {"moe_backend": "triton"}, "the experts of an MTP head there")
+        says = "NVFP4 runs as W4A16 on an H100 or H200, with 16-bit arithmetic; FP8 is native there."
+        yield ClassRule(_SM_90, "warnings", [says], "sm_90 has no FP4 arithmetic")
+    if target.precision is Precision.FP8_BLOCKS and not target.architecture.startswith("Qwen3_5"):
+        yield ClassRule(_SM_120, "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)")
+
+
+def build_layers(rules: list[ClassRule]) -> dict[str, dict[str, Any]]:
+    """Return the `hardware` part of a recipe that these rules make, by class and part of its layer."""
+    layers: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        for hardware in rule.classes:
+            layer = layers.setdefault(hardware.value, {})
+            if isinstance(rule.values, list):
+                layer[rule.part] = [*layer.get(rule.part, []), *rule.values]
+            else:
+                layer[rule.part] = layer.get(rule.part, {}) | rule.values
+    return layers
+
+
+_PARSER_FORMS = paths.PACKAGE_ROOT / "parser_forms.yaml"
+# The flag of each kind of parser: what it reads, and a word without which a template has none of that.
+_SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
+
+
+class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A form in which models write, and the parser that reads it."""
+
+    parser: str
+    marks: tuple[str, ...]
+    tokens: tuple[str, ...] = ()
+    since: str = "0"
+
+
+class ChosenParser(NamedTuple):
+    """The parser of a kind that a model is served with."""
+
+    flag: str
+    """`tool-call-parser` or `reasoning-parser`."""
+    name: str
+    """Its name; empty where there is none for the model."""
+    why: str
+    """Why that one, or why none."""
+
+
+def choose_parsers(target: Checkpoint, vllm: str) -> list[ChosenParser]:
+    """Return the parser of each kind that reads what `target` writes, of those that the release `vllm` has."""
+    return [ChosenParser(flag, *_choose(flag, target, vllm)) for flag in _SUBJECTS]
+
+
+def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
+    """Return the name of a parser, and why; without one an empty name, and why."""
+    subject, word = _SUBJECTS[flag]
+    if target.chat_template is None:
+        return "", "its chat template is not known"
+    template = target.chat_template.replace('\\"', '"').replace("\\n", "\n")
+    form = next((form for form in _load_forms()[flag] if all(mark in template for mark in form.marks)), None)
+    if form is None and word not in template.lower():
+        return "", f"its chat template has no {subject}"
+    if form is None or Version(vllm) < Version(form.since):
+        return "", f"its chat template has {subject} in a form that no known parser of vLLM {vllm} reads"
+    if target.tokens is not None and (missing := find_missing_tokens(flag, form.parser, target.tokens)):
+        return "", f"{form.parser} needs {' and '.join(missing)}, which its tokenizer does not have"
+    return form.parser, f"its chat template has {subject} in that form"
+
+
+def find_missing_tokens(flag: str, parser: str, tokens: Collection[str]) -> list[str]:
+    """Return the tokens that a known parser insists on and a tokenizer lacks."""
+    form = next((form for form in _load_forms()[flag] if form.parser == parser), None)
+    return [token for token in form.tokens if token not in tokens] if form else []
+
+
+@cache
+def _load_forms() -> dict[str, list[_Form]]:
+    return load_yaml(_PARSER_FORMS, dict[str, list[_Form]])
+
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
 _DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
@@ -409,3 +572,72 @@ def _find_flags(
     if any(model and model.remote_code for model in (target, drafter)) and "trust-remote-code" not in flags:
         warnings.append("a config.json names code of its own; if vLLM asks for it: --set trust-remote-code=true")
     return flags
+
+
+_WHY = "Derived from the models' config.json by rules; nobody ran it."
+_LONGEST_NAME = 60
+
+
+def name_recipe(pair: DerivedPair) -> str:
+    """Return a name for the recipe of a pair: the target's, the drafter's or the method's."""
+    drafter = _last_part(pair.drafter.name) if pair.drafter else ""
+    words = [_last_part(pair.target.name), drafter or pair.method.value]
+    return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words).lower()).strip("-._")[:_LONGEST_NAME] or "derived"
+
+
+def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
+    """Return the recipe of a pair as YAML that `recipe_loader` reads.
+
+    Args:
+        pair: The pair.
+        cpu: A recipe for the CPU, whose engine, environment and patches it takes; without one it is for a GPU.
+    """
+    lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
+    head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
+    mapping = _build_mapping(pair)
+    if cpu:  # whose batches are small, and whose first run of one is slow
+        flags = {name: value for name, value in mapping["flags"].items() if name not in BATCH_FLAGS}
+        mapping |= _read_cpu_parts(cpu) | {"flags": flags}
+    body = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=110)
+    return head + "\n".join(lines) + "\n" + body
+
+
+def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
+    target, newest = pair.target, [*releases.load_releases()][-1]
+    what = _last_part(pair.drafter.name) if pair.drafter else str(pair.method)
+    recipe: dict[str, Any] = {
+        "title": f"{_last_part(target.name)} with {what}",
+        "status": "experimental",
+        "why": _WHY,
+        "target": {"model": target.name, "served_name": _last_part(target.name).lower(), **_describe(target)},
+    }
+    if target.quantization:
+        recipe["target"]["quantization"] = target.quantization
+    if pair.drafter:
+        recipe["drafter"] = {"model": pair.drafter.name, **_describe(pair.drafter)}
+        if pair.method is Method.DFLASH:
+            recipe["drafter"]["max_tokens"] = pair.tokens
+    recipe |= {"method": pair.method.value} if pair.method is not Method.DFLASH else {}
+    recipe["num_speculative_tokens"] = pair.tokens
+    recipe |= {"speculation": pair.speculation} if pair.speculation else {}
+    recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
+    recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": str(pair.newest_vllm or newest)}}
+    recipe |= {"warnings": [*pair.warnings]} if pair.warnings else {}
+    recipe |= {"hardware": build_layers([*pair.class_rules])} if pair.class_rules else {}
+    return recipe
+
+
+def _read_cpu_parts(recipe: Recipe) -> dict[str, Any]:
+    parts: dict[str, Any] = msgspec.to_builtins(recipe)
+    return {"mode": "eager", **{name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}}
+
+
+def _describe(model: Checkpoint) -> dict[str, Any]:
+    size = round(model.size_gb, 3) if model.size_gb else 0.0
+    fields: dict[str, Any] = {"size_gb": size or None, "gated": model.gated}
+    shape = {name: value for name, value in msgspec.to_builtins(model.shape).items() if value} if model.shape else {}
+    return {name: value for name, value in (fields | {"config": shape}).items() if value not in (None, {})}
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2] or name

@@ -11,13 +11,8 @@ import msgspec
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.planning.field_types import MaybeTitle
-from dflash_tui.planning.recipes.artifacts import Drafter, Target
-from dflash_tui.planning.recipes.recipe import Layer, Recipe, RestartPolicy, iterate_layers
-from dflash_tui.planning.recipes.recipe_rules import (
-    RESERVED_SPECULATION,
-    explain_reserved_flag,
-    explain_unusable_value,
-)
+from dflash_tui.planning.recipes.recipe import Drafter, Layer, Recipe, RestartPolicy, Target, iterate_layers
+from dflash_tui.planning.serve_flags import RESERVED_SPECULATION, explain_reserved_flag, explain_unusable_value
 
 HOST = "127.0.0.1"
 _NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}
@@ -150,8 +145,8 @@ def merge_restart(policy: RestartPolicy, settings: Mapping[str, Any]) -> Restart
         raise UsageError(f"--set restart: {error}", hint=f"there is {', '.join(fields)}") from None
 
 
-def read_start_measures(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the measures for a shorter start that were set by hand; null is as if it had not been."""
+def read_start_settings(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the startup optimizations that were set by hand; null is as if it had not been."""
     wanted = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("start.")}
     for name, value in wanted.items():
         if not isinstance(value, bool | None):

@@ -10,10 +10,10 @@ from textual.content import Content
 from textual.widgets import Input
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines.hub import model_tree
-from dflash_tui.engines.hub.client import HubAccessError
+from dflash_tui.engines import model_config
+from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.precision_names import OWN_PRECISION, arrange_by_precision
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
 from dflash_tui.tui.dialogs.list import ListDialog
@@ -90,7 +90,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self._show(rows, model)
         self.show_detail(f"asking the hub about {clean_line(model)} …")
         try:
-            drafters = await model_tree.find_tree_drafters(model)
+            drafters = await model_config.find_tree_drafters(model)
         except HubAccessError as error:
             self.show_detail(f"the hub's model tree was not read: {error}")
         else:

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_percent, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import estimate
+from dflash_tui.experiments import builder
 from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.plan import Plan
@@ -30,7 +30,7 @@ from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, TextField, render_error
 
 if TYPE_CHECKING:  # it comes after the first paint
-    from dflash_tui.experiments.session import ExperimentQuestion, ExperimentStep
+    from dflash_tui.experiments.controller import ExperimentQuestion, ExperimentStep
 
 _MOST_BOOTS = 8
 _LABEL = 9
@@ -54,12 +54,12 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui.experiments import builder, controller
+    from dflash_tui.experiments import controller
 
     request = builder.ExperimentRequest(plan.relaunch_request, vary, boots)
     design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
-    rows = experiment_text.list_design_rows(design, estimate.estimate_duration(design), [run.id for run in in_the_way])
+    rows = experiment_text.list_design_rows(design, builder.estimate_duration(design), [run.id for run in in_the_way])
     return PlannedExperiment(design, resolved_recipes, rows)
 
 
@@ -222,10 +222,10 @@ class NewExperiment(Dialog[str | None]):
     @work(exclusive=True, group="ab")
     async def begin(self, planned: PlannedExperiment) -> None:
         """Begin an experiment in a process of its own, after asking what has to be asked."""
-        from dflash_tui.experiments import session
+        from dflash_tui.experiments import controller
 
         try:
-            begun = await session.begin_experiment(planned.design, planned.resolved_recipes, self)
+            begun = await controller.begin_experiment(planned.design, planned.resolved_recipes, self)
         except (DflashError, OSError) as error:
             self.beginning = False
             self.query_one("#ab-words", Static).update(_render_error(error))
@@ -237,34 +237,34 @@ class NewExperiment(Dialog[str | None]):
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
         """Ask in a dialog."""
-        from dflash_tui.experiments import session
+        from dflash_tui.experiments import controller
         from dflash_tui.launch.session import TrustQuestion
 
         match question:
             case TrustQuestion(recipe, plans):
                 return await confirm_trust(self.app, recipe, plans)
-            case session.StopQuestion(runs):
+            case controller.StopQuestion(runs):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in runs)
                 detail = f"{names} would disturb the measurement. Requests under way are lost."
                 confirm = Confirm("Stop what is in the way?", detail, "stop it and begin")
                 return await self.app.push_screen_wait(confirm)
-            case session.BeginQuestion():
+            case controller.BeginQuestion():
                 return True
 
     def show(self, event: ExperimentStep) -> None:
         """Show what is checked, installed, built or downloaded, which takes minutes the first time, or stopped."""
-        from dflash_tui.experiments import session
+        from dflash_tui.experiments import controller
 
         if not self.is_mounted:
             return
         words = self.query_one("#ab-words", Static)
         match event:
-            case session.CheckingArms():
+            case controller.CheckingArms():
                 words.update(Content.assemble(("checking every arm …", MUTED)))
             case Preparing():
                 share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
                 words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}"))
-            case session.ServerStopping(run):
+            case controller.ServerStopping(run):
                 words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
 
 

@@ -13,11 +13,11 @@ from textual.widgets import Input
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.field_types import HIGHEST_PORT
-from dflash_tui.planning.recipes.flag_files import make_absolute
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.planning.serve_flags import make_absolute
 from dflash_tui.tui.dialogs.basic import measure_text
 from dflash_tui.tui.dialogs.list import ListDialog
 from dflash_tui.tui.launch_selection import LaunchSelection
@@ -129,7 +129,7 @@ class OptionsDialog(ListDialog[None]):
     def action_choose(self) -> None:
         """Let the highlighted option be typed."""
         row = self.options[self.place] if self.place < len(self.options) else OptionRow(_ANY, "", by_hand=False)
-        flags = sorted(release_flags.list_flags(self.choice.plan(self.recipe).plan.vllm)) if row.name == _ANY else []
+        flags = sorted(serve_flags.list_flags(self.choice.plan(self.recipe).plan.vllm)) if row.name == _ANY else []
         self.field.suggester = SuggestFromList([f"{flag}=" for flag in flags])
         self.editing = row.name
         hint = _ANY_PLACEHOLDER if row.name == _ANY else f"{row.name}: {_PLACEHOLDER}"

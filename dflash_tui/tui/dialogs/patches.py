@@ -18,7 +18,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patch_set, patched_engine
+from dflash_tui.engines.patching import patched_engine, status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
@@ -68,7 +68,7 @@ def read_patch_view(plan: Plan) -> PatchView:
     engine = inventory.find_planned_engine(plan)
     _, unusable = patch_file.load_all_patches()
     base = inventory.find_any_engine(Path(plan.unpatched_folder))
-    states = tuple(patch_set.patch_status(plan, engine))
+    states = tuple(status.patch_status(plan, engine))
     if engine is None or base is None:
         return PatchView(engine, states, "".join(map(_format_edits, plan.patches)), unusable)
     fitting = [patch_file.load_patch(state.name) for state in states if state.state in _DIFFABLE]
@@ -188,7 +188,7 @@ class PatchScreen(Dialog[None]):
         if self.view is None or (engine := self.view.engine) is None:
             return
         try:
-            patches = patch_set.load_planned_patches(self.plan)
+            patches = status.load_planned_patches(self.plan)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return

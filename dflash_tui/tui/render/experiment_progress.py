@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import draw_bar, format_duration, format_numbe
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.measures import median_speed
-from dflash_tui.experiments.estimate import BootEstimate
+from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.progress import Progress, estimate_left
 from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.presentation.experiment_report import arm_letter, arm_mark, name_arm

@@ -23,7 +23,7 @@ from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.sampling import Sampling
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.experiments import store
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, run_files, server_process
@@ -247,7 +247,7 @@ def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
     run = ended()
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen(command, start_new_session=True, cwd=run.folder) as foreign, ending(foreign):
-        boot, _, ticks = process_identity.read_process_identity(foreign.pid).partition(":")
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
         reused = replace(run, pid=foreign.pid, born=f"{boot}:{int(ticks) - 100}")
         (run.folder / "run.json").write_bytes(msgspec.json.encode(reused))
         assert not server_process.is_alive(reused)
@@ -264,7 +264,7 @@ def test_the_driver_of_an_experiment_whose_pid_was_given_away_is_left_alone():
     """`ab stop` signals the process that it knows by pid and start, and no other."""
     folder = store.create_experiment(a_design())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as foreign, ending(foreign):
-        boot, _, ticks = process_identity.read_process_identity(foreign.pid).partition(":")
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
         store.write_json(folder / "driver.json", store.Driver(foreign.pid, f"{boot}:{int(ticks) - 100}"))
         assert store.find_driver(folder) is None
         assert dflash("ab", "stop", folder.name).returncode in {0, 2}

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from dflash_tui.benchmark.boot_spread import CLOSEST_OF_TWO, BootMean, combine_parts, measure_spread
 from dflash_tui.benchmark.stats import (
+    CLOSEST_OF_TWO,
     ONE_TEXT,
     SWING,
     UNSEEN,
     ArmDifference,
     BootLogs,
+    BootMean,
     PromptCell,
+    combine_parts,
     compare_arms,
+    measure_spread,
     student_t_quantile,
 )
 

@@ -11,7 +11,7 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.sanitizer import clean_line, clean_lines, escape_control_characters
 from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import Health, HealthChanged
-from dflash_tui.planning import earlier_plans
+from dflash_tui.planning.plan import decode_record
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import escapes
 
@@ -73,7 +73,7 @@ def test_json_of_many_lists_is_refused_before_it_takes_memory():
     with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
         untrusted_json.decode_untyped(data)
     with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
-        earlier_plans.decode_record(data, msgspec.json.Decoder(dict[str, object]), lambda fields: fields)
+        decode_record(data, msgspec.json.Decoder(dict[str, object]), lambda fields: fields)
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 100_000, b"{", b"", b'{"a": "\\ud800"}'])

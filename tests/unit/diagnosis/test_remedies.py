@@ -9,7 +9,7 @@ from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import Exited, Launched
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.advice import release_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchChanges as Changes
@@ -28,7 +28,7 @@ def no_gpu(folders, monkeypatch):
 @pytest.fixture
 def flags_unknown(monkeypatch):
     """Let a plan take any flag, as that of a release does whose flags are not shipped."""
-    monkeypatch.setattr(release_flags, "list_flags", lambda _vllm: frozenset())
+    monkeypatch.setattr(serve_flags, "list_flags", lambda _vllm: frozenset())
 
 
 def planned(*words: str) -> Plan:

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui.benchmark import datasets, suites
 from dflash_tui.common.errors import DflashError
-from dflash_tui.engines.hub import cache, dataset_download
+from dflash_tui.engines import download, model_hub
 from tests.support.hub_server import COMMIT, Hub
 
 LINE = {"question_id": 1, "category": "math", "prompt": ["How many?", "And now?"]}
@@ -18,11 +18,11 @@ ROWS = "main/test-00000-of-00001.parquet"
 
 
 def fetch(name: str) -> Path:
-    return asyncio.run(dataset_download.fetch_dataset(name, lambda _event: None))
+    return asyncio.run(download.fetch_dataset(name, lambda _event: None))
 
 
 def put_into_cache(repo: str, name: str, data: bytes) -> None:
-    folder = cache.repository_folder(f"datasets/{repo}")
+    folder = model_hub.repository_folder(f"datasets/{repo}")
     path = folder / "snapshots" / COMMIT / name
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
@@ -44,7 +44,7 @@ def server(hub: Hub, monkeypatch) -> Hub:
 def test_what_is_in_the_cache_is_taken_without_the_hub():
     """As huggingface_hub lays out data sets; nothing is asked."""
     put_into_cache("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", json.dumps(LINE).encode())
-    assert (cache.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
+    assert (model_hub.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
     assert fetch("mt-bench") == datasets.find_dataset_file("mt-bench")
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
 
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_one_sentence(data):
 
 def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
     put_into_cache("openai/gsm8k", ROWS, b"PAR1")
-    monkeypatch.setattr(dataset_download, "_read_parquet", lambda *_: b'{"id": 1}\n')
+    monkeypatch.setattr(download, "_read_parquet", lambda *_: b'{"id": 1}\n')
     with pytest.raises(DflashError):
         fetch("gsm8k")
     assert not list(datasets.fetched_dataset_file("gsm8k").parent.iterdir())

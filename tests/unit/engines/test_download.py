@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.engines import byte_progress
-from dflash_tui.engines.hub import cache, download, model_lookup
+from dflash_tui.engines import download, model_hub
 from dflash_tui.event_json import encode
 from dflash_tui.events import Preparing, Step
 from tests.support import hub_server
@@ -40,16 +39,16 @@ def server(hub: Hub, monkeypatch) -> Hub:
 def fetch(told: list[Preparing] | None = None) -> Path:
     async def both() -> Path:
         report = (told if told is not None else []).append
-        return await download.download_model(await model_lookup.look_up_model("owner/m"), report)
+        return await download.download_model(await model_hub.look_up_model("owner/m"), report)
 
     return asyncio.run(both())
 
 
 async def cancel(at_bytes: int) -> None:
     """Begin a download and cancel it after the given bytes."""
-    model = await model_lookup.look_up_model("owner/m")
+    model = await model_hub.look_up_model("owner/m")
     task = asyncio.create_task(download.download_model(model, lambda _event: None))
-    while cache.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():
+    while model_hub.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():
         await asyncio.sleep(0.02)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -63,8 +62,8 @@ def test_a_fresh_download_is_whole(server):
     folder = fetch(told)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*FILES} - {"README.md"}
     assert all((folder / name).read_bytes() == FILES[name] for name in {*FILES} - {"README.md"})
-    assert cache.read_cached_commit("owner/m", "main") == COMMIT
-    assert asyncio.run(model_lookup.look_up_model("owner/m")).complete
+    assert model_hub.read_cached_commit("owner/m", "main") == COMMIT
+    assert asyncio.run(model_hub.look_up_model("owner/m")).complete
     assert told[-1].done
     assert told[-1].fraction == 1.0
     assert {event.step for event in told} == {Step.MODELS}
@@ -95,7 +94,7 @@ def test_a_cancelled_download_is_resumed(server):
     """The first bytes are not fetched twice."""
     server.rate = 4_000_000
     asyncio.run(cancel(3_000_000))
-    model = asyncio.run(model_lookup.look_up_model("owner/m"))
+    model = asyncio.run(model_hub.look_up_model("owner/m"))
     assert 3_000_000 <= model.cached_bytes < SIZE
     server.rate = 0
     assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
@@ -107,11 +106,11 @@ def test_a_download_ends_with_its_process(server):
     server.rate = 100_000
     code = (
         "import asyncio\n"
-        "from dflash_tui.engines.hub import download, model_lookup\n"
+        "from dflash_tui.engines import download, model_hub\n"
         "async def main():\n"
-        "    model = await model_lookup.look_up_model('owner/m')\n"
+        "    model = await model_hub.look_up_model('owner/m')\n"
         "    task = asyncio.create_task(download.download_model(model, print))\n"
-        "    while not download.cache.measure_cached_bytes('owner/m', model.commit, model.files):\n"
+        "    while not model_hub.measure_cached_bytes('owner/m', model.commit, model.files):\n"
         "        await asyncio.sleep(0.05)\n"
         "    raise SystemExit(5)\n"
         "asyncio.run(main())"
@@ -122,7 +121,7 @@ def test_a_download_ends_with_its_process(server):
 
 def test_what_was_kept_is_checked(server):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
-    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
     Path(f"{blob}.incomplete").write_bytes(bytes(1_000_000))
     with pytest.raises(DflashError, match="could not be downloaded") as failed:
@@ -141,12 +140,12 @@ def test_a_file_that_changes_while_a_line_breaks_is_refused(server):
         fetch()
     assert len(server.sent(WEIGHTS)) == 2
     assert "SHA-256" in failed.value.evidence
-    assert not list(cache.repository_folder("owner/m").glob(f"blobs/{hub_server.etag(WEIGHTS, FILES[WEIGHTS])}*"))
+    assert not list(model_hub.repository_folder("owner/m").glob(f"blobs/{hub_server.etag(WEIGHTS, FILES[WEIGHTS])}*"))
 
 
 def test_a_whole_part_is_read_and_not_fetched_again(server):
     """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
-    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
     Path(f"{blob}.incomplete").write_bytes(FILES[WEIGHTS])
     assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
@@ -168,7 +167,7 @@ def test_the_token_stays_with_the_hub(server):
 )
 def test_a_refusal_on_the_way_says_what_to_do(server, refusal, words):
     """Refused after the look: the sentence, the hub's words and the advice."""
-    model = asyncio.run(model_lookup.look_up_model("owner/m"))
+    model = asyncio.run(model_hub.look_up_model("owner/m"))
     server.refusal = refusal
     with pytest.raises(DflashError, match=r"^owner/m ") as failed:
         asyncio.run(download.download_model(model, lambda _event: None))
@@ -197,7 +196,7 @@ def test_a_small_disk_is_said_before(server, monkeypatch):
 
 def test_a_stall_is_said_not_killed(server, monkeypatch):
     """No byte for a while is in the text; the download goes on."""
-    monkeypatch.setattr(byte_progress, "_STALLED", 0.6)
+    monkeypatch.setattr(download, "_STALLED", 0.6)
     server.delay = 1.5
     told: list[Preparing] = []
     fetch(told)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dflash_tui.engines.package_lock import explain_mismatch
+from dflash_tui.engines.uv_process import explain_mismatch
 
 SAID = """  × Failed to read `torch==2.13.0`
   ╰─▶ Hash mismatch for `torch==2.13.0`

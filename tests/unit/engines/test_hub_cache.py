@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dflash_tui.engines.hub import cache
+from dflash_tui.engines import model_hub
 
 
 @pytest.fixture(autouse=True)
@@ -16,11 +16,11 @@ def settings(monkeypatch, tmp_path):
 
 
 def test_places_are_those_of_huggingface_hub(monkeypatch, tmp_path):
-    assert cache.hub_cache_folder() == tmp_path / "hf" / "hub"
+    assert model_hub.hub_cache_folder() == tmp_path / "hf" / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", "$HF_HOME/elsewhere")
-    assert cache.hub_cache_folder() == tmp_path / "hf" / "elsewhere"
+    assert model_hub.hub_cache_folder() == tmp_path / "hf" / "elsewhere"
     monkeypatch.delenv("HF_HUB_CACHE")
     monkeypatch.delenv("HF_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.hub_cache_folder() == tmp_path / "xdg" / "huggingface" / "hub"
-    assert cache.hub_endpoint() == "https://huggingface.co"
+    assert model_hub.hub_cache_folder() == tmp_path / "xdg" / "huggingface" / "hub"
+    assert model_hub.hub_endpoint() == "https://huggingface.co"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.engines.install_advice import advise_on_install_error
+from dflash_tui.engines.uv_process import advise_on_install_error
 
 
 @pytest.mark.parametrize(

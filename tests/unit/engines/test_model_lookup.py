@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.engines.hub import cache as hub_cache
-from dflash_tui.engines.hub import client, model_lookup
-from dflash_tui.engines.hub.client import Access
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
+from dflash_tui.engines import model_hub
+from dflash_tui.engines import model_hub as hub_cache
+from dflash_tui.engines.model_hub import Access, ModelAvailability
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
 
@@ -43,7 +42,7 @@ def server(hub: Hub) -> Hub:
 
 
 def look(repo: str = "owner/m", revision: str = "main") -> ModelAvailability:
-    return asyncio.run(model_lookup.look_up_model(repo, revision))
+    return asyncio.run(model_hub.look_up_model(repo, revision))
 
 
 def cache(files: dict[str, bytes], repo: str = "owner/m") -> Path:
@@ -67,7 +66,7 @@ def test_an_open_model_is_measured(server):
     assert (model.total_bytes, model.cached_bytes, model.missing_bytes) == (TOTAL, 0, TOTAL)
     assert not model.complete
     assert {file.name for file in model.files} == set(LOADED)
-    assert model_lookup.advise_access(model) == ""
+    assert model_hub.advise_access(model) == ""
 
 
 def test_a_whole_model_is_complete(server):
@@ -131,8 +130,8 @@ def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected
     access, words = expected
     assert model.access == access
     assert str(hub_server.REFUSALS[refusal][0]) in model.detail
-    assert words in model_lookup.advise_access(model)
-    assert TOKEN not in repr(model) + model_lookup.advise_access(model)
+    assert words in model_hub.advise_access(model)
+    assert TOKEN not in repr(model) + model_hub.advise_access(model)
     assert model.detail.isprintable()
 
 
@@ -157,7 +156,7 @@ def test_the_token_does_not_follow_to_another_host(server, monkeypatch):
 
 
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
-    monkeypatch.setattr(client, "TIMEOUT", 0.5)
+    monkeypatch.setattr(model_hub, "TIMEOUT", 0.5)
     server.delay = 60.0
     began = time.monotonic()
     model = look()

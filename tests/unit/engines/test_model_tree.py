@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from dflash_tui.engines.hub import client, model_tree
-from dflash_tui.engines.hub.client import HubAccessError
-from dflash_tui.engines.hub.model_tree import TreeDrafter
+from dflash_tui.engines import model_config, model_hub
+from dflash_tui.engines.model_config import TreeDrafter
+from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.methods import Method
 from tests.support.hub_server import Hub
 
@@ -38,7 +38,7 @@ def hub(hub: Hub) -> Hub:
 
 
 def find(model: str = "owner/big") -> list[TreeDrafter]:
-    return asyncio.run(model_tree.find_tree_drafters(model))
+    return asyncio.run(model_config.find_tree_drafters(model))
 
 
 FOUND = [TreeDrafter("z/big-DFlash", Method.DFLASH, "0.28.0"), TreeDrafter("z/plain", Method.EAGLE3)]
@@ -70,8 +70,8 @@ def test_a_gated_drafter_is_named_though_its_config_is_closed(hub):
 def test_a_crowded_tree_is_asked_about_its_first_ones_only(hub):
     hub.tags = {f"z/dflash-{number}": [TREE] for number in range(3000)}
     hub.repos |= {name: config("DFlashDraftModel") for name in hub.tags}
-    assert [each.repo for each in find()] == list(hub.tags)[: model_tree.MOST_DRAFTERS]
-    assert len({asked.path for asked in hub.asked}) == 2 + model_tree.MOST_DRAFTERS
+    assert [each.repo for each in find()] == list(hub.tags)[: model_config.MOST_DRAFTERS]
+    assert len({asked.path for asked in hub.asked}) == 2 + model_config.MOST_DRAFTERS
 
 
 @pytest.mark.parametrize("refusal", ["missing", "broken", "bad token"])
@@ -92,7 +92,7 @@ def test_nothing_is_asked_for_a_folder_or_offline(hub, monkeypatch, tmp_path):
 
 def test_a_slow_hub_holds_nobody_for_longer_than_one_answer_may_take(hub, monkeypatch):
     """Each answer is in time, and all together are not."""
-    monkeypatch.setattr(client, "TIMEOUT", 0.6)
+    monkeypatch.setattr(model_hub, "TIMEOUT", 0.6)
     hub.delay = 0.4
     with pytest.raises(HubAccessError):
         find()

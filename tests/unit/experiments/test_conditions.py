@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.conditions import ProcessorTimes
-from dflash_tui.machine import process_identity
+from dflash_tui.machine import processes
 from dflash_tui.readings import Foreign, GpuLoad
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 def a_run(name: str, pid: int = 0, **changes) -> Run:
-    return Run(name, plan(**changes), pid, process_identity.read_process_identity(pid) if pid else "", 0.0, 0.0, "vllm")
+    return Run(name, plan(**changes), pid, processes.read_process_identity(pid) if pid else "", 0.0, 0.0, "vllm")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.experiments import estimate
+from dflash_tui.experiments import builder
 from tests.support import experiment_factories as factories
 
 
@@ -11,5 +11,5 @@ from tests.support import experiment_factories as factories
 def test_earlier_boots_are_counted(monkeypatch, count, source):
     design = replace(factories.a_design(), order=(0,))
     boots = [replace(factories.a_boot(number, 0), took=100.0) for number in range(count)]
-    monkeypatch.setattr(estimate, "_find_earlier_boots", lambda _: [boots, []])
-    assert estimate.estimate_boots(design).source.startswith(source)
+    monkeypatch.setattr(builder, "_find_earlier_boots", lambda _: [boots, []])
+    assert builder.estimate_boots(design).source.startswith(source)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dflash_tui.cli.commands.measurement.ab import read_experiment_request
+from dflash_tui.cli.commands.experiments import read_experiment_request
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments.builder import build_experiment
 from dflash_tui.experiments.design import Design
-from dflash_tui.planning.cluster.hosts import Cluster, ClusterHost
+from dflash_tui.planning.cluster import Cluster, ClusterHost
 
 PAIR = Cluster((ClusterHost("", "10.0.0.1", "eth0"), ClusterHost("b", "10.0.0.2", "eth0")))
 

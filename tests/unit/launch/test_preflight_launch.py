@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.server import up as commands_up
+from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory
-from dflash_tui.engines.hub.client import Access
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
+from dflash_tui.engines.model_hub import Access, ModelAvailability
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import launch, machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check

@@ -5,9 +5,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.engines.hub.client import Access
-from dflash_tui.engines.hub.model_lookup import ModelAvailability
-from dflash_tui.launch.preflight import memory as preflight_memory
+from dflash_tui.engines.model_hub import Access, ModelAvailability
+from dflash_tui.launch.preflight import machine as preflight_memory
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu

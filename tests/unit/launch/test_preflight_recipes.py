@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.launch.preflight import launch, memory, pair
+from dflash_tui.launch.preflight import launch, machine, pair
 from dflash_tui.launch.preflight.check import CheckLevel, Situation
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -37,7 +37,7 @@ BROKEN = [name for name, made in SITUATIONS.items() if made.resolved.standing.st
 def test_a_published_launch_is_not_refused(name):
     made = SITUATIONS[name]
     checks = [*pair.check_pair(made.resolved, made.plan), *launch._check_flags(made, thorough=False)]
-    checks += [check for check in memory.check_memory(made) if check.name != "orphans"]
+    checks += [check for check in machine.check_memory(made) if check.name != "orphans"]
     assert [check.finding for check in checks if check.level is CheckLevel.FAIL] == []
 
 
@@ -63,7 +63,7 @@ def test_a_refused_launch_names_its_mend_and_what_that_costs(snapshot):
     laptop, settings = a_gpu(Hardware.RTX_5090_LAPTOP), {"kv-cache-dtype": None}
     mended = situation("gemma-4-26b-a4b", laptop, profile="seed", settings=settings)
     assert [check for check in pair.check_pair(mended.resolved, mended.plan) if check.level is CheckLevel.FAIL] == []
-    [fits] = [check for check in memory.check_memory(mended) if check.name == "GPU memory"]
+    [fits] = [check for check in machine.check_memory(mended) if check.name == "GPU memory"]
     assert fits.level is CheckLevel.OK
 
 

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine import network
-from dflash_tui.machine.link import LinkEnd, choose_link
-from dflash_tui.machine.network import Interface, Network, RoceDevice
+from dflash_tui.machine.network import Interface, LinkEnd, Network, RoceDevice, choose_link
 from tests.support.recorded_links import read_recorded
 
 HOSTS = ("spark-a", "spark-b")

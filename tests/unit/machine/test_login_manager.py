@@ -4,8 +4,8 @@ import pytest
 
 from dflash_tui.launch.preflight import machine
 from dflash_tui.launch.preflight.check import CheckLevel
-from dflash_tui.machine import login_manager
-from dflash_tui.machine.login_manager import LogoutRisk, judge_logout
+from dflash_tui.machine import system
+from dflash_tui.machine.system import LogoutRisk, judge_logout
 
 UBUNTU = 'b false\nb true\nas 1 "root"'
 KILLS = 'b true\nb true\nas 1 "root"'
@@ -40,8 +40,8 @@ def test_nothing_is_claimed_where_it_does_not_answer(manager):
 
 
 def test_without_systemd_nothing_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(login_manager, "_run", lambda *_: pytest.fail("asked"))
-    assert login_manager.read_logout_risk(tmp_path) is None
+    monkeypatch.setattr(system, "_run", lambda *_: pytest.fail("asked"))
+    assert system.read_logout_risk(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_without_systemd_nothing_is_asked(tmp_path, monkeypatch):
     ],
 )
 def test_the_doctor_says_what_to_do(risk, level, word, monkeypatch):
-    monkeypatch.setattr(login_manager, "read_logout_risk", lambda: risk)
+    monkeypatch.setattr(system, "read_logout_risk", lambda: risk)
     (found,) = machine.check_logout()
     assert (found.level, word in found.fix) == (level, True)
 
 
 def test_the_doctor_is_silent_without_a_login_manager(monkeypatch):
-    monkeypatch.setattr(login_manager, "read_logout_risk", lambda: None)
+    monkeypatch.setattr(system, "read_logout_risk", lambda: None)
     assert list(machine.check_logout()) == []

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.common.errors import UsageError
-from dflash_tui.engines.hub import model_identity
+from dflash_tui.engines import model_hub
 from dflash_tui.launch.preflight.check import CheckLevel
-from dflash_tui.machine import network, process_identity
+from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Interface, Network
 from dflash_tui.peers import cluster_launch
 from dflash_tui.peers.connection import PROTOCOL, Greeting, HostSide, PeerConnection
@@ -29,13 +29,13 @@ SIDE = HostSide("vllm 0.33.0, python3.12", "none (0)", "setup", "commit 1", "com
 
 
 def greeting(known: Network, boot: str = "other", **fields) -> Greeting:
-    return replace(Greeting(1, PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
+    return replace(Greeting(PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     monkeypatch.setattr(network, "read_network", lambda: HERE)
-    monkeypatch.setattr(process_identity, "read_boot_id", lambda: "mine")
+    monkeypatch.setattr(processes, "read_boot_id", lambda: "mine")
 
 
 def test_the_link_is_found_by_what_the_peer_says():
@@ -144,9 +144,9 @@ def test_other_flags_or_other_files_are_another_side(folders, tmp_path):
     assert cluster_launch.describe_side(planned) == same
     assert same.setup != other.setup
     (tmp_path / "config.json").write_text("{}")
-    first = model_identity._digest_folder(tmp_path)
+    first = model_hub._digest_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    assert model_identity._digest_folder(tmp_path) != first
+    assert model_hub._digest_folder(tmp_path) != first
 
 
 @pytest.mark.parametrize(

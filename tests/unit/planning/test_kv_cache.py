@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.kv_cache import KvCache
-from dflash_tui.planning.recipes.artifacts import ModelConfig
+from dflash_tui.planning.recipes.recipe import ModelConfig
 from tests.support import recordings
 
 GIB = 1 << 30

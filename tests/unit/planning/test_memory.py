@@ -12,8 +12,7 @@ from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
 from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate, measure_vision_encoder
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec, ModelConfig
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from tests.support import command_line, recordings
 

@@ -14,9 +14,18 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import method_layers, recipe_loader
-from dflash_tui.planning.recipes.artifacts import Drafter, EngineSpec, Target
-from dflash_tui.planning.recipes.recipe import HardwareLayer, MethodLayer, Mode, Recipe, RecipePart, Status
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import (
+    Drafter,
+    EngineSpec,
+    HardwareLayer,
+    MethodLayer,
+    Mode,
+    Recipe,
+    RecipePart,
+    Status,
+    Target,
+)
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 from dflash_tui.planning.request import LaunchRequest
 
@@ -60,7 +69,7 @@ def test_another_method_drafts_its_own_way():
     resolved = resolve_recipe(RECIPE, Hardware.H100, method=Method.MTP, variant="other")
     assert (resolved.drafter, resolved.oldest_vllm) == (None, None)
     assert resolved.flags == {"who": "hardware", "variant": True}
-    assert resolved.deviations == {"who": "as I say"}
+    assert resolved.differs == {"who": "as I say"}
     plan = build_plan(resolved)
     assert speculation_of(plan) == {"method": "mtp", "num_speculative_tokens": 3, "moe_backend": "triton"}
     assert (plan.drafter, [model.name for model in plan.models]) == ("", ["owner/target"])
@@ -109,7 +118,7 @@ def test_what_cannot_be_is_refused_with_what_can(method, vllm, settings, hint):
 def test_figures_belong_to_the_method_that_made_them():
     def speeds(method: Method | None) -> list[object]:
         resolved = resolve_recipe(recipe_loader.find_recipe(GEMMA), Hardware.H100, method=method)
-        return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in resolved.expected]
+        return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in build_plan(resolved).expected]
 
     assert speeds(None) == [(306.4, False), (222.3, False), (264.2, True)]
     assert speeds(Method.MTP) == [(264.2, True), (306.4, True), (222.3, True)]  # published for 8 tokens, not for 4
@@ -141,7 +150,7 @@ def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
 def test_every_method_that_a_shipped_recipe_offers_can_be_planned(name):
     recipe = recipe_loader.find_recipe(name)
     for hardware in recipe.hardware or [Hardware.CPU]:
-        for method in method_layers.list_methods(recipe):
+        for method in resolution.list_methods(recipe):
             plan = build_plan(resolve_recipe(recipe, hardware, method=method))
             assert plan.method is (Method.NONE if plan.num_speculative_tokens == 0 else method)
 

@@ -21,8 +21,7 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.artifacts import EngineSpec
-from dflash_tui.planning.recipes.recipe import iterate_layers
+from dflash_tui.planning.recipes.recipe import EngineSpec, iterate_layers
 from dflash_tui.presentation import plan_text
 from tests import DATA
 from tests.support import command_line

@@ -9,9 +9,8 @@ import requests
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.planning import releases
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.derivation import parsers as parser_forms
+from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning.derivation import pair as parser_forms
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -51,7 +50,7 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 def test_every_flag_is_one_that_the_release_was_read_to_have(name):
     """By our own table of each release's flags."""
     for version, flags in list_flags(name).items():
-        assert {flag.partition(".")[0] for flag in flags} - release_flags.list_flags(version) == set()
+        assert {flag.partition(".")[0] for flag in flags} - serve_flags.list_flags(version) == set()
 
 
 @pytest.mark.index

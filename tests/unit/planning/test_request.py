@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.planning import earlier_plans
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, decode_record, upgrade_label, upgrade_plan, upgrade_record
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest, parse_settings
 from tests.support.experiment_factories import a_plan
@@ -64,24 +63,24 @@ def test_a_plan_of_an_earlier_release_is_the_same_plan():
         fields[before] = fields.pop(name)
     fields["asked"] = OPTIONS
     del fields["request"]
-    assert msgspec.convert(earlier_plans.upgrade_plan(fields), Plan) == plan
-    assert msgspec.convert(earlier_plans.upgrade_plan(fields | {"asked": {}}), Plan).request is None
+    assert msgspec.convert(upgrade_plan(fields), Plan) == plan
+    assert msgspec.convert(upgrade_plan(fields | {"asked": {}}), Plan).request is None
 
 
 def test_a_label_of_before_says_each_thing_once():
     """By hand and by the settings, in any record; what only looks alike stays."""
     label = "random weights, synthetic acceptance length 7.8; synthetic acceptance"
     data = msgspec.json.encode({"plan": {"recipe": "toy", "synthetic": label}})
-    read = earlier_plans.decode_record(data, msgspec.json.Decoder(dict), earlier_plans.upgrade_record)
+    read = decode_record(data, msgspec.json.Decoder(dict), upgrade_record)
     assert read["plan"]["synthetic"] == label.partition("; ")[0]
-    assert earlier_plans.upgrade_label("synthetic acceptance; toys") == "synthetic acceptance; toys"
+    assert upgrade_label("synthetic acceptance; toys") == "synthetic acceptance; toys"
 
 
 @pytest.mark.parametrize("asked", ["text", ["list"], {"--port": 1}, {"--port": "x"}, {"": None}])
 def test_a_damaged_record_is_a_decoding_error(asked):
     data = msgspec.json.encode({"plan": {"recipe": "toy", "asked": asked}})
     with pytest.raises(msgspec.MsgspecError):
-        earlier_plans.decode_record(data, msgspec.json.Decoder(dict), earlier_plans.upgrade_record)
+        decode_record(data, msgspec.json.Decoder(dict), upgrade_record)
 
 
 def test_secrets_are_left_out():

@@ -8,7 +8,7 @@ import pytest
 
 from dflash_tui.benchmark import suites
 from dflash_tui.common import paths
-from dflash_tui.experiments.estimate import estimate_duration
+from dflash_tui.experiments.builder import estimate_duration
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method

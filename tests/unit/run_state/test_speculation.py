@@ -2,8 +2,8 @@
 
 import pytest
 
-from dflash_tui.planning.recipes.published_figures import ExpectedFigures
 from dflash_tui.planning.recipes.recipe import PublishedFigures
+from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.speculation import (
     MIN_STEPS,

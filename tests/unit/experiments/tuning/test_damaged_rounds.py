@@ -11,7 +11,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import find_misplaced_arms
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, RoundBegan
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.experiments.tuning import outcome
+from dflash_tui.experiments.tuning import schedule
 from dflash_tui.presentation import experiment_text
 from dflash_tui.tui.render import experiment, tune
 from dflash_tui.tui.render.report import to_content
@@ -49,7 +49,7 @@ def test_a_damaged_round_hides_nothing_else_and_no_drawing_fails(seed):
     happened[place] = damage(event, rng)
     rng.shuffle(happened) if seed % 4 == 0 else None
     progress = fold_progress(design, happened, driven=bool(seed % 2), now=1.0)
-    found = outcome.judge_tune(progress)
+    found = schedule.judge_tune(progress)
     lines = [
         *experiment_text.list_outcome_lines(progress.design, progress.boots, found),
         str(experiment_text.list_candidates(progress)),
@@ -70,7 +70,7 @@ def test_a_report_by_earlier_rules_keeps_what_the_tune_has_found(tmp_path, monke
     design = a_tune(1200.0, AXES)
     progress, happened = run_tune(design, TRUTH, 3)
     report = verdict.build_report(progress.design, progress.boots)
-    report = replace(report, tune=outcome.judge_tune(progress), rules=report.rules - 1)
+    report = replace(report, tune=schedule.judge_tune(progress), rules=report.rules - 1)
     again = store.read_report(written(design, happened, report))
     assert again
     assert (again.rules, again.tune) == (report.rules + 1, report.tune)
@@ -78,7 +78,7 @@ def test_a_report_by_earlier_rules_keeps_what_the_tune_has_found(tmp_path, monke
 
 def test_an_outcome_that_names_an_arm_that_is_not_there_is_found():
     progress, _ = run_tune(a_tune(1200.0, AXES), TRUTH, 3)
-    found = outcome.judge_tune(progress)
+    found = schedule.judge_tune(progress)
     assert found.comparison
     report = verdict.build_report(progress.design, progress.boots)
     for wrong in (replace(found, best=99), replace(found, comparison=replace(found.comparison, b=99))):

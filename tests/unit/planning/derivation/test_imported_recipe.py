@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.planning.derivation.imported_recipe import ImportedRecipe, import_recipe
-from dflash_tui.planning.derivation.shell_command import read_shell_command
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.derivation.imported_recipe import ImportedRecipe, import_recipe, read_shell_command
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes import recipe_loader, recipe_rules, resolution
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Recipe
-from dflash_tui.planning.server_command import build_flag
+from dflash_tui.planning.serve_flags import build_flag
 from tests import ROOT
 
 PUBLISHED = yaml.load((ROOT / "tests/data/published.yaml").read_text(), Loader=yaml.CSafeLoader)
@@ -39,7 +39,7 @@ def test_a_published_command_keeps_all_its_flags(entry, tmp_path):
     words = [word for name, value in flags.items() for word in build_flag(name, value)]
     env = [f"{name}={value}" for name, value in entry.get("env", {}).items()]
     recipe = recipe_of(shlex.join([*env, "vllm", "serve", entry["target"], *words]), tmp_path)
-    kept = {name: value for name, value in entry["flags"].items() if not recipe_rules.explain_reserved_flag(name)}
+    kept = {name: value for name, value in entry["flags"].items() if not serve_flags.explain_reserved_flag(name)}
     assert recipe.flags == kept
     assert recipe.env == {name: str(value) for name, value in entry.get("env", {}).items()}
     resolved = resolution.resolve_recipe(recipe)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.planning.derivation.architectures import load_architectures
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
-from dflash_tui.planning.derivation.class_rules import build_layers
-from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
-from dflash_tui.planning.derivation.recipe_draft import write_recipe_text
+from dflash_tui.planning.derivation.pair import (
+    DerivedPair,
+    build_layers,
+    derive_pair,
+    load_architectures,
+    write_recipe_text,
+)
 from dflash_tui.planning.methods import Method
 from tests.support import wheels
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.engines.hub import model_config
+from dflash_tui.engines import model_config
 from dflash_tui.planning import releases
-from dflash_tui.planning.derivation import parsers
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
+from dflash_tui.planning.derivation.pair import choose_parsers, find_missing_tokens
 
 SMOLLM2 = Path(__file__).parents[3] / "data/smollm2"
 NEWEST = [*releases.load_releases()][-1]
@@ -24,7 +24,7 @@ THINKS = "{% if enable_thinking is false %}<think>\\n\\n</think>{% endif %}"
 def choose(template: str | None, tokens: set[str] | None = None, vllm: str = NEWEST) -> list[tuple[str, str]]:
     found = frozenset(tokens) if tokens is not None else None
     target = read_checkpoint("owner/target", {}, chat_template=template, tokens=found)
-    return [(chosen.name, chosen.why) for chosen in parsers.choose_parsers(target, vllm)]
+    return [(chosen.name, chosen.why) for chosen in choose_parsers(target, vllm)]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_llama_with_another_tokenizer_gets_no_parser(tmp_path):
     target = asyncio.run(model_config.look_up_checkpoint(str(tmp_path)))
     assert target.tokens
     assert "<|im_start|>" in target.tokens
-    for chosen in parsers.choose_parsers(target, NEWEST):
+    for chosen in choose_parsers(target, NEWEST):
         assert not chosen.name
         assert "chat template has no" in chosen.why
-    assert parsers.find_missing_tokens("tool-call-parser", "llama3_json", target.tokens)
+    assert find_missing_tokens("tool-call-parser", "llama3_json", target.tokens)
 
 
 @pytest.mark.parametrize(("tensor", "has_head"), [("mtp.fc.weight", True), ("model.norm.weight", False), ("", None)])

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.planning.derivation.catalogue import load_catalogue
-from dflash_tui.planning.derivation.precision_names import arrange_by_precision, split_precision
+from dflash_tui.planning.derivation.checkpoint import arrange_by_precision, split_precision
 
 LAGUNA = "poolside/Laguna-XS-2.1"
 DRAFTERS = ["z/other-DFlash", f"{LAGUNA}-DFlash", f"{LAGUNA}-DFlash-FP8", "z/last-FP8", f"{LAGUNA}-DFlash-NVFP4",

@@ -10,12 +10,11 @@ from packaging.version import Version
 
 from dflash_tui.launch.preflight.pair import check_pair
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import releases
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.derivation import catalogue, recipe_draft
+from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
-from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -99,8 +98,8 @@ def test_each_published_pair_is_derived_or_says_why_not(pair, tmp_path):
     differs |= {"release"} if oldest != pair.oldest_vllm else set()
     assert differs == set(EXCEPTIONS.get(pair.id, {})), (derived.method, derived.tokens, oldest)
 
-    path = tmp_path / f"{recipe_draft.name_recipe(derived)}.yaml"
-    path.write_text(recipe_draft.write_recipe_text(derived))
+    path = tmp_path / f"{name_recipe(derived)}.yaml"
+    path.write_text(write_recipe_text(derived))
     resolved = resolution.resolve_recipe(recipe_loader.load_recipe(path))
     assert (resolved.method, resolved.num_speculative_tokens) == (pair.method, derived.tokens)
     least = next(each for each in releases.load_releases() if not oldest or Version(each) >= Version(oldest))
@@ -110,7 +109,7 @@ def test_each_published_pair_is_derived_or_says_why_not(pair, tmp_path):
                 recipe_loader.load_recipe(path), hardware, engine=recipe_loader.engine_for_release(release)
             )
             plan = build_plan(launched)
-            assert release_flags.find_mistakes(release, plan.argv[3:]) == []
+            assert serve_flags.find_mistakes(release, plan.argv[3:]) == []
             assert check_pair(launched, plan) == []
 
 

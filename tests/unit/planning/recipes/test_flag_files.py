@@ -9,14 +9,13 @@ import requests
 import yaml
 
 from dflash_tui.experiments.variation import parse_variation
-from dflash_tui.launch.preflight.requirements import check_files
+from dflash_tui.launch.preflight.pair import check_files
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning.advice import release_flags
-from dflash_tui.planning.derivation.imported_recipe import import_recipe
-from dflash_tui.planning.derivation.shell_command import read_shell_command
-from dflash_tui.planning.recipes.flag_files import FILES, FOLDERS, WRITTEN, list_missing, make_absolute
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.derivation.imported_recipe import import_recipe, read_shell_command
 from dflash_tui.planning.request import LaunchRequest
+from dflash_tui.planning.serve_flags import FILES, FOLDERS, WRITTEN, list_missing, make_absolute
 from dflash_tui.tui.dialogs.options import change_option
 from tests.support import command_line, wheels
 from tests.support.source_trees import parse_source
@@ -98,7 +97,7 @@ def test_a_file_of_the_targets_repository_is_found(here):
 
 
 def test_every_flag_of_the_table_is_one_of_a_release():
-    known = release_flags.list_flags("0.20.2") | release_flags.list_flags("0.33.0")
+    known = serve_flags.list_flags("0.20.2") | serve_flags.list_flags("0.33.0")
     assert {name.partition(".")[0] for name in ALL} - set(known) == {"logging-config"} - set(known)
 
 
@@ -115,7 +114,7 @@ def test_every_flag_that_a_release_describes_as_a_path_is_in_the_table(version):
         pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     described = dict(pair for source in sources for pair in list_descriptions(parse_source(source)))
     says = re.compile(r"(?i)\b(?:file|folder) path\b|\bpath to a\b|\bor path of\b|\bcertificates file\b|name=path")
-    flags, called = release_flags.list_flags(version), re.compile(r".*(?:file|path|plugin|certs|-dir)")
+    flags, called = serve_flags.list_flags(version), re.compile(r".*(?:file|path|plugin|certs|-dir)")
     named = {name for name in flags if says.search(described.get(name, "")) or called.fullmatch(name)}
     assert {"chat-template", "ssl-keyfile", "tokenizer", "tool-parser-plugin"} <= named
     assert named - ALL - NONE == set()

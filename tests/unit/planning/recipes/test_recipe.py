@@ -8,7 +8,8 @@ import pytest
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.planning.recipes import recipe_loader, recipe_rules
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import iterate_layers
 
 DEMO = paths.bundled_folder("recipes") / "demo-cpu.yaml"
@@ -345,13 +346,13 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name, snapshot):
 )
 def test_a_flag_of_ours_is_reserved_however_it_is_spelled(flag):
     """As vLLM's parser reads it: underscores, dots, cut short, negated."""
-    assert recipe_rules.explain_reserved_flag(flag)
+    assert serve_flags.explain_reserved_flag(flag)
 
 
 @pytest.mark.parametrize("flag", ["max-model-len", "hf-overrides", "model-impl", "config-format", "special"])
 def test_other_flags_are_free(flag):
     """Names that only look alike."""
-    assert not recipe_rules.explain_reserved_flag(flag)
+    assert not serve_flags.explain_reserved_flag(flag)
 
 
 def test_an_unknown_name_gets_a_suggestion():

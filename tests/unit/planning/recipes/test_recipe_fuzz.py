@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import memory
-from dflash_tui.planning.cluster.hosts import RankCommand
+from dflash_tui.planning import memory, serve_flags
+from dflash_tui.planning.cluster import RankCommand
 from dflash_tui.planning.memory import GpuMemory
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, recipe_rules, resolution
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.runs import lifecycle
 from tests.unit.planning.recipes.test_recipe import FULL
 
@@ -105,7 +104,7 @@ def is_sound(plan: Plan) -> None:
     options = [word.partition("=")[0] for word in plan.argv[3:] if word.startswith("-")]
     assert options.count("--host") == options.count("--port") == 1
     assert plan.argv[plan.argv.index("--host") + 1] == "127.0.0.1"
-    assert all(recipe_rules.explain_reserved_flag(name) == "" for name in options[5:] if name not in OURS), options
+    assert all(serve_flags.explain_reserved_flag(name) == "" for name in options[5:] if name not in OURS), options
 
 
 OURS = {"--host", "--port", "--served-model-name", "--speculative-config", "--enforce-eager", "--revision"} | {

@@ -1,0 +1,226 @@
+"""Read a model's config.json before anything is downloaded, and find its drafters in the hub's model tree."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dflash_tui.common import untrusted_json
+from dflash_tui.common.errors import DflashError
+from dflash_tui.engines import model_hub
+from dflash_tui.engines.model_hub import Access, HubAccessError, ModelAvailability
+from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
+from dflash_tui.planning.derivation.pair import look_up_drafter
+from dflash_tui.planning.field_types import VllmVersion
+from dflash_tui.planning.methods import Method
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+_GIGABYTE = 1e9
+_INDEX = "model.safetensors.index.json"
+_TEMPLATE, _TOKENIZER_CONFIG, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json", "tokenizer.json"
+_CONFIG = msgspec.json.Decoder(dict[str, Any])
+_UNREADABLE = (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class _Template(msgspec.Struct, frozen=True):
+    template: str
+
+
+class _Token(msgspec.Struct, frozen=True):
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct, frozen=True):
+    """What is read of a tokenizer_config.json: a template, or several with names, and the special tokens."""
+
+    chat_template: str | list[_Template] | None = None
+    added_tokens_decoder: dict[str, _Token] = {}
+
+
+class _WeightIndex(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str] = {}
+
+
+class _Vocabulary(msgspec.Struct, frozen=True):
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+
+
+class _Tokenizer(msgspec.Struct, frozen=True):
+    """What is read of a tokenizer.json."""
+
+    added_tokens: list[_Token] = []
+    model: _Vocabulary = _Vocabulary()
+
+
+untrusted_json.register_type(_TokenizerConfig)
+untrusted_json.register_type(_Tokenizer)
+untrusted_json.register_type(_WeightIndex)
+
+
+async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
+    """Return what a model's config.json says, whether it is gated and how large, and if it is served what it may say.
+
+    Raises:
+        DflashError: there is no such model, it may not be read, or it has no config.json.
+    """
+    model = await model_hub.look_up_model(name, revision)
+    config = await _read_config(model)
+    size = model.total_bytes / _GIGABYTE if model.total_bytes else None
+    if not is_served:
+        return read_checkpoint(name, config, gated=model.gated, size_gb=size)
+    about = await _read_tokenizer_config(model)
+    template = await _read_chat_template(model, about)
+    tokens = frozenset(token.content for token in about.added_tokens_decoder.values()) or None
+    tokens = (read_local_tokens(Path(model.folder)) if model.folder else None) or tokens
+    return read_checkpoint(
+        name,
+        config,
+        gated=model.gated,
+        size_gb=size,
+        chat_template=template,
+        tokens=tokens,
+        weight_names=await _read_weight_names(model),
+    )
+
+
+def read_local_tokens(folder: Path) -> frozenset[str] | None:
+    """Return the vocabulary of a model's folder, special tokens included; None where no tokenizer.json can be read."""
+    try:
+        tokenizer = msgspec.json.decode((folder / _TOKENIZER).read_bytes(), type=_Tokenizer)
+    except _UNREADABLE:
+        return None
+    vocabulary = tokenizer.model.vocab
+    pieces = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
+    return frozenset(pieces) | {token.content for token in tokenizer.added_tokens} or None
+
+
+async def _read_config(model: ModelAvailability) -> dict[str, Any]:
+    if not (model.folder or model.access.ok):
+        raise DflashError(
+            f"{model.repo} cannot be read: {model.access}",
+            evidence=model.detail,
+            hint=model_hub.advise_access(model),
+        )
+    try:
+        # Its texts become lines of a recipe file.
+        return untrusted_json.decode_untrusted(await _read_file(model, "config.json"), _CONFIG, one_line=True)
+    except _UNREADABLE as error:
+        do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
+        raise DflashError(f"{model.repo} has no config.json that can be read", evidence=str(error), hint=do) from None
+
+
+async def _read_file(model: ModelAvailability, name: str) -> bytes:
+    if model.folder:
+        return (Path(model.folder) / name).read_bytes()
+    return await model_hub.fetch_small_file(model.repo, model.commit or model.revision, name)
+
+
+async def _read_weight_names(model: ModelAvailability) -> frozenset[str]:
+    """Return the names of a model's tensors; none where it has no index of its weights that can be read."""
+    if not (model.folder or _INDEX in {file.name for file in model.files}):
+        return frozenset()
+    try:
+        return frozenset(msgspec.json.decode(await _read_file(model, _INDEX), type=_WeightIndex).weight_map)
+    except _UNREADABLE:
+        return frozenset()
+
+
+async def _read_tokenizer_config(model: ModelAvailability) -> _TokenizerConfig:
+    """Return what a tokenizer_config.json says; nothing where there is none that can be read."""
+    if not (model.folder or _TOKENIZER_CONFIG in {file.name for file in model.files}):
+        return _TokenizerConfig()
+    try:
+        return msgspec.json.decode(await _read_file(model, _TOKENIZER_CONFIG), type=_TokenizerConfig)
+    except _UNREADABLE:
+        return _TokenizerConfig()
+
+
+async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig) -> str | None:
+    """Return the template by which a model talks, several as one text; None where it has none that can be read."""
+    if model.folder or _TEMPLATE in {file.name for file in model.files}:
+        try:
+            return (await _read_file(model, _TEMPLATE)).decode()
+        except _UNREADABLE:
+            pass
+    templates = about.chat_template
+    return "\n".join(named.template for named in templates) if isinstance(templates, list) else templates
+
+
+MOST_DRAFTERS = 12
+"""How many repositories are asked for their config.json."""
+# By downloads, of thousands for a model that many quantize; one answer of the hub.
+_MOST_LISTED = 1000
+_QUANTIZED = "base_model:quantized:"
+# Of a name or a tag. Its config.json decides: most assistants draft for nobody.
+_DRAFTS = re.compile(r"d-?flash|d-?spark|eagle|speculat|draft|assistant|mtp|medusa|hass\b")
+_CONFIG_MODEL_TREE = msgspec.json.Decoder(dict[str, Any])
+
+
+class TreeDrafter(msgspec.Struct, frozen=True):
+    """A drafter that the hub's model tree has for a model."""
+
+    repo: str
+    """Its repository."""
+    method: Method | None = None
+    """How it drafts, by its config.json; None where that may not be read."""
+    oldest_vllm: VllmVersion | None = None
+    """The first release that has it; None where each from 0.20.0 on does, or it is not known."""
+    gated: bool = False
+    """Whether its terms have to be accepted."""
+
+
+async def find_tree_drafters(model: str) -> list[TreeDrafter]:
+    """Return the drafters of a repository and, where it is a quantized one, of what it was made from.
+
+    The most downloaded come first, `MOST_DRAFTERS` at most. Listings and configurations are read, nothing is kept.
+
+    Raises:
+        HubAccessError: the hub refuses, may not be asked, or did not answer within ten seconds.
+    """
+    if model_hub.find_local_folder(model) or not model_hub.is_repository(model):
+        return []
+    try:
+        async with asyncio.timeout(model_hub.TIMEOUT):
+            candidates = await model_hub.ask_hub(partial(_list_candidates, model))
+            drafters = await asyncio.gather(*(_read_drafter(name, gated=gated) for name, gated in candidates.items()))
+    except TimeoutError:
+        raise HubAccessError(Access.UNREACHABLE, f"no answer within {model_hub.TIMEOUT:.0f} s") from None
+    return [drafter for drafter in drafters if drafter]
+
+
+def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
+    """Return those that may be drafters by their names and tags, and whether each is gated."""
+    tags = hub.model_info(model, expand=["tags"], timeout=model_hub.TIMEOUT).tags or []
+    bases = [model, *(tag.removeprefix(_QUANTIZED) for tag in tags if tag.startswith(_QUANTIZED))]
+    found: dict[str, bool] = {}
+    for base in bases[:2]:
+        listed = hub.list_models(
+            filter=f"base_model:{base}", sort="downloads", limit=_MOST_LISTED, expand=["tags", "gated"]
+        )
+        for other in listed:
+            own_tags = (tag for tag in other.tags or () if ":" not in tag)
+            words = " ".join([other.id.rpartition("/")[2], *own_tags]).lower()
+            if other.id not in bases and "gguf" not in words and _DRAFTS.search(words):
+                found.setdefault(other.id, bool(other.gated))
+    return dict(itertools.islice(found.items(), MOST_DRAFTERS))
+
+
+async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
+    """Return what a repository's config.json makes of it; None where it is no drafter, or nothing tells."""
+    try:
+        config = _CONFIG_MODEL_TREE.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
+    except HubAccessError as error:
+        return TreeDrafter(name, gated=True) if gated and error.access is not Access.UNREACHABLE else None
+    except msgspec.MsgspecError:
+        return None
+    kind = look_up_drafter(read_checkpoint(name, config))
+    return TreeDrafter(name, kind.method, kind.since, gated) if kind else None

@@ -1,0 +1,333 @@
+"""Flags of `vllm serve`: their names by release, which a recipe may set, which vLLM refuses, which are paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.secrets import advise_on_secret
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.yaml_loader import load_yaml
+from dflash_tui.planning.field_types import PLAIN_TEXT, FlagValue
+
+_SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+_SUFFIXES |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
+T = TypeVar("T")
+
+
+def normalize_flag_names(flags: Mapping[str, T]) -> dict[str, T]:
+    """Return the flags by the names that vLLM knows: `_` is `-` up to a dot, and the last one counts."""
+    return {_normalize_name(name): value for name, value in flags.items()}
+
+
+@lru_cache(maxsize=1024)
+def _normalize_name(name: str) -> str:
+    return re.sub(r"^[^.]+", lambda match: match[0].replace("_", "-"), name)
+
+
+def is_text_only(flags: Mapping[str, Any]) -> bool:
+    """Whether a server with these flags takes neither images nor sound, so that vLLM loads no tower for them."""
+    limits = flags.get("limit-mm-per-prompt")
+    none = isinstance(limits, Mapping) and bool(limits) and not any(limits.values())
+    return none or bool(flags.get("language-model-only"))
+
+
+def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
+    """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
+    return parse_whole_number(str(flags.get(name)))
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return the whole number that a flag's value is, as `read_whole_number` does; None where it is none."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([kmgtKMGT]?)", text.strip())
+    return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None
+
+
+# An eighth of the longest word that Linux takes in a command.
+_LONGEST_VALUE = 1 << 14
+FIRST_WITH_DFLASH = "0.20.0"
+RESERVED_FLAGS = frozenset(
+    {
+        "host",
+        "port",
+        "served-model-name",
+        "speculative-config",
+        "enforce-eager",
+        "model",
+        "revision",
+        "api-key",
+        "disable-access-log-for-endpoints",
+        "spec-method",
+        "spec-model",
+        "spec-tokens",
+        "config",  # a file of flags, which would hide these
+        "uds",  # in place of host and port
+    }
+)
+# Flags that are secrets, with the shortest beginning that vLLM's parser takes for each.
+_SECRET_FLAGS = {"hf-token": "hf-t", "api-key": "api-k", "ssl-keyfile-password": "ssl-keyfile-"}
+RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
+
+
+def explain_reserved_flag(flag: str) -> str:
+    """Return why a recipe may not set `flag`; empty when it may.
+
+    As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
+    """
+    plain = flag.replace("_", "-").lower().partition(".")[0].removeprefix("no-")
+    for secret, shortest in _SECRET_FLAGS.items():
+        if secret.startswith(plain) and plain.startswith(shortest):
+            return f"holds a secret: {advise_on_secret(secret)}"
+    taken = any(name.startswith(plain) for name in RESERVED_FLAGS)
+    return "is set by dflash-tui itself and cannot be set here" if taken else ""
+
+
+def _explain_unwritable_value(value: Any) -> str:
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"cannot be written as JSON: {error}"
+    return f"expected at most {_LONGEST_VALUE:,} bytes" if len(written) > _LONGEST_VALUE else ""
+
+
+def explain_unusable_value(flag: str, value: Any) -> str:
+    """Return why `value` cannot be passed to vLLM or used for planning; empty when it can."""
+    if why := _explain_unwritable_value(value):
+        return why
+    if value is None:
+        return ""
+    if isinstance(value, str) and not re.search(PLAIN_TEXT, value):
+        return "expected text in one line, without control characters"
+    if flag == "tensor-parallel-size" and not (type(value) is int and value > 0):
+        return f"expected a number of GPUs, not {value!r}"
+    if flag == "gpu-memory-utilization" and not (type(value) in {int, float} and 0 < value <= 1):
+        return f"expected a share above 0 and up to 1, not {value!r}"
+    return ""
+
+
+# By the sources of vLLM 0.20.2 to 0.33.0: what is opened as a file ...
+FILES = frozenset({
+    "chat-template", "log-config-file", "logging-config.pylogging_config_file", "mm-encoder-fp8-scale-path",
+    "reasoning-parser-plugin", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "tool-parser-plugin",
+})  # fmt: skip
+# ... what may be a folder, or something else by name, such as a repository of the hub ...
+FOLDERS = frozenset(["allowed-local-media-path", "generation-config", "hf-config-path", "lora-modules", "tokenizer"])
+# ... and what is written.
+WRITTEN = frozenset(["download-dir", "mm-encoder-fp8-scale-save-path"])
+_TEMPLATE, _LORA = "chat-template", "lora-modules"
+# vLLM takes a chat template with one of these for the text of it, and has some of its own.
+_OF_TEXT, _OF_VLLM = frozenset("{}\n"), "template_*.jinja"
+
+
+def takes_path(name: str) -> bool:
+    """Whether a flag takes one path, which is text as it stands."""
+    return _normalize(name) in (FILES | FOLDERS | WRITTEN) - {_LORA}
+
+
+def make_absolute(name: str, value: Any) -> Any:
+    """Return the value of a flag with the path that it has here; as it is where nothing of that name is here."""
+    flag = _normalize(name)
+    if flag not in FILES | FOLDERS | WRITTEN or not isinstance(value, str) or not value or _is_text(flag, value):
+        return value
+    title, equals, place = value.rpartition("=") if flag == _LORA else ("", "", value)
+    path = paths.expand_home(place)
+    if flag in WRITTEN or _is_there(flag, path):
+        return f"{title}{equals}{os.path.abspath(path)}"  # noqa: PTH100 - Path.absolute keeps `..`
+    return value
+
+
+def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return by flag the paths at which vLLM would find nothing: relative ones, and those where nothing is."""
+    missing = {}
+    for name, value in flags.items():
+        flag = _normalize(name)
+        if flag not in FILES | FOLDERS or not isinstance(value, str) or _is_text(flag, value):
+            continue
+        path = Path(value.rpartition("=")[2] if flag == _LORA else value)
+        is_path = flag in FILES or path.is_absolute() or str(value).startswith((".", "~"))
+        if is_path and not (path.is_absolute() and _is_there(flag, path)):
+            missing[name] = value
+    return missing
+
+
+def _normalize(name: str) -> str:
+    return next(iter(normalize_flag_names({name: None})))
+
+
+def _is_text(flag: str, value: str) -> bool:
+    """Whether vLLM would take the value of a flag for no path of the user's."""
+    return flag == _TEMPLATE and (bool(_OF_TEXT & {*value}) or ("/" not in value and Path(value).match(_OF_VLLM)))
+
+
+def _is_there(flag: str, path: Path) -> bool:
+    try:
+        return path.is_file() if flag in FILES else path.is_dir()
+    except (OSError, ValueError):  # such as a name that is too long
+        return False
+
+
+_BATCHED, _LENGTH, _SEQUENCES = "max-num-batched-tokens", "max-model-len", "max-num-seqs"
+_UNCHUNKED = "no-enable-chunked-prefill"
+
+
+def find_conflicts(flags: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a sentence for each two values that vLLM refuses together, by `SchedulerConfig.verify_max_model_len`.
+
+    Args:
+        flags: The words of each flag, by its whole name without dashes.
+    """
+    values = {name: " ".join(words) for name, words in flags.items()}
+    batched, length, sequences = (read_whole_number(values, name) for name in (_BATCHED, _LENGTH, _SEQUENCES))
+    if batched is None:
+        return
+    if _UNCHUNKED in flags and length is not None and batched < length:
+        yield (
+            f"--{_UNCHUNKED} with --{_BATCHED} {batched}, less than --{_LENGTH} {length}: vLLM refuses it; raise "
+            f"{_BATCHED} to {length}, lower {_LENGTH}, or leave chunked prefill on"
+        )
+    if sequences is not None and batched < sequences:
+        yield f"--{_BATCHED} {batched} is less than --{_SEQUENCES} {sequences}: raise it to {sequences} or more"
+
+
+FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
+_MOST_EXPLAINED = 10
+
+
+class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the flags of a release differ from those of the release before it in the table."""
+
+    added: str = ""
+    """Names without dashes, with spaces between."""
+    removed: str = ""
+    """Names that are gone."""
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    releases: dict[str, FlagChanges]
+
+
+register_type(_Table)
+
+
+@cache
+def list_flags(vllm: str) -> frozenset[str]:
+    """Return the names of a release's flags, without dashes; empty for a release that the table does not have."""
+    table = load_yaml(FILE, _Table).releases
+    if vllm not in table:
+        return frozenset()
+    flags: set[str] = set()
+    for version, changes in table.items():
+        flags = (flags | set(changes.added.split())) - set(changes.removed.split())
+        if version == vllm:
+            break
+    return frozenset(flags)
+
+
+def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None = None) -> list[str]:
+    """Return a sentence for each flag on a command line that vLLM does not have, or that is written short.
+
+    Where there is none, for each two values that it refuses together. Other values are judged by its own parser.
+
+    Args:
+        vllm: The release.
+        words: What follows the model of `vllm serve`.
+        names: The flags that it has, where its parser was asked; else those of the table, of which nothing is known
+            for a release that it does not have.
+    """
+    known = list_flags(vllm) if names is None else names
+    if not known:
+        return []
+    given = {name: _complete(known, name) for name, _ in _split_flags(words)}
+    mistakes = explain_some(
+        [_base(name) for name, (_, is_known) in given.items() if not is_known],
+        lambda name: f"vLLM {vllm} has no flag --{name}{suggest_nearest(name, known, ', did you mean --{}?')}",
+        "flags that it does not have",
+    )
+    # vLLM takes it for the whole one, and what is counted here does not.
+    mistakes += explain_some(
+        [name for name, (whole, is_known) in given.items() if is_known and whole != name.replace("_", "-")],
+        lambda name: f"--{name} is short for --{given[name][0]}, write the whole name",
+        "flags that are written short",
+    )
+    return mistakes or list(find_conflicts(read_flags(known, words)))
+
+
+def read_flags(known: frozenset[str], words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each flag on a command line, by its whole name without dashes; the last of several counts."""
+    return {_complete(known, name)[0]: values for name, values in _split_flags(words)}
+
+
+def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
+    """Check flags that were set by hand, each with the words that it becomes.
+
+    Raises:
+        UsageError: the release has no such flag.
+    """
+    for name, words in settings.items():
+        for problem in find_mistakes(vllm, words):
+            raise UsageError(f"--set {name}: {problem}")
+
+
+def explain_some(
+    mistakes: Sequence[str], explain: Callable[[str], str], kind: str, most: int = _MOST_EXPLAINED
+) -> list[str]:
+    """Return a sentence for each of `mistakes`; of many for the first, and how many more of the kind there are.
+
+    Among thousands, to look for the nearest name of each takes seconds.
+    """
+    sentences = [explain(mistake) for mistake in mistakes[:most]]
+    more = len(mistakes) - most
+    return [*sentences, f"and {more:,} more {kind}"] if more > 0 else sentences
+
+
+def _split_flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag without dashes, and its words."""
+    starts = [index for index, word in enumerate(words) if word.startswith("--")]
+    for start, end in pairwise([*starts, len(words)]):
+        name, joined, value = words[start].partition("=")
+        yield name[2:], [*([value] if joined else []), *words[start + 1 : end]]
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0].replace("_", "-")
+
+
+@lru_cache(maxsize=1 << 14)  # a recipe has the same ones in each of its combinations
+def _complete(known: frozenset[str], name: str) -> tuple[str, bool]:
+    """Return the name of a flag as vLLM's parser completes it, and whether there is such a flag.
+
+    `_` is `-`, the one that begins so is meant, what follows a dot is a key of it, and a switch is turned off by `no-`.
+    """
+    plain, base = name.replace("_", "-"), _base(name)
+    if base in known:
+        return plain, True
+    longer = [flag for flag in known if flag.startswith((base, base.removeprefix("no-")))]
+    if len(longer) == 1 and longer[0].startswith(base):
+        return longer[0] + plain.removeprefix(base), True
+    return plain, bool(longer)
+
+
+def build_flag(name: str, value: FlagValue) -> list[str]:
+    """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list.
+
+    A key inside a flag (`compilation-config.mode`) takes one word, which vLLM reads as JSON; without it, the next flag
+    would be its value. A value that starts with a dash is joined to the flag: by itself vLLM would take it for another.
+    """
+    is_key = "." in name
+    if isinstance(value, bool) and not is_key:
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, list) and not is_key:
+        return [f"--{name}", *value]
+    word = json.dumps(value) if isinstance(value, bool | list | dict) else str(value)
+    return [f"--{name}={word}"] if word.startswith("-") else [f"--{name}", word]

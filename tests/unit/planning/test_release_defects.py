@@ -1,0 +1,106 @@
+"""What plans say of a release in which a pair runs wrong: the reference, and the release or patch that mends it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from dflash_tui.common import paths
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.methods import Method
+from dflash_tui.planning.patch_selection import is_in
+from dflash_tui.planning.plan_builder import build_plan
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import EngineSpec, ReleaseDefect, iterate_layers
+from dflash_tui.planning.recipes.resolution import resolve_recipe
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def defects(recipe: str, vllm: str, settings: Mapping[str, Any] = NOTHING, **choices: Any) -> tuple[str, ...]:
+    """Return the warnings of a plan that are about its release."""
+    engine = EngineSpec(vllm=vllm, packages=(f"vllm=={vllm}",))
+    tokens = choices.pop("tokens", None)
+    resolved = resolve_recipe(
+        recipe_loader.find_recipe(recipe), Hardware.H100, engine=engine, settings=settings, **choices
+    )
+    plan = build_plan(resolved, num_speculative_tokens=tokens)
+    return tuple(warning for warning in plan.warnings if warning.startswith(f"vLLM {vllm}: "))
+
+
+@pytest.mark.parametrize(
+    ("vllm", "references"),
+    [
+        ("0.20.2", ["vllm#40898"]),
+        ("0.21.0", ["vllm#40898", "vllm#42175"]),
+        ("0.24.0", ["vllm#40898"]),
+        ("0.25.1", ["vllm#40898"]),
+        ("0.26.0", []),
+        ("0.33.0", []),
+        ("0.25.0rc1", []),  # no release
+    ],
+)
+def test_a_plan_says_what_is_wrong_with_its_release(vllm, references):
+    """And which release is the first without it; what is in a development build nobody can tell from its number."""
+    found = defects("gemma-4-26b-a4b", vllm)
+    assert [reference for text in found for reference in references if reference in text] == references
+    assert len(found) == len(references)
+    assert all("--vllm 0.2" in text for text in found)
+
+
+def test_a_defect_that_a_patch_mends_is_gone_with_it():
+    """The plan names the patch as long as it is not in."""
+    name = "gemma4-draft-mm-prefix"
+    [unmended] = [text for text in defects("gemma-4-26b-a4b", "0.23.0") if "42175" in text]
+    assert f"--set patches.{name}=true" in unmended
+    assert not [text for text in defects("gemma-4-26b-a4b", "0.23.0", {f"patches.{name}": True}) if "42175" in text]
+
+
+def test_a_patch_that_was_left_out_is_missed():
+    """Where the release needs it: the plan says what goes wrong without it, and since when upstream has it."""
+    without = {"patches.dflash-aux-layers": False}
+    [missed] = [text for text in defects("qwen3.5-27b", "0.21.0", without) if "40727" in text]
+    assert "--vllm 0.22.0" in missed
+    assert defects("qwen3.5-27b", "0.22.0", without) == ()
+    assert defects("qwen3.5-27b", "0.21.0") == ()
+
+
+def test_a_plan_without_speculation_has_no_defects():
+    """They are about the drafter."""
+    assert defects("gemma-4-26b-a4b", "0.21.0", tokens=0) == ()
+
+
+def test_another_method_has_none_of_the_drafters():
+    """Nor does it miss a patch of it."""
+    without = {"patches.dflash-aux-layers": False}
+    assert defects("gemma-4-26b-a4b", "0.21.0", without, method=Method.NGRAM) == ()
+
+
+def test_a_variant_has_its_own():
+    """z-lab's drafter mixes kinds of attention, RedHat's does not."""
+    assert len(defects("gemma-4-31b", "0.24.0", variant="z-lab")) == 1
+    assert defects("gemma-4-31b", "0.24.0") == ()
+
+
+def test_a_defect_begins_and_ends_with_a_release():
+    """The first release that has it is in, the first that does not is not; without an end all later ones have it."""
+    releases = [Version(text) for text in ("0.20.2", "0.21.0", "0.23.0", "0.24.0")]
+
+    def having(**fields: str) -> list[bool]:
+        return [is_in(ReleaseDefect(what="it fails", **fields), release) for release in releases]
+
+    assert having(since="0.21.0", fixed_in="0.24.0") == [False, True, True, False]
+    assert having(fixed_in="0.21.0") == [True, False, False, False]
+    assert having(since="0.23.0") == [False, False, True, True]
+
+
+def test_what_shipped_defects_name_exists():
+    """Each has a reference, and its patch is one of ours."""
+    names = [path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml")]
+    layers = [layer for name in names for _, layer in iterate_layers(recipe_loader.find_recipe(name))]
+    shipped = [defect for layer in layers for defect in layer.defects]
+    assert shipped
+    for defect in shipped:
+        assert defect.link
+        assert defect.patch in {None, *paths.list_patch_files()}

@@ -1,0 +1,126 @@
+"""Flags that are misspelt are found by the names that are shipped, for each release of the table."""
+
+import pytest
+import requests
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.engines import inventory
+from dflash_tui.engines.inventory import ServeOptions
+from dflash_tui.planning import plan_builder, serve_flags
+from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes.recipe import RecipePart
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
+from dflash_tui.planning.recipes.settings import list_flag_settings
+from tests.support import vllm_flags
+
+
+def test_each_release_of_the_table_has_its_names():
+    for version in vllm_flags.list_listed():
+        assert len(serve_flags.list_flags(version)) > 200
+    assert serve_flags.list_flags("0.9.0") == frozenset()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max-model-len",
+        "max_model_len",
+        "no-enable-prefix-caching",
+        "compilation-config.cudagraph_mode",
+        "max-model",  # a beginning, as vLLM's parser completes it
+    ],
+)
+def test_what_vllm_takes_passes(name):
+    assert not any("no flag" in mistake for mistake in serve_flags.find_mistakes("0.33.0", [f"--{name}"]))
+
+
+@pytest.mark.parametrize(
+    ("vllm", "name", "nearest"),
+    [
+        ("0.33.0", "max-modl-len", "max-model-len"),
+        ("0.33.0", "gpu-memory-utilisation", "gpu-memory-utilization"),
+        ("0.26.0", "watchdog-config", ""),  # of a later release
+        ("0.33.0", "calculate-kv-scales", ""),  # of an earlier one
+    ],
+)
+def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, name, nearest):
+    [problem] = serve_flags.find_mistakes(vllm, [f"--{name}"])
+    assert f"no flag --{name}" in problem
+    assert f"did you mean --{nearest}?" in problem or not nearest
+    assert serve_flags.find_mistakes("0.99.0", [f"--{name}"]) == []  # which is not in the table
+
+
+@pytest.mark.parametrize(
+    ("flag", "whole"),
+    [
+        ("--max-num-se", "--max-num-seqs,"),
+        ("--max_model-le=100", "--max-model-len,"),
+        ("--speculative-conf.method", "--speculative-config.method,"),
+    ],
+)
+def test_a_flag_that_is_written_short_is_named(flag, whole):
+    """VLLM takes it for the whole one, which is counted with here."""
+    [problem] = serve_flags.find_mistakes("0.33.0", [flag, "8"])
+    assert whole in problem
+
+
+def test_a_setting_that_no_release_has_is_refused():
+    serve_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
+    with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
+        serve_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
+
+
+def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
+    """To look for the nearest of each took seconds, and the sentence had tens of thousands of words."""
+    searched: list[str] = []
+
+    def search(word, *rest):
+        searched.append(word)
+        return suggest_nearest(word, *rest)
+
+    monkeypatch.setattr(serve_flags, "suggest_nearest", search)
+    names = [f"--max-modl-len{number}" for number in range(20_000)]
+    mistakes = serve_flags.find_mistakes("0.33.0", ["--max-num-seqs", "8", *names])
+    assert (len(mistakes), searched) == (11, [name.removeprefix("--") for name in names[:10]])
+    assert "\n".join(mistakes) == snapshot
+
+
+def test_an_installed_engine_explains_ten_of_thousands_too(snapshot):
+    plan = plan_builder.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b")))
+    known: dict[str, tuple[str, ...] | None] = {word: None for word in plan.argv if word.startswith("--")}
+    words = (f"--max-modl-len{number}" for number in range(20_000))
+    options = ServeOptions({**known, "--max-model-len": None}, ("method", "model", "num_speculative_tokens"))
+    mistakes = inventory.find_flag_mistakes(replace(plan, argv=(*plan.argv, *words)), options)
+    assert len(mistakes) == 11
+    assert "\n".join(mistakes) == snapshot
+
+
+def test_what_is_set_beside_flags_is_none():
+    """Nor is taking a flag away, whether or not it was there."""
+    others = ("env.A", "speculation.b", "patches.c", "start.d", "restart.times", "target.model", "n", "host", "hosts")
+    assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
+
+
+def test_the_shipped_recipes_would_start_by_their_releases():
+    """In each class, profile, variant and method, or a launch would be refused before its engine is installed."""
+    recipes, _ = recipe_loader.load_all_recipes()
+    assert {name: found for name, recipe in recipes.items() if (found := find_recipe_mistakes(recipe))} == {}
+
+
+def test_of_many_wrong_variants_thirty_are_told(snapshot):
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    wrong = {f"v{number}": RecipePart(flags={f"max-num-seqs{number}": 8}) for number in range(100)}
+    told = find_recipe_mistakes(replace(recipe, variants=wrong))
+    assert len(told) == 31
+    assert told[-1] == snapshot
+
+
+@pytest.mark.index
+def test_the_table_is_what_the_wheels_say():
+    """As `python -m tests.support.vllm_flags` writes it."""
+    try:
+        assert serve_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")

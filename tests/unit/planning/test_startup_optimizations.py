@@ -1,0 +1,181 @@
+"""Startup optimizations: which a launch takes by release, machine and settings, and which are refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import startup_optimizations
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import resolve_recipe
+from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, StartConditions
+from dflash_tui.presentation import plan_text
+
+ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
+NOTHING: Mapping[str, Any] = {}
+HERE = StartConditions()
+
+
+def planned(
+    name: str = "gemma-4-26b-a4b",
+    *,
+    vllm: str = "",
+    settings: Mapping[str, Any] = NOTHING,
+    mode: Mode = Mode.GRAPHS,
+    conditions: StartConditions = HERE,
+    engine: ChosenEngine | None = None,
+) -> Plan:
+    spec = recipe_loader.engine_for_release(vllm) if vllm else None
+    hardware = None if name == "demo-cpu" else Hardware.H200
+    resolved = resolve_recipe(recipe_loader.find_recipe(name), hardware, engine=spec, settings=settings)
+    return build_plan(resolved, mode=mode, conditions=conditions, engine=engine)
+
+
+def test_every_default_is_taken_on_a_gpu():
+    plan = planned(vllm="0.32.0")
+    assert set(plan.start) == {measure.name for measure in OPTIMIZATIONS.values() if measure.is_default}
+    assert plan.start_left_out == {}
+    root = paths.cache_folder() / "vllm" / Path(plan.unpatched_folder).name
+    assert (plan.env[ROOT], plan.env[METHOD], plan.env[PLAN]) == (str(root), "fork", "1")
+
+
+def test_engines_share_no_cache_root():
+    """Neither two releases, nor two environments of the user's that are called alike."""
+    chosen = [None, None, *(ChosenEngine(Path(f"/home/{user}/venv")) for user in "ab")]
+    plans = [
+        planned(vllm=vllm, engine=engine) for vllm, engine in zip(["0.31.0", *["0.32.0"] * 3], chosen, strict=True)
+    ]
+    assert len({plan.env[ROOT] for plan in plans}) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "conditions", "cause"),
+    [
+        ({}, StartConditions(on_wsl=True), "WSL"),
+        ({"distributed-executor-backend": "ray"}, HERE, "Ray"),
+        ({"numa_bind": True}, HERE, "numa-bind"),
+        ({f"env.{METHOD}": "spawn"}, HERE, METHOD),
+        ({}, StartConditions(exported=frozenset({METHOD})), METHOD),
+    ],
+)
+def test_where_vllm_spawns_fork_is_left_out_and_refused(settings, conditions, cause):
+    plan = planned(settings=settings, conditions=conditions)
+    assert cause in plan.start_left_out["fork"]
+    assert plan.env.get(METHOD) != "fork"
+    with pytest.raises(UsageError) as error:
+        planned(settings=settings | {"start.fork": True}, conditions=conditions)
+    assert cause in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("settings", "conditions"),
+    [
+        ({"tensor-parallel-size": 2}, HERE),
+        ({}, StartConditions(failed={"fork": "it hung"})),
+    ],
+)
+def test_a_doubtful_measure_is_taken_by_name_only(settings, conditions):
+    """Nobody measured fork on several GPUs, and what failed with an engine is not tried again unasked."""
+    plan = planned(settings=settings, conditions=conditions)
+    assert "fork" not in plan.start
+    assert plan.start_left_out["fork"]
+    assert planned(settings=settings | {"start.fork": True}, conditions=conditions).env[METHOD] == "fork"
+
+
+def test_a_cpu_captures_nothing_and_forks_only_with_its_patch():
+    plan = planned("demo-cpu", mode=Mode.EAGER)
+    assert ({*plan.start_left_out}, plan.env[METHOD]) == ({"startup-plan"}, "fork")
+    assert {"modelinfos", "cache-root", "fork", "warm-up"} <= {*plan.start}
+    off = {"patches.cpu-fork": False}
+    plan = planned("demo-cpu", mode=Mode.EAGER, settings=off)
+    assert {*plan.start_left_out} == {"fork", "startup-plan"}
+    assert METHOD not in plan.env
+    with pytest.raises(UsageError, match="cpu-fork"):
+        planned("demo-cpu", mode=Mode.EAGER, settings=off | {"start.fork": True})
+
+
+def test_a_release_without_a_measure_is_named_with_the_one_that_has_it():
+    plan = planned(vllm="0.25.1")
+    assert "startup-plan" not in plan.start
+    assert PLAN not in plan.env
+    for name, since in (("startup-plan", "0.26.0"), ("instanttensor", "0.29.0")):
+        with pytest.raises(UsageError) as error:
+            planned(vllm="0.25.1", settings={f"start.{name}": True})
+        assert f"--vllm {since}" in (error.value.hint or "")
+
+
+def test_eager_mode_has_no_graphs_to_plan_for():
+    assert PLAN not in planned(mode=Mode.EAGER, vllm="0.32.0").env
+
+
+@pytest.mark.parametrize("name", [name for name, measure in OPTIMIZATIONS.items() if measure.is_default])
+def test_each_can_be_left_out_by_hand(name):
+    """But those that every launch has, which say so."""
+    if OPTIMIZATIONS[name].is_fixed:
+        with pytest.raises(UsageError):
+            planned(settings={f"start.{name}": False})
+        return
+    plan = planned(vllm="0.32.0", settings={f"start.{name}": False})
+    assert name not in plan.start
+    assert name in plan.start_left_out
+    assert not OPTIMIZATIONS[name].env.keys() & plan.env.keys()
+
+
+def test_stock_is_what_vllm_serve_alone_does():
+    stock = planned(vllm="0.32.0", settings={name: value == "true" for name, value in ALL_OPTIMIZATIONS_OFF.items()})
+    assert not {ROOT, METHOD, PLAN} & stock.env.keys()
+    assert all(OPTIMIZATIONS[name].is_fixed for name in stock.start)
+
+
+@pytest.mark.parametrize("loader", ["fastsafetensors", "instanttensor"])
+def test_loaders_are_offered_and_never_taken_unasked(loader):
+    plain, asked = planned(vllm="0.32.0"), planned(vllm="0.32.0", settings={f"start.{loader}": True})
+    assert "--load-format" not in plain.argv
+    assert asked.argv[asked.argv.index("--load-format") + 1] == loader
+    for settings in ({"load-format": "dummy"}, {"start.fastsafetensors": True, "start.instanttensor": True}):
+        with pytest.raises(UsageError):
+            planned(vllm="0.32.0", settings={f"start.{loader}": True} | settings)
+
+
+def test_text_only_needs_a_recipe_that_says_so():
+    """Gemma 4 31B's says that it takes no images; a server for both must not lose its eyes."""
+    assert "--language-model-only" not in planned("gemma-4-31b").argv
+    assert "--language-model-only" in planned("gemma-4-31b", settings={"start.text-only": True}).argv
+    with pytest.raises(UsageError):
+        planned("gemma-4-26b-a4b", settings={"start.text-only": True})
+
+
+@pytest.mark.parametrize("settings", [{"start.forc": True}, {"start.fork": "maybe"}, {"start.fork": 1}])
+def test_a_wrong_setting_is_refused(settings):
+    with pytest.raises(UsageError):
+        planned(settings=settings)
+
+
+def test_null_is_as_if_nothing_was_set():
+    assert planned(settings={"start.fork": None}).start == planned().start
+
+
+def test_the_plan_says_seconds_and_source_of_each():
+    resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
+    plan = planned(conditions=StartConditions(on_wsl=True))
+    lines = plan_text.list_start_measures(resolved, plan)
+    for name in plan.start:
+        [line] = [line for line in lines if line.startswith(f"{name}: ")]
+        assert OPTIMIZATIONS[name].saves in line
+        assert not OPTIMIZATIONS[name].saves or OPTIMIZATIONS[name].source in line
+    assert any(line.startswith("without fork: ") for line in lines)
+    assert any("start.instanttensor=true" in line for line in lines)
+
+
+def test_measures_name_variables_that_exist_once():
+    """Two measures that set one variable would undo each other."""
+    names = [name for measure in OPTIMIZATIONS.values() for name in measure.env]
+    assert len(names) == len(set(names))
+    assert startup_optimizations.list_exported({ROOT: "/x", "HOME": "/"}) == {ROOT}
