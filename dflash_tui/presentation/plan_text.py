@@ -23,7 +23,7 @@ from dflash_tui.planning.startup_optimizations import StartupOptimization
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
     from dflash_tui.launch.preflight.runner import PreflightReport
-    from dflash_tui.monitoring.startup_history import TimeToReady
+    from dflash_tui.monitoring.startup_history import MedianSeconds
 
 # Measured with vLLM 0.26.0, Gemma 4 26B-A4B's shape in random weights, one stream, 15 tokens per step.
 _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
@@ -284,10 +284,10 @@ def list_shares(fit: MemoryEstimate) -> list[str]:
     return [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
 
 
-def format_time_to_ready(plan: Plan, before: TimeToReady | None) -> str:
+def format_time_to_ready(plan: Plan, before: MedianSeconds | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
-        often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
+        often = "the last time" if before.n == 1 else f"the last {before.n} times (median)"
         return f"after about {format_duration(before.seconds)}, as {often} here"
     bands = [band for band in plan.expected if band.ready_s and not band.set_up]
     if not bands or not bands[0].ready_s:

@@ -48,7 +48,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
     from dflash_tui.engines.model_hub import ModelAvailability
-    from dflash_tui.monitoring.startup_history import TimeToReady
+    from dflash_tui.monitoring.startup_history import MedianSeconds
 
 _INDENT = 10
 _FIT = 24
@@ -104,7 +104,7 @@ def render_plan(
     fit: MemoryEstimate | None,
     suited: SuitabilityReason,
     models: tuple[ModelAvailability, ...] = (),
-    before: TimeToReady | None = None,
+    before: MedianSeconds | None = None,
     hosts: Sequence[tuple[str, str]] = (),
     width: int = 60,
 ) -> Content:

@@ -110,7 +110,7 @@ class LaunchScreen(OwnRecipesScreen):
         self.now, self.probe = now, probe
         self.models, self.wanted = ModelLookups(), ""  # the recipe to highlight once the list is there
         self.running: list[Run] = []
-        self.before: dict[tuple[str, ...], startup_history.TimeToReady | None] = {}
+        self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
         self._list: RecipeList | None = None
 
     def choose(self, name: str) -> None:
