@@ -26,28 +26,21 @@ class CurrentBoot(msgspec.Struct, frozen=True):
     """The boot that runs now, or was interrupted."""
 
     number: int
-    """Its place in the order, from 0 on."""
     arm: int
-    """The arm that it launches."""
     attempt: int
-    """Which attempt at this boot it is."""
     run: str
-    """The run that was launched."""
     began: float
-    """When it was launched, in seconds since the epoch."""
     stage: str = "starting"
     """Of which stage the latest answer was: `starting` before the first one, then `cold`, `warm-up` or `round`."""
     requests: int = 0
     """How many requests that count were answered."""
     last: RequestMeasured | None = None
-    """The latest answer, of any stage."""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """How far an experiment is."""
 
     design: Design
-    """What it is going to do; of a tune with the arms and boots of its rounds."""
     boots: tuple[Boot, ...] = ()
     """The boots that are over, in order: each by the attempt that counts, with an `error` when all attempts failed."""
     tries: tuple[Boot, ...] = ()
@@ -57,15 +50,11 @@ class Progress(msgspec.Struct, frozen=True):
     due: int = 0
     """How many requests that count each boot sends; 0 when unknown."""
     halted: str = ""
-    """Why the driver ended early, or empty."""
     finished: bool = False
-    """Whether all boots are over."""
     driven: bool = False
-    """Whether its driver runs."""
     left: float | None = None
     """Seconds until the end; None while nothing shows how long a boot takes. Of a tune those of its budget."""
     rounds: tuple[RoundBegan, ...] = ()
-    """The rounds of a tune; none of an A/B."""
 
     @property
     def status(self) -> str:
@@ -98,14 +87,9 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return the progress that the events add up to; of a boot that is over, its end alone counts.
+    """Return the progress that the events add up to.
 
-    Args:
-        design: what the experiment is going to do.
-        events: what happened, in order.
-        due: how many requests that count each boot sends, 0 when unknown.
-        driven: whether its driver runs.
-        now: the time for which the rest is estimated.
+    `due` is how many requests that count each boot sends (0: unknown), `driven` whether the driver runs.
     """
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
@@ -152,7 +136,6 @@ def fold_progress(
 
 
 def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
-    """Whether the design has such a boot: a file may say anything."""
     return 0 <= boot.number < len(design.order) and 0 <= boot.arm < len(design.arms)
 
 
@@ -166,12 +149,10 @@ def extend_design(design: Design, event: Happened) -> Design:
 
 
 def _can_extend(design: Design, event: ExperimentExtended) -> bool:
-    """Whether boots of its own arms are added, and that to an A/B: a file may say anything."""
     return not design.tuning and all(0 <= arm < len(design.arms) for arm in event.order)
 
 
 def _can_follow(design: Design, event: RoundBegan) -> bool:
-    """Whether a round names arms that there are: a file may say anything."""
     arms = range(len(design.arms) + len(event.arms))
     return bool(design.tuning and event.field) and all(arm in arms for arm in (*event.field, *event.order))
 
@@ -179,15 +160,10 @@ def _can_follow(design: Design, event: RoundBegan) -> bool:
 def estimate_left(
     progress: Progress, now: float, before: Sequence[float | None] = (), *, whole: bool = True
 ) -> float | None:
-    """Return the seconds of the boots that are not over; None where nothing shows how long they take.
+    """Return the seconds of the remaining boots; None where nothing shows how long they take.
 
-    What other arms or earlier experiments took shows it only until the first boot of an arm takes longer.
-
-    Args:
-        progress: how far it is.
-        now: the time, in seconds since the epoch.
-        before: what a boot of each arm took in earlier experiments, for arms of which none is over in this one.
-        whole: whether that is all of a boot; a part is a least, which no boot contradicts.
+    `before` has by arm what a boot took in earlier experiments, used until a boot of the arm is over; not `whole` means
+    that it is only a part of a boot.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

@@ -125,11 +125,6 @@ def write_json(path: Path, value: msgspec.Struct) -> None:
 
 
 def _load_design(path: Path) -> Design:
-    """Return the design that an `experiment.json` holds.
-
-    Raises:
-        UsageError: it cannot be used: it may be damaged.
-    """
     try:
         design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError) as error:
@@ -153,7 +148,7 @@ def decode_report(data: bytes) -> ExperimentReport:
 
 
 def _upgrade_design(fields: Any) -> Any:
-    """Return the JSON fields of a design, whose arms had options before they had a request."""
+    """Return the fields of a design; in earlier releases an arm had options instead of a request."""
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
     label = fields.get("synthetic")

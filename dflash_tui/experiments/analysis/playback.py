@@ -122,7 +122,6 @@ def find_typical_pair(pairs: Sequence[PlayedPair]) -> int:
 def _list_answers(
     boots: Sequence[Boot], arm: int, texts: dict[tuple[str, PromptKey], KeptAnswer]
 ) -> Iterator[tuple[PromptKey, PlayedAnswer]]:
-    """Yield for each prompt the answer of median speed among the boots of an arm."""
     by_key: dict[PromptKey, list[PlayedAnswer]] = {}
     for boot in select_measured_boots(boots, arm):
         for done in boot.requests:
@@ -135,7 +134,6 @@ def _list_answers(
 
 
 def _build_answer(boot: Boot, done: RequestDone, line: KeptAnswer | None) -> PlayedAnswer | None:
-    """Return a request as it came; None where it failed, or came at once."""
     if done.error or not done.tokens or done.ttft is None or not done.decode_tok_s:
         return None
     marks = _read_marks(line, done) if line else ()
@@ -144,7 +142,6 @@ def _build_answer(boot: Boot, done: RequestDone, line: KeptAnswer | None) -> Pla
 
 
 def _read_marks(line: KeptAnswer, done: RequestDone) -> tuple[tuple[float, int], ...]:
-    """Return when its tokens came; nothing where that is not what was measured of the request."""
     times, counts = [mark[0] for mark in line.arrivals], [mark[1] for mark in line.arrivals]
     ends_well = bool(counts) and counts[-1] == done.tokens and times[-1] <= math.ceil(1000 * done.total) + _ROUNDED
     grows = all(x < y for x, y in pairwise(counts)) and times == sorted(times)
