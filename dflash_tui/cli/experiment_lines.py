@@ -17,7 +17,7 @@ from dflash_tui.event_json import encode
 from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Design, Happened
-from dflash_tui.experiments.progress import Progress, extend_design
+from dflash_tui.experiments.progress import Progress, extend_design, join_requests
 from dflash_tui.experiments.tuning import schedule
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
@@ -37,7 +37,7 @@ def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -
     """
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
-        for event in _watch_events(folder):
+        for event in join_requests(_watch_events(folder)):
             design = extend_design(design, event)
             if as_json:
                 print_data(encode(event).decode())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import (
     Boot,
     BootBegan,
@@ -98,18 +99,18 @@ def fold_progress(
     halted, finished = "", False
     for event in events:
         match event:
-            case RoundBegan() if _can_follow(design, event):
+            case RoundBegan():
                 rounds.append(event)
                 design = extend_design(design, event)
-            case ExperimentExtended() if _can_extend(design, event):
+            case ExperimentExtended():
                 design, finished, halted = extend_design(design, event), False, ""
-            case BootBegan() if _is_planned(design, event):
+            case BootBegan():
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
             case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
                 current = replace(current, stage=event.stage, requests=measured, last=event)
-            case BootEnded(boot=boot) if _is_planned(design, boot):
+            case BootEnded(boot=boot):
                 current = None
                 if boot.error and boot.attempt < design.attempts:
                     tries.append(boot)
@@ -135,26 +136,35 @@ def fold_progress(
     return replace(progress, left=estimate_left(progress, now))
 
 
-def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
-    return 0 <= boot.number < len(design.order) and 0 <= boot.arm < len(design.arms)
+def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
+    """Yield the events with the requests of each boot in its end, as they are stored once, where they were measured."""
+    requests: list[RequestDone] = []
+    cold: RequestDone | None = None
+    for event in events:
+        match event:
+            case BootBegan():
+                requests, cold = [], None
+            case RequestMeasured(stage="cold", request=request):
+                cold = request
+            case RequestMeasured(stage="round", request=request):
+                requests.append(request)
+            case BootEnded(boot=boot) if not boot.error and not boot.requests:  # earlier releases stored them twice
+                yield replace(event, boot=replace(boot, cold_request=boot.cold_request or cold, requests=(*requests,)))
+                continue
+            case _:
+                pass
+        yield event
 
 
 def extend_design(design: Design, event: Happened) -> Design:
     """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
-    if isinstance(event, ExperimentExtended) and _can_extend(design, event):
-        return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
-    if not isinstance(event, RoundBegan) or not _can_follow(design, event):
-        return design
-    return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
-
-
-def _can_extend(design: Design, event: ExperimentExtended) -> bool:
-    return not design.tuning and all(0 <= arm < len(design.arms) for arm in event.order)
-
-
-def _can_follow(design: Design, event: RoundBegan) -> bool:
-    arms = range(len(design.arms) + len(event.arms))
-    return bool(design.tuning and event.field) and all(arm in arms for arm in (*event.field, *event.order))
+    match event:
+        case ExperimentExtended():
+            return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
+        case RoundBegan():
+            return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
+        case _:
+            return design
 
 
 def estimate_left(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from msgspec.structs import replace
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
@@ -104,7 +105,8 @@ async def _run_and_record_boot(
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
         if shutil.disk_usage(folder).free < _MIN_FREE_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    store.append_event(folder, BootEnded(time.time(), measured))
+    # Its requests were stored when they were measured.
+    store.append_event(folder, BootEnded(time.time(), replace(measured, requests=(), cold_request=None)))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry
 from dflash_tui.tui.widgets.recipe_list import load_recipes
-from tests.support.experiment_factories import a_design, boots, told, written
+from tests.support.experiment_factories import a_design
 from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
 
@@ -232,20 +232,3 @@ def test_the_hubs_folder_of_a_user_that_there_is_not_is_an_empty_one(monkeypatch
     monkeypatch.setenv("HF_HOME", "~no-such-user/x")
     assert main.main(["plan", "gemma-4-31b", "--gpu", "h100"]) == 0
     assert capsys.readouterr().out
-
-
-def test_events_of_boots_that_no_design_has_are_left_out():
-    """Numbers of boots and arms that are not there, as in a file that somebody made."""
-    design = a_design()
-    folder = written(design, told(design, boots(design, (10.0, 12.0)))[:-1])
-    known = store.read_progress(folder)
-    lines = (folder / store.EVENTS).read_bytes().splitlines()
-    for number, arm in ((10**6, 0), (-1, 0), (0, 10**6), (0, -1)):
-        for line in lines:
-            event = msgspec.json.decode(line)
-            for fields in (event, event.get("boot", {})):
-                fields |= {key: value for key, value in (("number", number), ("arm", arm)) if key in fields}
-            with (folder / store.EVENTS).open("ab") as file:
-                file.write(msgspec.json.encode(event) + b"\n")
-    assert store.read_progress(folder).boots == known.boots
-    assert store.read_progress(folder).current == known.current
