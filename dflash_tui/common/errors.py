@@ -103,19 +103,6 @@ def suggest_write_fix(error: OSError) -> str:
     return "free space or fix permissions, and run the command again"
 
 
-EXIT_CODES = """\
-exit codes:
-  0    done
-  1    the operation failed
-  2    a flag, a name or a recipe is wrong; nothing was started
-  3    the vLLM environment cannot be built or is not usable
-  4    it would not start: it does not fit, or something is missing; nothing was started
-  5    a patch neither applies nor is applied
-  6    the server exited before it was ready, or failed while serving
-  7    speculation changes answers by more than rounding
-  130  watching ended with Ctrl-C; the server keeps running"""
-
-
 class YamlError(Exception):
     """Text is not the YAML that is read here: under which key and why, with the `line`."""
 

@@ -21,15 +21,7 @@ from dflash_tui.experiments.design import Arm, Boot, HostFacts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.peers import cluster_launch, keeper
-from dflash_tui.peers.connection import (
-    HELLO_SECONDS,
-    PROTOCOL,
-    Greeting,
-    PeerConnection,
-    RankChecked,
-    SayHello,
-    open_connection,
-)
+from dflash_tui.peers.connection import PeerConnection, RankChecked, open_connection
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
@@ -174,8 +166,7 @@ async def _has_memory(host: str, before: int) -> bool:
                 if greeting.memory_available >= before - _NEAR * greeting.memory_total:
                     return True
                 await asyncio.sleep(1.0)
-                answer = await peer.ask(SayHello, HELLO_SECONDS, protocol=PROTOCOL, version=greeting.version)
-                greeting = answer if isinstance(answer, Greeting) else greeting
+                greeting = await peer.say_hello()
     return False
 
 

@@ -226,7 +226,7 @@ def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> Laun
     return LaunchChanges(
         removed=without.removed,
         removed_settings=without.removed_settings,
-        settings=startup_optimizations.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
+        settings=startup_optimizations.ALL_OPTIMIZATIONS_OFF | {f"patches.{name}": "false" for name in unneeded},
     )
 
 

@@ -24,13 +24,11 @@ from dflash_tui.monitoring import sampler
 from dflash_tui.peers.connection import (
     LEASE_SECONDS,
     LOST_SECONDS,
-    Beat,
+    Done,
     LogChunk,
     PeerConnection,
     PeerLost,
     RankBeat,
-    StopRank,
-    WatchRank,
     open_connection,
 )
 from dflash_tui.runs import lifecycle, rank_records, registry, run_files, server_process
@@ -136,7 +134,7 @@ class Keeper:
         while True:
             try:
                 async with open_connection(far.host) as peer:
-                    await peer.ask(StopRank, _STOP_SECONDS, run=far.run)
+                    await peer.ask("stop", Done, _STOP_SECONDS, run=far.run)
             except DflashError as error:
                 self._set(far, RankState.LEFT, f"cannot be stopped yet: {error.what}")
                 if time.monotonic() > deadline:
@@ -156,7 +154,7 @@ class Keeper:
                 async with open_connection(far.host) as peer:
                     log = self._run.folder / far.log_name
                     start = log.stat().st_size if log.exists() else 0
-                    await peer.ask(WatchRank, run=far.run, start=start)
+                    await peer.ask("watch", Done, run=far.run, start=start)
                     await self._watch(far, peer)
             except DflashError as error:
                 if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
@@ -168,7 +166,7 @@ class Keeper:
         while True:
             if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
                 sent = time.monotonic()
-                await peer.tell(Beat)
+                await peer.send_beat(renews=True)
             try:
                 message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
             except TimeoutError:
@@ -179,7 +177,7 @@ class Keeper:
                 raise PeerLost("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
-            elif isinstance(message, RankBeat):
+            else:
                 self._judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -110,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True):
     method: Method = Method.DFLASH
     """How tokens are drafted; `none` without speculation. Plans of before the field are of DFlash."""
     start: tuple[str, ...] = ()
-    """The measures for a shorter start that it takes, by name."""
+    """The startup optimizations that it takes, by name."""
     start_left_out: dict[str, str] = {}
     """Those that it would take, and why it does not."""
     cluster: Cluster | None = None
@@ -212,6 +213,28 @@ def separate_caches(plan: Plan, settings: Collection[str], folder: Path | str) -
     """Return the plan with all its caches in a folder; one that `settings` name, as by hand, stays as it is."""
     own = {name: str(Path(folder) / part) for name, part in _CACHES.items() if f"env.{name}" not in settings}
     return replace(plan, env=plan.env | own)
+
+
+def format_command(plan: Plan) -> str:
+    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank."""
+    if not plan.ranks:
+        return _format_rank(plan.argv, plan.env)
+    ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
+    return "\n".join(
+        f"# rank {number}, on {rank.host}\n{_format_rank(rank.argv, rank.env)}" for number, rank in enumerate(ranks)
+    )
+
+
+def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return a command as one would type it into a shell, one flag per line."""
+    words = list(argv)
+    lines = [shlex.join(words[:3])]
+    for word in words[3:]:
+        if word.startswith("--"):
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in env.items()), *lines])
 
 
 T = TypeVar("T")

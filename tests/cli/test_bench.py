@@ -13,7 +13,7 @@ import pytest
 from dflash_tui.benchmark import client, latency
 from dflash_tui.benchmark.prompts import Prompt, build_suite
 from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.cli.commands.measurement import bench
+from dflash_tui.cli.commands import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import ServerFailed

@@ -142,7 +142,7 @@ def test_bash_completes_commands_options_and_recipes(tmp_path, capsys):
     code = 'COMP_WORDS=(dflash-tui "$@"); COMP_CWORD=$#; _shtab_dflash_tui; echo "${COMPREPLY[*]}"'
     asked = f"source ./script; ask() {{ {code}; }}; ask rep; ask plan demo; ask runs prune --old"
     done = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["replay report", "demo-cpu", "--older-than"]
+    assert done.stdout.splitlines() == ["report replay", "demo-cpu", "--older-than"]
 
 
 def test_a_recipe_whose_name_a_shell_would_run_is_not_completed(folders, capsys):

@@ -51,8 +51,8 @@ def test_a_redirected_stderr_gets_words_and_no_panel(slave, words, code, said):
 
 
 def test_without_one_two_arms_are_not_played(folders, monkeypatch):
-    monkeypatch.setattr("dflash_tui.cli.commands.measurement.ab_play.has_terminal", lambda: False)
-    monkeypatch.setattr("dflash_tui.cli.commands.measurement.ab_play.panel", lambda **_: pytest.fail("it was opened"))
+    monkeypatch.setattr("dflash_tui.cli.commands.experiments.has_terminal", lambda: False)
+    monkeypatch.setattr("dflash_tui.cli.commands.experiments.open_panel", lambda **_: pytest.fail("it was opened"))
     assert main.main(["ab", "play", begin_played(), "--prompt", "Math"]) == UsageError.exit_code
 
 

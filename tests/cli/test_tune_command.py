@@ -5,7 +5,7 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.measurement.tune import build_requested_tune, find_tune
+from dflash_tui.cli.commands.experiments import build_requested_tune, find_tune
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.cli import experiment_lines
+from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store

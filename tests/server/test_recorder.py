@@ -22,7 +22,7 @@ from dflash_tui.benchmark import (
 )
 from dflash_tui.benchmark.answer import Answer
 from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.cli.commands.server import up
+from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem

@@ -32,7 +32,7 @@ def free_port(wanted: int) -> int:
 
 
 def made(port: int, *words: str) -> Plan:
-    """Return the plan of a stand-in, without measures for a shorter start: it is asked once before it is ready."""
+    """Return the plan of a stand-in, without startup optimizations: it is asked once before it is ready."""
     argv = (sys.executable, str(FAKE), str(port), *words)
     demo = build_plan(resolution.resolve_recipe(toy_pair.load_demo()))
     return replace(demo, argv=argv, port=port, start=())

@@ -239,7 +239,7 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
         env=dict(resolved.env),
         patches=resolved.patches,
         warnings=resolved.warnings,
-        differs=resolved.deviations,
+        differs=resolved.differs,
         restart=resolved.restart,
         failures=base.failures,
         hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},

@@ -21,7 +21,7 @@ from dflash_tui.runs import rank_records
 from dflash_tui.runs.run import FarRank, Run
 from tests.support.fake_runs import made, recorded
 
-BEAT = RankBeat(0, is_alive=True, processes=3, workers=1, suspended=0, resident=5, memory_available=6)
+BEAT = RankBeat(is_alive=True, processes=3, workers=1, suspended=0, resident=5, memory_available=6)
 
 
 @pytest.fixture

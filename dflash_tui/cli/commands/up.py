@@ -1,4 +1,4 @@
-"""Launching, watching and measuring without a screen: narration on stderr, data on stdout."""
+"""Launch a recipe, watch it, and watch servers that run: `up` and `attach`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.cli.commands.measurement.bench import Bench, run_bench, show_exchange, wait_for_first_answer
-from dflash_tui.cli.commands.server import foreign, why
-from dflash_tui.cli.commands.server.panel import panel
-from dflash_tui.cli.commands.server.peer_programs import plan_over_peers
+from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
+from dflash_tui.cli.commands.hosts import plan_over_peers
+from dflash_tui.cli.commands.logs import Failed, format_postmortem
+from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.event_lines import (
     AlarmLines,
@@ -24,23 +24,24 @@ from dflash_tui.cli.event_lines import (
     PreparingLines,
     Restarting,
     WindowFigures,
+    print_alarms,
 )
 from dflash_tui.cli.json_lines import CheckLine
-from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
-from dflash_tui.cli.trust import confirm_trust
-from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.common.ssh_host import name_program, read_called_name
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.event_json import encode
-from dflash_tui.events import Health, Preparing
+from dflash_tui.events import Health, HealthChanged, Preparing
 from dflash_tui.launch import session, shutdown
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation import startup_text
@@ -79,11 +80,11 @@ def up(args: argparse.Namespace) -> int:
 def attach(args: argparse.Namespace) -> int:
     """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
     if args.run and args.run.lower().startswith(("http://", "https://")):
-        return foreign.attach(args)
+        return attach_foreign(args)
     run = registry.find_run(args.run)
     if args.plain or args.json or not has_terminal():
         return asyncio.run(_watch(args, run, RunState()))
-    return panel(run)
+    return open_panel(run)
 
 
 async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
@@ -290,9 +291,9 @@ async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None
         since = (time.monotonic() if since is None else since) if bad else None
     if failure := postmortem.build_postmortem(run, state):
         if as_json:
-            print_data(encode(why.Failed(time.time(), failure)).decode())
+            print_data(encode(Failed(time.time(), failure)).decode())
         else:
-            print_status(why.format_postmortem(failure))
+            print_status(format_postmortem(failure))
 
 
 def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
@@ -307,7 +308,7 @@ def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bo
         print_status(f"{run.id} was stopped")
         return 0
     if as_json:
-        print_data(encode(why.Failed(time.time(), failure)).decode())
+        print_data(encode(Failed(time.time(), failure)).decode())
     raise postmortem.build_failure(failure)
 
 
@@ -326,3 +327,52 @@ async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
             print_data(WindowFigures.HEADER)
         print_data(figures.line(state))
         count += 1
+
+
+_WRONG_ADDRESS = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
+
+
+def attach_foreign(args: argparse.Namespace) -> int:
+    """Watch the server at the address `args.run`."""
+    server = ForeignServer(args.run)
+    if args.plain or args.json or not has_terminal():
+        print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
+        print_status("asking it once a second until Ctrl-C")
+        return asyncio.run(_print_server(args, server))
+    return open_panel(foreign=server)
+
+
+async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
+    """Print figures and alarms until interrupted, or until the output cannot be written."""
+    state = RunState()
+    tasks = [
+        asyncio.create_task(_print_foreign(args, server, state)),
+        asyncio.create_task(print_alarms(state, as_json=args.json)),
+    ]
+    try:
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+    return 0
+
+
+async def _print_foreign(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
+    """Print the events of the server, and its figures every `--every` seconds."""
+    rows, due = 0, time.monotonic() + args.every
+    lines = EventLines(state, as_json=args.json)
+    async for event in server.events():
+        if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+            raise DflashError(server.fault, evidence=event.detail, hint=_WRONG_ADDRESS)
+        state.apply(event)
+        lines.show(event)
+        if time.monotonic() < due or not state.readings:
+            continue
+        due = time.monotonic() + args.every
+        figures = WindowFigures.from_state(state, time.time(), args.every)
+        if not args.json and rows % 20 == 0:
+            print_data(WindowFigures.HEADER)
+        print_data(encode(figures).decode() if args.json else figures.line(state))
+        rows += 1

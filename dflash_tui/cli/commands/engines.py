@@ -1,26 +1,34 @@
-"""`patch`: show the state of an engine's patches and what they change, make an engine with them, verify its files."""
+"""vLLM environments and patches of their files: `engine` and `patch`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
-from dflash_tui.cli.json_lines import PatchOutcome
-from dflash_tui.cli.requests import read_launch_request
-from dflash_tui.cli.trust import confirm_patch_trust
+from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
+from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
+from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.common import paths
+from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import patched_engine, published_files
+from dflash_tui.engines.patching import patched_engine, published_files, status
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.launch.planner import plan_launch_here
+from dflash_tui.launch import preparation
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.hardware import Hardware, parse_class
 from dflash_tui.planning import patch_file
@@ -51,7 +59,13 @@ class Scope(NamedTuple):
 
 def patch(args: argparse.Namespace) -> int:
     """`patch status|diff|apply|revert|verify [RECIPE]`."""
-    actions = {"status": status, "diff": diff, "apply": apply, "revert": revert, "verify": verify}
+    actions = {
+        "status": print_status_of_patches,
+        "diff": print_diff,
+        "apply": apply_patches,
+        "revert": revert_patches,
+        "verify": verify_patches,
+    }
     return actions[args.action](args)
 
 
@@ -75,7 +89,7 @@ def _scope(args: argparse.Namespace) -> Scope:
         patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patching_status.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
-        engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
+        engine, hardware = inventory.find_engine_by_name(args.engine), _find_hardware(args.gpu)
         patches = [patch for patch in all_patches if patch.distribution == engine.distribution]
     else:
         raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
@@ -84,7 +98,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     return Scope(engine, patches, hardware, unusable, plan)
 
 
-def _hardware(wanted: str | None) -> Hardware | None:
+def _find_hardware(wanted: str | None) -> Hardware | None:
     """Return the class of hardware that is named; else that of this machine's GPUs when they are of one class."""
     if wanted and (kind := parse_class(wanted)):
         return kind
@@ -109,7 +123,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     return [patch for patch in usual if patch.name not in replaced]
 
 
-def status(args: argparse.Namespace) -> int:
+def print_status_of_patches(args: argparse.Namespace) -> int:
     """Print the state of each patch, and how the source differs where one does not fit."""
     scope = _scope(args)
     states = scope.states
@@ -144,7 +158,7 @@ def _why(patch: Patch, state: PatchStatus) -> str:
     return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, state.why]))
 
 
-def diff(args: argparse.Namespace) -> int:
+def print_diff(args: argparse.Namespace) -> int:
     """Print what the patches change, as a unified diff; without the engine on its published wheel."""
     planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
     if planned and inventory.find_planned_engine(planned.plan) is None:
@@ -166,7 +180,7 @@ def _find_base(engine: Engine) -> Engine:
     return _find_base(base) if base else engine
 
 
-def apply(args: argparse.Namespace) -> int:
+def apply_patches(args: argparse.Namespace) -> int:
     """Make an engine with the patches that are needed; with --dry-run print what would differ in it."""
     scope = _scope(args)
     base, chosen = scope.engine, _chosen(scope, args)
@@ -198,7 +212,7 @@ def apply(args: argparse.Namespace) -> int:
     return 0
 
 
-def revert(args: argparse.Namespace) -> int:
+def revert_patches(args: argparse.Namespace) -> int:
     """Say which engine has no patches: it was never changed, so there is nothing to undo."""
     base = _find_base(_scope(args).engine)
     if args.json:
@@ -216,7 +230,7 @@ def _clean_diff(diff: str) -> str:
     return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
 
 
-def verify(args: argparse.Namespace) -> int:
+def verify_patches(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
@@ -229,3 +243,134 @@ def verify(args: argparse.Namespace) -> int:
     if not checks:
         print_status("no file that a patch could touch exists")
     return 0 if all(check.ok for check in checks) else 5
+
+
+def engine(args: argparse.Namespace) -> int:
+    """`engine list|install|inspect|remove|adopt`."""
+    actions = {
+        "list": print_engines,
+        "install": install_engine,
+        "inspect": inspect_engine,
+        "remove": remove_engine,
+        "adopt": adopt_engine,
+    }
+    return actions[args.action](args)
+
+
+def print_engines(args: argparse.Namespace) -> int:
+    """Print the engines, ours and adopted ones, and what killed installations left."""
+    rows, count = [], DiskCount()
+    for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
+        measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
+        size = None if engine.adopted else measured
+        if args.json:
+            print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}))
+        kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
+        rows.append(
+            (
+                f"{engine.distribution} {engine.vllm}",
+                kind,
+                format_gib(size),
+                ", ".join(engine.patches) or "none",
+                f"{engine.folder}{f', made from {Path(engine.base).name}' if engine.base else ''}",
+            )
+        )
+    if not args.json:
+        print_status("no engine yet; launching a recipe installs its own") if not rows else print_table(
+            ("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,)
+        )
+    for unused in inventory.list_unused_engines():
+        print_status(f"! {unused.what}; {unused.hint}")
+    for folder in inventory.list_leftovers():
+        incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
+        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")
+    return 0
+
+
+def install_engine(args: argparse.Namespace) -> int:
+    """Install the engine of a recipe, and make the one with its patches."""
+    planned = plan_launch_here(read_launch_request(args))
+    confirm_trust(planned.resolved.recipe, [planned.plan], args)
+    try:
+        chosen = asyncio.run(_install(planned, as_json=args.json))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    return 0
+
+
+async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
+    report = PreparingLines(as_json=as_json)
+    with cancelled_by_signals():
+        engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
+        return await preparation.make_patched_engine(planned.plan, engine, report)
+
+
+def inspect_engine(args: argparse.Namespace) -> int:
+    """Print what an engine holds, by its own Python, and the state of every patch in it."""
+    chosen = inventory.find_engine_by_name(args.engine)
+    contents = inventory.describe_environment(chosen.python)
+    patches, unusable = patch_file.load_all_patches()
+    states = [status.find_patch_status(patch, chosen) for patch in patches]
+    if args.json:
+        patched = {status_of_patch.name: status_of_patch.state.value for status_of_patch in states} | dict.fromkeys(
+            unusable, "unusable"
+        )
+        more = {"patches": patched, "base": chosen.base}
+        print_data(
+            json.dumps(msgspec.to_builtins(contents) | {"folder": chosen.folder, "adopted": chosen.adopted} | more)
+        )
+        return 0
+    named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
+    parts = [(name, contents.packages[name]) for name in named if name in contents.packages]
+    rows = [("folder", f"{chosen.folder}{' (adopted)' if chosen.adopted else ''}"), ("Python", contents.python)]
+    rows += [("made from", chosen.base)] if chosen.base else []
+    rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
+    rows += [("packages", str(len(contents.packages)))]
+    rows += [("patch", f"{status_of_patch.name}: {status_of_patch.state.value}") for status_of_patch in states]
+    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
+    rows += [("drift", line) for line in _drift(chosen, contents)]
+    print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
+    return 0
+
+
+def remove_engine(args: argparse.Namespace) -> int:
+    """Delete an engine of ours, or forget an adopted one."""
+    incomplete = paths.engines_folder() / args.engine
+    if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
+        inventory.clear_leftover(incomplete)
+        return _report_removal(args, str(incomplete), f"removed {incomplete}")
+    chosen = inventory.find_engine_by_name(args.engine)
+    inventory.remove_engine(chosen)
+    forgotten = f"{chosen.folder} is no longer listed; nothing in it was changed"
+    return _report_removal(args, chosen.folder, forgotten if chosen.adopted else f"removed {chosen.folder}")
+
+
+def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int:
+    if args.json:
+        print_json(RemovedEngine(folder))
+    print_status(sentence)
+    return 0
+
+
+def adopt_engine(args: argparse.Namespace) -> int:
+    """Add an environment that the user made to the list."""
+    chosen = inventory.adopt_engine(Path(args.folder))
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+                 f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
+    return 0
+
+
+def _drift(chosen: Engine, contents: inventory.EnvironmentContents) -> list[str]:
+    """Return which packages differ from those that were installed."""
+    if chosen.adopted:
+        return []
+    then = dict(line.split("==", 1) for line in chosen.packages)
+    now = {name.lower().replace("_", "-"): version for name, version in contents.packages.items()}
+    changed = [
+        f"{name} {version} was installed, now {now.get(name.lower().replace('_', '-'), 'gone')}"
+        for name, version in then.items()
+        if now.get(name.lower().replace("_", "-")) != version
+    ]
+    return sorted(changed)

@@ -1,4 +1,4 @@
-"""The question before this program is installed on another host, for every command that leads there."""
+"""Other hosts: `--host`, `agent`, and the question before this program is installed on one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from dflash_tui.cli.console import ask_yes, print_status
+from dflash_tui import __version__
+from dflash_tui.cli.console import ask_yes, print_piece, print_status
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.peers import agent as agents
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster import Cluster
@@ -81,3 +83,23 @@ def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
             raise UsageError(f"you did not say yes to an installation on {error.host}; nothing was started")
     print_status(f"installing dflash-tui on {error.host} …")
     print_status(f"dflash-tui is on {error.host}: {asyncio.run(far_program.install_program(error.host))}")
+
+
+def run_there(args: argparse.Namespace) -> int:
+    """Run what follows `--host HOST` on that host, after this program was installed there if it lacks it.
+
+    Raises:
+        UsageError: the host is not reached, its program is another, or the user said no to an installation.
+        DflashError: the connection broke, or this program cannot be installed there.
+    """
+    greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
+    if greeting.version != __version__:
+        print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")
+    return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))
+
+
+def agent(_args: argparse.Namespace) -> int:
+    """`agent`: read commands from stdin, as JSON lines, and answer on stdout."""
+    agents.require_caller()
+    asyncio.run(agents.serve_stdin())
+    return 0

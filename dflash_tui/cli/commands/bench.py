@@ -18,7 +18,7 @@ from dflash_tui.benchmark.sampling import Sampling, name_template
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.cli.datasets import ensure_dataset
+from dflash_tui.cli.requests import ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.event_json import encode
 from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone

@@ -9,8 +9,8 @@ import sys
 import time
 
 from dflash_tui.benchmark.conversation.functional_check import check_server, skip_check
-from dflash_tui.cli.commands.measurement import verify_output
-from dflash_tui.cli.commands.server.up import up
+from dflash_tui.cli.commands.experiments import verify_output
+from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch import shutdown
@@ -91,7 +91,7 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     if why:
         return skip_check(_OUTPUT, why)
     try:
-        verify_output.verify_output(args)
+        verify_output(args)
     except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
         return skip_check(_OUTPUT, error.what)
     except DflashError as error:

@@ -1,12 +1,21 @@
-"""`replay` and `export`: recorded runs shown again, and written into one file."""
+"""The panel, and recordings in it or as lines: `replay` and `export`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dflash_tui.cli.console import print_data
+from dflash_tui.common import paths
+
+if TYPE_CHECKING:  # httpx alone costs 200 ms
+    from dflash_tui.monitoring.foreign_server import ForeignServer
+    from dflash_tui.monitoring.recording import Player
+    from dflash_tui.runs.run import Run
+    from dflash_tui.tui.screens.playback import PlaybackScreen
 import argparse
 import time
 
-from dflash_tui.cli.commands.server.panel import panel
-from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.console import print_status
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common.terminal import has_terminal
 from dflash_tui.event_json import encode
@@ -15,6 +24,27 @@ from dflash_tui.monitoring import recording as run_export
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
+
+
+def open_panel(
+    run: Run | None = None,
+    *,
+    player: Player | None = None,
+    foreign: ForeignServer | None = None,
+    playback: PlaybackScreen | None = None,
+) -> int:
+    """Open the panel, with a run, a recording, a foreign server or two arms of an A/B if given.
+
+    Afterwards it prints how to come back to what goes on.
+    """
+    from dflash_tui.tui import app
+
+    paths.runs_folder()  # without a home folder there is no panel
+    farewell, code = app.run_panel(run, player=player, foreign=foreign, playback=playback)
+    if farewell:
+        print_data(farewell)
+    return code
+
 
 _MAX_SILENCE = 3600.0
 _ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
@@ -26,7 +56,7 @@ def replay(args: argparse.Namespace) -> int:
     if args.plain or args.json or not has_terminal():
         return _print_recording(args, source)
     at = source.find_opening() if args.at is None else args.at
-    return panel(player=Player(source, at=at, speed=args.speed or PANEL_SPEED))
+    return open_panel(player=Player(source, at=at, speed=args.speed or PANEL_SPEED))
 
 
 def _print_recording(args: argparse.Namespace, source: Recording) -> int:
@@ -34,7 +64,7 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
 
     Figures come every `--every` recorded seconds. A failure of the recorded server is printed, and is not ours.
     """
-    from dflash_tui.cli.commands.server import why
+    from dflash_tui.cli.commands.logs import format_postmortem
     from dflash_tui.cli.event_lines import AlarmLines, EventLines, WindowFigures
     from dflash_tui.diagnosis import postmortem
 
@@ -63,7 +93,7 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
             _wait_until_played(args.speed, began, event.at - begin)
             lines.show(event)
     if failed := postmortem.build_postmortem(source, state):
-        print_status(why.format_postmortem(failed))
+        print_status(format_postmortem(failed))
     elif state.exit:
         print_status(f"{source.id} was stopped")
     return 0
