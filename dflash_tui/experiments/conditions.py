@@ -85,7 +85,6 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
 
 
 def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
-    """Return how each other host of a run is now; throttling and foreign load count when seen after `since`."""
     samples = _read_rank_samples(run)
     conditions: dict[str, Conditions] = {}
     for far in run.far_ranks:
@@ -103,7 +102,6 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
 
 
 def _read_rank_samples(run: Run) -> list[RankSampled]:
-    """Return what the keeper recorded of the other ranks."""
     samples = list[RankSampled]()
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():
