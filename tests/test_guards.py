@@ -76,7 +76,7 @@ def test_without_a_terminal_there_is_no_panel():
         (("why", "x"), "no run called 'x'"),
         (("bench",), "nothing was launched yet"),
         (("--json",), "need --recipe NAME"),
-        (("up", "demo-cpu", "--mode", "fast"), "expected eager, graphs or compile"),
+        (("up", "demo-cpu", "--mode", "fast"), "expected one of eager, graphs, compile"),
         (("up", "demo-cpu", "--port", "0"), "from 1 to 65535"),
         (("plan", "demo-cpu", "--port", "99999999"), "from 1 to 65535"),
         (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 0 to 64"),

@@ -12,45 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
+from dflash_tui.common.formatting import has_terminal, name_commands
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
-from dflash_tui.common.terminal import has_terminal
 
 if TYPE_CHECKING:  # the panel alone parses nothing
     import argparse
 
-# Each command imports what it needs and nothing of the others.
-_HANDLERS = {
-    "up": ("server.up", "up"),
-    "attach": ("server.up", "attach"),
-    "bench": ("measurement.bench", "bench"),
-    "ab": ("measurement.ab", "run_ab"),
-    "verify": ("measurement.verify", "verify"),
-    "verify-output": ("measurement.verify_output", "verify_output"),
-    "tune": ("measurement.tune", "tune"),
-    "replay": ("measurement.replay", "replay"),
-    "export": ("measurement.replay", "export"),
-    "ps": ("server.servers", "ps"),
-    "logs": ("server.server_log", "logs"),
-    "stop": ("server.stop", "stop"),
-    "chat": ("server.chat", "chat"),
-    "agent": ("server.agent", "agent"),
-    "client": ("server.client", "client"),
-    "runs": ("server.runs", "runs"),
-    "orphans": ("server.orphans", "orphans"),
-    "why": ("server.why", "why"),
-    "report": ("measurement.report", "report"),
-    "history": ("measurement.history", "history"),
-    "service": ("server.service", "service"),
-    "disk": ("configuration.disk", "disk"),
-    "completion": ("configuration.completion", "completion"),
-    "gpus": ("configuration.gpus", "gpus"),
-    "plan": ("configuration.plan", "plan"),
-    "doctor": ("configuration.plan", "doctor"),
-    "recipes": ("configuration.recipes", "recipes"),
-    "engine": ("configuration.engine", "engine"),
-    "patch": ("configuration.patch", "patch"),
-}
 # What these have begun (a file, a program of an engine's) is taken back when they are told to end, as by Ctrl-C.
 _CLEANING = frozenset({"export", "doctor", "engine", "patch"})
 
@@ -61,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv)]
     as_json = "--json" in words
     try:
-        # Variables stand for options.
-        args = _parse_words(words) if words or any(name.startswith("DFLASH_TUI_") for name in os.environ) else None
+        args = _parse_words(words)
         as_json = args is not None and args.json
         return _dispatch(args) if args else _open_panel(as_json=False)
     except DflashError as error:
@@ -82,13 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=as_json)
 
 
-def _parse_words(words: Sequence[str]) -> argparse.Namespace:
-    """Return what a command line says; one that is none of ours ends the program with 2, as help does with 0."""
-    from dflash_tui.cli.command_parser import order_words
-    from dflash_tui.cli.parser import COMMANDS, build_parser
+def _parse_words(words: Sequence[str]) -> argparse.Namespace | None:
+    """Return what a command line says; None where neither words nor variables say anything."""
+    if not words and not any(name.startswith("DFLASH_TUI_") for name in os.environ):
+        return None
+    from dflash_tui.cli.parser import parse_words
 
-    words = order_words(words, COMMANDS)
-    return build_parser(words[0] if words else "").parse_args(words)
+    return parse_words(words)
 
 
 @contextmanager
@@ -143,24 +109,25 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
 
 def _dispatch(args: argparse.Namespace) -> int:
     if args.host is not None:
-        from dflash_tui.cli.commands.server import far_host
+        from dflash_tui.cli.commands import hosts
 
         with _ended_like_ctrl_c():
-            return far_host.run_there(args)
-    if args.command is not None:
-        module, function = _HANDLERS[args.command]
-        handler: Callable[[argparse.Namespace], int] = getattr(
-            import_module(f"dflash_tui.cli.commands.{module}"), function
-        )
-        with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
-            return handler(args)
-    return _open_panel(as_json=args.json)
+            return hosts.run_there(args)
+    if args.command is None:
+        return _open_panel(as_json=args.json)
+    from dflash_tui.cli.parser import COMMANDS
+
+    # Each command imports what it needs and nothing of the others.
+    module = import_module(f"dflash_tui.cli.commands.{COMMANDS[args.command].module}")
+    handler: Callable[[argparse.Namespace], int] = getattr(module, args.command.replace("-", "_"))
+    with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
+        return handler(args)
 
 
 def _open_panel(*, as_json: bool) -> int:
     if not has_terminal():
         hint = "without one: dflash-tui up RECIPE --bench, dflash-tui attach; dflash-tui --help lists all commands"
         return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=as_json)
-    from dflash_tui.cli.commands.server import panel
+    from dflash_tui.cli.commands import panel
 
-    return panel.panel()
+    return panel.open_panel()

@@ -5,21 +5,44 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dflash_tui.common.secrets import looks_secret
+from dflash_tui.planning.methods import Method
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ON = {"1", "true", "yes", "on"}
+_NUCLEUS = "draw from the likeliest tokens that have this share of the probability (default: the model's)"
+
+
+def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+    """Add an option whose default is its DFLASH_TUI_ variable."""
+    variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
+    settings["help"] = f"{settings['help']} [env: {variable}]"
+    if (value := os.environ.get(variable)) and settings.get("default") is not argparse.SUPPRESS:
+        settings["default"] = read_switch(variable) if settings.get("action") == "store_true" else value
+    parser.add_argument(*names, **settings)
+
+
+def add_switch(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+    """Add an option without a value."""
+    add_option(parser, *names, action="store_true", **settings)
+
+
+def read_switch(variable: str) -> bool:
+    """Return whether a variable turns something on."""
+    return os.environ.get(variable, "").lower() in _ON
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what changes the plan of a launch."""
-    add_option(parser, "--mode", type=_mode, metavar="MODE", help="eager, graphs or compile")
+    modes = ("eager", "graphs", "compile")
+    add_option(parser, "--mode", type=one_of(modes), metavar="MODE", help="eager, graphs or compile")
     add_method_option(parser)
-    add_option(parser, "--port", type=_port, metavar="PORT", help="port on 127.0.0.1")
+    add_option(parser, "--port", type=_parse_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
-    add_option(parser, "--num-speculative-tokens", type=_tokens, metavar="N", help=tokens)
+    add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
     gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
     add_option(parser, "--gpu", metavar="GPU", help=gpu)
     add_option(parser, "--profile", metavar="NAME", help="stock or seed, as the recipe has them")
@@ -39,10 +62,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def add_method_option(parser: argparse.ArgumentParser) -> None:
     """Add `--method`."""
-    from dflash_tui.planning.methods import Method
-
     text = f"how tokens are drafted: {', '.join(Method)}"
-    add_option(parser, "--method", type=_method, metavar="METHOD", help=text)
+    add_option(parser, "--method", type=one_of(Method), metavar="METHOD", help=text)
 
 
 def add_trust_option(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +73,15 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --peer") -> None:
-    """Add `--install-peers`, which no variable sets: it is said of the hosts beside it, `which` are meant."""
+    """Add `--install-peers`, which no variable sets: it is said of the hosts beside it."""
     install = f"say yes to installing this program on {which} that lacks it, in our own folder there"
     parser.add_argument("--install-peers", action="store_true", help=install)
+
+
+def add_force_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--force`."""
+    force = "launch although a check fails; the reason is recorded"
+    add_option(parser, "--force", type=parse_recorded_text, metavar="REASON", help=force)
 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
@@ -66,23 +93,27 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
 
 def add_json_option(parser: argparse.ArgumentParser, **settings: Any) -> None:
     """Add `--json`."""
-    add_option(parser, "--json", action="store_true", help="one JSON object per line on stdout", **settings)
+    add_switch(parser, "--json", help="one JSON object per line on stdout", **settings)
 
 
 def add_recipe_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """Add the recipe; where it is `optional`, two models can be named instead."""
     text = "a recipe's name, or the path of a recipe file"
-    if not optional:
-        parser.add_argument("recipe", metavar="RECIPE", help=text)
-        return
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=text)
-    add_pair_options(parser, "a model to serve without a recipe: a hub repository or a folder")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?" if optional else None, help=text)
+    if optional:
+        add_pair_options(parser, "a model to serve without a recipe: a hub repository or a folder")
 
 
 def add_pair_options(parser: argparse.ArgumentParser, target: str) -> None:
-    """Add the models of a pair that nobody wrote a recipe for."""
+    """Add the models of a pair without a recipe."""
     parser.add_argument("--target", metavar="MODEL", help=target)
     parser.add_argument("--drafter", metavar="MODEL", help="its drafter; without one the target's own head drafts")
+
+
+def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
+    """Add the run, which may be left out; `also` says what else may be named."""
+    text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
 def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
@@ -93,13 +124,13 @@ def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool =
 
 def add_detach_option(parser: argparse.ArgumentParser) -> None:
     """Add `--detach` of what goes on in a process of its own."""
-    add_option(parser, "--detach", action="store_true", help="return at once; it continues in the background")
+    add_switch(parser, "--detach", help="return at once; it continues in the background")
 
 
 def add_begin_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how an experiment begins, and what of the launch all its boots have in common."""
-    add_option(parser, "--stop-running", action="store_true", help="stop servers of yours that would be in the way")
-    add_option(parser, "--yes", action="store_true", help="begin without asking")
+    """Add how an experiment begins, and what of the launch all its boots have in common."""
+    add_switch(parser, "--stop-running", help="stop servers of yours that would be in the way")
+    add_switch(parser, "--yes", help="begin without asking")
     add_detach_option(parser)
     add_plan_options(parser)
     add_install_peers_option(parser)
@@ -107,29 +138,44 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
-    """Add the run, which may be left away; `also` says what else may be named."""
-    text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
-    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """Add what an experiment sends to each of its boots."""
+    add_option(
+        parser, "--rounds", type=parse_positive, default=1, metavar="N", help="how often a boot sends each prompt"
+    )
+    add_suite_option(parser, None, words="field, or quick where the server takes no long context")
+    add_scale_option(parser)
+    ends = "answers of full length, past the model's own end; or not (default: for random weights alone)"
+    parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
+    add_seed_option(parser)
+    levels = "requests at a time, one level after the other in the same boot (default: 1)"
+    add_option(parser, "--concurrency", type=parse_concurrency, default=(1,), metavar="N,N", help=levels)
 
 
-def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
-    """Add an option whose default is its DFLASH_TUI_ variable."""
-    variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
-    settings["help"] = f"{settings['help']} [env: {variable}]"
-    if (value := os.environ.get(variable)) and settings.get("default") is not argparse.SUPPRESS:
-        settings["default"] = read_switch(variable) if settings.get("action") == "store_true" else value
-    parser.add_argument(*names, **settings)
+def add_scale_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--scale`."""
+    scale = "lengthen or shorten the answers (default: the recipe's)"
+    add_option(parser, "--scale", type=parse_scale, metavar="X", help=scale)
+
+
+def add_seed_option(parser: argparse.ArgumentParser, seed: str = "shuffles the order of the prompts") -> None:
+    """Add `--seed`."""
+    add_option(parser, "--seed", type=parse_seed, default=0, metavar="N", help=seed)
+
+
+def add_temperature_option(parser: argparse.ArgumentParser, default: str, value: float | None = None) -> None:
+    """Add `--temperature`; `default` says what holds without it."""
+    heat = f"sampling temperature (default: {default})"
+    add_option(parser, "--temperature", type=parse_temperature, default=value, metavar="T", help=heat)
+
+
+def add_top_p_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--top-p`."""
+    add_option(parser, "--top-p", type=parse_top_p, metavar="P", help=_NUCLEUS)
 
 
 def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, words: str = "") -> None:
-    """Add the option that names the prompts.
-
-    Args:
-        parser: what it is added to.
-        default: the suite without it.
-        words: what stands for the default where that is None.
-    """
+    """Add the option that names the prompts; `words` say what holds where the default is None."""
     about = (
         "the prompts: quick, field, contexts, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
         "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
@@ -139,114 +185,102 @@ def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, wo
     add_option(parser, "--dataset", "--suite", dest="suite", default=default, metavar="NAME|FILE", help=about)
 
 
-def read_switch(variable: str) -> bool:
-    """Return whether a variable turns something on."""
-    return os.environ.get(variable, "").lower() in _ON
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an option whose value is a number from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        return _read_number(float, text, least, most)
+
+    return parse
 
 
-def _number(text: str, least: float, most: float, *, whole: bool) -> float:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of an option whose value is a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        return int(_read_number(int, text, least, most))
+
+    return parse
+
+
+def _read_number(kind: type[int | float], text: str, least: float, most: float) -> float:
     try:
-        number = int(text) if whole else float(text)
+        value = kind(text)
     except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        kind = "a whole number" if whole else "a number"
-        low, high = (f"{bound:.0f}" if whole else f"{bound:g}" for bound in (least, most))
-        raise argparse.ArgumentTypeError(f"expected {kind} from {low} to {high}, not '{text}'")
-    return number
+        value = math.nan
+    if not least <= value <= most:
+        words = (
+            f"a whole number from {least:.0f} to {most:.0f}" if kind is int else f"a number from {least:g} to {most:g}"
+        )
+        raise argparse.ArgumentTypeError(f"expected {words}, not '{text}'")
+    return value
+
+
+# The limits of a server's requests are imported when a value is read: the modules that have them are slow to import.
 
 
 def parse_positive(text: str) -> int:
     """Return a whole number from 1."""
-    from dflash_tui.benchmark.sampling import MOST_ROUNDS
+    from dflash_tui.benchmark.prompts import MOST_ROUNDS
 
-    return int(_number(text, 1, MOST_ROUNDS, whole=True))
+    return whole_number(1, MOST_ROUNDS)(text)
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     from dflash_tui.planning.field_types import HIGHEST_PORT
 
-    return int(_number(text, 1, HIGHEST_PORT, whole=True))
-
-
-def _tokens(text: str) -> int:
-    return int(_number(text, 0, 64, whole=True))
-
-
-def parse_boots(text: str) -> int:
-    """Return how many boots an arm may have."""
-    return int(_number(text, 1, 50, whole=True))
-
-
-def parse_streams(text: str) -> tuple[int, ...]:
-    """Return numbers of requests at a time, with commas between."""
-    return tuple(int(_number(word, 1, 1024, whole=True)) for word in text.split(","))
-
-
-def parse_rate(text: str) -> float:
-    """Return how many requests may arrive per second."""
-    return _number(text, 0.001, 10_000, whole=False)
-
-
-def parse_ramp(text: str) -> float:
-    """Return over how many seconds a load may rise."""
-    return _number(text, 0, 3600, whole=False)
+    return whole_number(1, HIGHEST_PORT)(text)
 
 
 def parse_scale(text: str) -> float:
-    """Return how many times their usual length answers may have."""
-    from dflash_tui.benchmark.sampling import MOST_SCALE
+    """Return by how much answers may be lengthened or shortened."""
+    from dflash_tui.benchmark.prompts import MOST_SCALE
 
-    return _number(text, 0.001, MOST_SCALE, whole=False)
-
-
-def parse_speed(text: str) -> float:
-    """Return how many times as fast a recording may be played."""
-    return _number(text, 0.1, 100_000, whole=False)
-
-
-def parse_seconds(text: str) -> float:
-    """Return seconds."""
-    return _number(text, 0, 1e9, whole=False)
-
-
-def parse_budget(text: str) -> float:
-    """Return the seconds of a budget with its unit, such as 30m."""
-    return _parse_time(text, 1)
-
-
-def parse_time(text: str) -> float:
-    """Return the seconds of a time with its unit, such as 12h or 30d; it may be none."""
-    return _parse_time(text, 0)
-
-
-def _parse_time(text: str, least: float) -> float:
-    number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS:
-        raise argparse.ArgumentTypeError(f"expected a time such as 30m or 2h, not '{text}'")
-    return _number(number, least, 10_000, whole=False) * _UNITS[unit]
+    return number(0.001, MOST_SCALE)(text)
 
 
 def parse_seed(text: str) -> int:
     """Return a seed that vLLM takes, too."""
-    from dflash_tui.benchmark.sampling import MOST_SEED
+    from dflash_tui.benchmark.prompts import MOST_SEED
 
-    return int(_number(text, 0, MOST_SEED, whole=True))
+    return whole_number(0, MOST_SEED)(text)
 
 
 def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
-    from dflash_tui.benchmark.sampling import MOST_TEMPERATURE
+    from dflash_tui.benchmark.prompts import MOST_TEMPERATURE
 
-    return _number(text, 0, MOST_TEMPERATURE, whole=False)
+    return number(0, MOST_TEMPERATURE)(text)
+
+
+def parse_concurrency(text: str) -> tuple[int, ...]:
+    """Return numbers of requests at a time, separated by commas."""
+    return tuple(map(whole_number(1, 1024), text.split(",")))
 
 
 def parse_top_p(text: str) -> float:
     """Return a share of the probability that vLLM takes: above 0, at most 1."""
-    share = _number(text, 0, 1, whole=False)
+    share = number(0, 1)(text)
     if not share:
         raise argparse.ArgumentTypeError("expected a share above 0, at most 1")
     return share
+
+
+def parse_budget(text: str) -> float:
+    """Return the seconds of a time with its unit, such as 30m, of at least one unit."""
+    return _parse_time(text, 1)
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds of a time with its unit, such as 12h or 30d."""
+    return _parse_time(text, 0)
+
+
+def _parse_time(text: str, least: float) -> float:
+    value, unit = text[:-1], text[-1:]
+    if unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"expected a time such as 30m or 2h, not '{text}'")
+    return number(least, 10_000)(value) * _UNITS[unit]
 
 
 def parse_recorded_text(text: str) -> str:
@@ -256,15 +290,12 @@ def parse_recorded_text(text: str) -> str:
     return text
 
 
-def _method(text: str) -> str:
-    from dflash_tui.planning.methods import Method
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return the type of an option that takes one of these names, in a variable, too."""
 
-    if text not in set(Method):
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(Method)}, not '{text}'")
-    return text
+    def parse(text: str) -> str:
+        if text not in {*names}:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(names)}, not '{text}'")
+        return text
 
-
-def _mode(text: str) -> str:
-    if text not in {"eager", "graphs", "compile"}:
-        raise argparse.ArgumentTypeError(f"expected eager, graphs or compile, not '{text}'")
-    return text
+    return parse

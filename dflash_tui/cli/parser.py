@@ -3,40 +3,89 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from dflash_tui import __version__
-from dflash_tui.cli.command_parser import HOST_OPTION, CommandParser, ProgramParser
-from dflash_tui.cli.measurement_parser import add_ab, add_bench, add_report, add_verify, add_verify_output
+from dflash_tui.cli.command_parser import HOST_OPTION, INSTALL_OPTION, CommandParser, name_command, split_far_words
 from dflash_tui.cli.options import (
+    add_begin_options,
+    add_detach_option,
+    add_experiment_argument,
+    add_force_option,
     add_install_peers_option,
     add_json_option,
+    add_load_options,
     add_method_option,
     add_option,
     add_pair_options,
     add_plan_options,
     add_recipe_argument,
     add_run_argument,
+    add_scale_option,
+    add_seed_option,
+    add_suite_option,
+    add_switch,
+    add_temperature_option,
+    add_top_p_option,
     add_trust_option,
     add_watch_options,
+    number,
+    parse_budget,
+    parse_concurrency,
     parse_positive,
-    parse_recorded_text,
-    parse_seconds,
-    parse_speed,
-    parse_temperature,
+    parse_scale,
     parse_time,
     read_switch,
+    whole_number,
 )
-from dflash_tui.cli.tune_options import add_tune
-from dflash_tui.common.errors import EXIT_CODES
 
-_DESCRIPTION = """\
-Launch, watch and measure DFlash speculative decoding on vLLM.
+_HELP = """\
+usage: dflash-tui [-h] [-V] [--recipe NAME] [--host HOST] [COMMAND] ...
 
-Without a command: the panel, on a terminal. With --recipe NAME: the same engine without a screen (as `up NAME`).
-With --host HOST before it: the same on another machine, over ssh.
-Narration goes to stderr, data to stdout. A server outlives the program that launched it."""
+Launch, watch and measure speculative decoding on vLLM. Without a command: the panel.
+Status messages go to stderr, data to stdout. A server outlives the program that launched it.
+`dflash-tui COMMAND --help` lists the options of a command.
+
+{commands}
+options:
+  --recipe NAME    launch this recipe without a screen, as `up NAME` [env: DFLASH_TUI_RECIPE]
+  --host HOST      run the panel, or the command that follows, on this host as ssh calls it
+  --install-peers  say yes to installing this program on a --host that lacks it
+exit codes: 0 done, 1 failed, 2 wrong usage, 3 unusable engine, 4 would not start, 5 patch does not fit,
+  6 server failed, 7 speculation changes answers, 130 Ctrl-C
+"""
+_DETAILS = "print the statistics, boots and latencies behind the verdict, too"
+
+
+class ProgramParser(CommandParser):
+    """The parser of the whole command line."""
+
+    def format_help(self) -> str:
+        """Return the commands by what they are for, one line each."""
+        groups = {command.group: "" for command in COMMANDS.values() if command.group}
+        for name, command in COMMANDS.items():
+            if command.group:
+                groups[command.group] += f"  {name:<15}{command.about}\n"
+        return _HELP.format(commands="".join(f"{group}:\n{lines}" for group, lines in groups.items()))
+
+
+def parse_words(words: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says; wrong words end the program with 2, and help with 0.
+
+    What follows `--host HOST` is kept as it was typed, in `far_words`.
+    """
+    near, far = split_far_words([*words])
+    words = near or name_command([*words])
+    parser = build_parser(words[0] if words else "")
+    if not near and words[:1] == [INSTALL_OPTION]:
+        parser.error(f"{INSTALL_OPTION} needs {HOST_OPTION} HOST before it, or a command")
+    args = parser.parse_args(words)
+    args.far_words = far
+    args.json = args.json or "--json" in far
+    if args.command is None and args.host is None and args.recipe:  # of its variable
+        return parse_words(["up", args.recipe])
+    return args
 
 
 def build_parser(command: str | None = None) -> ProgramParser:
@@ -44,24 +93,15 @@ def build_parser(command: str | None = None) -> ProgramParser:
 
     Each option's default comes from its variable, if set.
     """
-    parser = ProgramParser(
-        prog="dflash-tui",
-        description=_DESCRIPTION,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = ProgramParser(prog="dflash-tui")
     parser.add_argument("-V", "-v", "--version", action="version", version=f"dflash-tui {__version__}")
     add_option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
-    host = "run the panel, or the command that follows, on this host as ssh calls it; what is typed after it goes there"
-    parser.add_argument(HOST_OPTION, metavar="HOST", help=host)
+    parser.add_argument(HOST_OPTION, metavar="HOST", help="run the panel, or the command that follows, on this host")
     add_install_peers_option(parser, "a --host")
     parser.set_defaults(json=read_switch("DFLASH_TUI_JSON"))  # for the errors of commands that print no JSON
-    parser.commands = COMMANDS
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=CommandParser)
-    names = [command] if command in COMMANDS else COMMANDS
-    for name in names if command != "" else ():
-        about, add_options = COMMANDS[name]
-        add_options(commands.add_parser(name, help=about))
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
+    for name in [command] if command in COMMANDS else COMMANDS if command != "" else ():
+        COMMANDS[name].add_options(commands.add_parser(name, help=COMMANDS[name].about))
     return parser
 
 
@@ -70,23 +110,20 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     add_plan_options(up)
     add_install_peers_option(up)
     add_trust_option(up)
-    detach = "return as soon as the server is launched (with --bench: measured)"
-    add_option(up, "--detach", action="store_true", help=detach)
+    add_switch(up, "--detach", help="return as soon as the server is launched (with --bench: measured)")
     wait = "return when the server is ready (with --bench: measured); exit code 6 when it fails before"
-    add_option(up, "--wait", action="store_true", help=wait)
+    add_switch(up, "--wait", help=wait)
     foreground = "stop the server when this command ends, as a service does (default: it keeps running)"
-    add_option(up, "--foreground", action="store_true", help=foreground)
-    bench = "send the five prompt kinds once the server answers"
-    add_option(up, "--bench", action="store_true", help=bench)
-    force = "launch although a check fails, and record why"
-    add_option(up, "--force", type=parse_recorded_text, metavar="REASON", help=force)
+    add_switch(up, "--foreground", help=foreground)
+    add_switch(up, "--bench", help="send the five prompt kinds once the server answers")
+    add_force_option(up)
     add_watch_options(up)
 
 
 def _add_attach(attach: argparse.ArgumentParser) -> None:
     foreign = "; or http(s)://HOST:PORT of a foreign vLLM (metrics only; a key comes from DFLASH_TUI_API_KEY)"
     add_run_argument(attach, foreign)
-    add_option(attach, "--plain", action="store_true", help="lines instead of the panel")
+    add_switch(attach, "--plain", help="lines instead of the panel")
     add_watch_options(attach)
     attach.set_defaults(foreground=False, detach=False)
 
@@ -95,14 +132,13 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     add_recipe_argument(plan, optional=True)
     add_plan_options(plan)
     add_install_peers_option(plan)
-    add_option(plan, "-v", "--verbose", action="store_true", help="all that is known of it, not only what decides")
+    add_switch(plan, "-v", "--verbose", help="all that is known of it, not only what decides")
     add_json_option(plan)
 
 
 def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or the path of a recipe file")
-    release = "give the page cache of the models' files back to the system"
-    add_option(doctor, "--release-page-cache", action="store_true", help=release)
+    add_switch(doctor, "--release-page-cache", help="give the page cache of the models' files back to the system")
     add_plan_options(doctor)
     add_install_peers_option(doctor)
     add_json_option(doctor)
@@ -113,18 +149,17 @@ def _add_completion(shells: argparse.ArgumentParser) -> None:
 
 
 def _add_ps(ps: argparse.ArgumentParser) -> None:
-    add_option(ps, "-a", "--all", action="store_true", help="also those that have ended")
-    add_option(ps, "-v", "--verbose", action="store_true", help="URL, model and the key's variable, too")
+    add_switch(ps, "-a", "--all", help="also those that have ended")
+    add_switch(ps, "-v", "--verbose", help="URL, model and the key's variable, too")
     add_json_option(ps)
 
 
 def _add_logs(logs: argparse.ArgumentParser) -> None:
     add_run_argument(logs)
-    add_option(logs, "-f", "--follow", action="store_true", help="go on until the server ends")
+    add_switch(logs, "-f", "--follow", help="go on until the server ends")
     rank = "the log of this rank of a server over several hosts, as far as it was copied here"
     add_option(logs, "--rank", type=parse_positive, metavar="N", help=rank)
-    lines = "only the last N lines"
-    add_option(logs, "-n", "--tail", type=parse_positive, metavar="N", help=lines)
+    add_option(logs, "-n", "--tail", type=parse_positive, metavar="N", help="only the last N lines")
     add_json_option(logs)
 
 
@@ -133,25 +168,22 @@ def _add_why(why: argparse.ArgumentParser) -> None:
         "a run, the start of its name, or a recipe (default: the newest that failed); or any vLLM's log: a file, or -"
     )
     why.add_argument("run", metavar="RUN|FILE|-", nargs="?", help=failed)
-    add_option(why, "--report", action="store_true", help="a text for vLLM's issue tracker instead, without secrets")
+    add_switch(why, "--report", help="a text for vLLM's issue tracker instead, without secrets")
     add_json_option(why)
 
 
 def _add_client(client: argparse.ArgumentParser) -> None:
     add_run_argument(client)
     programs = ("opencode", "continue", "open-webui", "curl", "python")
-    form = "the configuration or command of this program (default: URL, model and the key's variable)"
-    add_option(
-        client, "--for", dest="program", choices=programs, metavar="PROGRAM", help=f"{form}: {', '.join(programs)}"
-    )
+    form = f"the configuration or command of this program, one of {', '.join(programs)}"
+    add_option(client, "--for", dest="program", choices=programs, metavar="PROGRAM", help=form)
     add_json_option(client)
 
 
 def _add_chat(chat: argparse.ArgumentParser) -> None:
     add_run_argument(chat)
     add_option(chat, "--system", metavar="TEXT", help="the system prompt")
-    heat = "sampling temperature (default: the model's)"
-    add_option(chat, "--temperature", type=parse_temperature, metavar="T", help=heat)
+    add_temperature_option(chat, "the model's")
     add_json_option(chat)
 
 
@@ -168,9 +200,9 @@ def _add_orphans(orphans: argparse.ArgumentParser) -> None:
     add_json_option(orphans)
 
 
-def _add_history(past: argparse.ArgumentParser) -> None:
-    past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
-    add_json_option(past)
+def _add_history(history: argparse.ArgumentParser) -> None:
+    history.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
+    add_json_option(history)
 
 
 def _add_runs(runs: argparse.ArgumentParser) -> None:
@@ -178,7 +210,7 @@ def _add_runs(runs: argparse.ArgumentParser) -> None:
     actions = runs.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
     add_json_option(actions.add_parser("list", help="as `ps --all`"), default=argparse.SUPPRESS)
     prune = actions.add_parser("prune", help="list the runs that ended long ago, with --yes remove them")
-    age = "only those that were written to no later than that long ago, such as 12h (default: 30d)"
+    age = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
     add_option(prune, "--older-than", type=parse_time, default=30 * 86_400.0, metavar="TIME", help=age)
     sure = prune.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="remove them")
@@ -190,8 +222,7 @@ def _add_service(service: argparse.ArgumentParser) -> None:
     add_recipe_argument(service)
     every = "seconds between two lines in the journal (default 60)"
     add_option(service, "--every", type=parse_positive, default=60, metavar="SECONDS", help=every)
-    force = "let it launch although a check fails, and record why"
-    add_option(service, "--force", type=parse_recorded_text, metavar="REASON", help=force)
+    add_force_option(service)
     add_plan_options(service)
     add_trust_option(service)
     add_json_option(service)
@@ -201,10 +232,10 @@ def _add_replay(replay: argparse.ArgumentParser) -> None:
     what = "`sample` (shipped, from a real H200), a file of `export`, or a run as in `ps --all`"
     replay.add_argument("recording", metavar="RUN|FILE", help=what)
     pace = "times as fast (default: 4 in the panel, at once as lines)"
-    add_option(replay, "--speed", type=parse_speed, metavar="N", help=pace)
-    at = "begin so long after the launch (default: in the panel shortly before it is up, or ends; as lines 0)"
-    add_option(replay, "--at", type=parse_seconds, metavar="SECONDS", help=at)
-    add_option(replay, "--plain", action="store_true", help="lines instead of the panel, as `attach --plain` gives")
+    add_option(replay, "--speed", type=number(0.1, 100_000), metavar="N", help=pace)
+    at = "begin this long after the launch (default: in the panel shortly before it is up, or ends; as lines 0)"
+    add_option(replay, "--at", type=number(0, 1e9), metavar="SECONDS", help=at)
+    add_switch(replay, "--plain", help="lines instead of the panel, as `attach --plain` gives")
     add_watch_options(replay)
 
 
@@ -212,62 +243,41 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add_run_argument(export)
     add_option(export, "-o", "--output", metavar="FILE", help="the file to write (default: RUN.zip here)")
     prompts = "keep the prompts and answers that the log may quote; access tokens are always left out"
-    add_option(export, "--with-prompts", action="store_true", help=prompts)
+    add_switch(export, "--with-prompts", help=prompts)
     add_json_option(export)
 
 
 def _add_recipes(recipes: argparse.ArgumentParser) -> None:
     add_json_option(recipes)
     actions = recipes.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
-    add_json_option(actions.add_parser("list", help="what there is, and for which machines"), default=argparse.SUPPRESS)
+    list_ = actions.add_parser("list", help="what there is, and for which machines")
     check = actions.add_parser("check", help="read recipe files and say what is wrong with them")
     check.add_argument("files", metavar="FILE", nargs="*", help="names or files (default: all recipes)")
-    add_json_option(check, default=argparse.SUPPRESS)  # it may stand before the action, too
     show = actions.add_parser("show", help="print a recipe's file and where it is")
     add_recipe_argument(show)
-    add_json_option(show, default=argparse.SUPPRESS)
     new = actions.add_parser("new", help="begin a recipe of your own")
     new.add_argument("name", metavar="NAME", help="its name: lower case, digits, . _ -")
     add_option(new, "--like", metavar="RECIPE", help="copy this recipe instead of the template")
     add_pair_options(new, "derive it from this model's config.json: a hub repository or a folder")
     add_method_option(new)
-    add_json_option(new, default=argparse.SUPPRESS)
     actions.add_parser("schema", help="print the JSON Schema of recipe files, for editors")
-    _catalogue_command(actions.add_parser("catalogue", help="pairs that others published, also without a recipe"))
-    _sharing_commands(actions)
-
-
-def _sharing_commands(actions: Any) -> None:
-    """Add what brings in recipes, commands and catalogues of others."""
-    add = actions.add_parser("add", help="check a recipe of others and put it among your own; nothing of it is run")
-    add.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
-    _add_naming(add)
-    take = actions.add_parser("import", help="make a recipe of a command: import -- vllm serve MODEL …")
-    take.add_argument(
-        "words",
-        metavar="WORD",
-        nargs="+",
-        help="the command behind --, or all of it in quotes",
-    )
-    _add_naming(take)
-    update = actions.add_parser("update", help="put a newer catalogue in place of the one here, after it was checked")
-    update.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
-    add_json_option(update, default=argparse.SUPPRESS)
-
-
-def _add_naming(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--name", metavar="NAME", help="the recipe's name (default: that of the file or model)")
-    action.add_argument("--replace", action="store_true", help="write over a recipe of yours of that name")
-    add_json_option(action, default=argparse.SUPPRESS)
-
-
-def _catalogue_command(catalogue: argparse.ArgumentParser) -> None:
+    catalogue = actions.add_parser("catalogue", help="pairs that others published, also without a recipe")
     catalogue.add_argument("pair", metavar="PAIR", nargs="?", help="what is known of this one, with the sources")
-    add_option(catalogue, "--fits", action="store_true", help="only those that fit into the memory")
-    catalogue.add_argument("--unknown", action="store_true", help="only those that may fit: nobody knows their size")
+    add_switch(catalogue, "--fits", help="only those that fit into the memory")
+    catalogue.add_argument("--unknown", action="store_true", help="only those that may fit: their size is unknown")
     add_method_option(catalogue)
     add_option(catalogue, "--gpu", metavar="CLASS", help="the machine, such as gb10 (default: the GPU here)")
-    add_json_option(catalogue, default=argparse.SUPPRESS)
+    add = actions.add_parser("add", help="check a recipe of others and put it among your own; nothing of it is run")
+    add.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
+    take = actions.add_parser("import", help="make a recipe of a command: import -- vllm serve MODEL …")
+    take.add_argument("words", metavar="WORD", nargs="+", help="the command behind --, or all of it in quotes")
+    for action in (add, take):
+        action.add_argument("--name", metavar="NAME", help="the recipe's name (default: that of the file or model)")
+        action.add_argument("--replace", action="store_true", help="write over a recipe of yours of that name")
+    update = actions.add_parser("update", help="put a newer catalogue in place of the one here, after it was checked")
+    update.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
+    for action in (list_, check, show, new, catalogue, add, take, update):
+        add_json_option(action, default=argparse.SUPPRESS)  # it may stand before the action, too
 
 
 def _add_engine(engine: argparse.ArgumentParser) -> None:
@@ -303,46 +313,234 @@ def _add_patch(patch: argparse.ArgumentParser) -> None:
         only = "this patch only; may be repeated"
         action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
         if name == "apply":
-            add_option(action, "--dry-run", action="store_true", help="say what it would do, and make nothing")
+            add_switch(action, "--dry-run", help="say what it would do, and make nothing")
             add_trust_option(action)
         add_plan_options(action)
         add_json_option(action)
 
 
-COMMANDS: dict[str, tuple[str, Callable[[CommandParser], None]]] = {
-    "up": ("launch a recipe and watch it", _add_up),
-    "attach": ("watch a server that runs, in the panel or as lines", _add_attach),
-    "bench": ("send a suite of prompts to a server and measure each request", add_bench),
-    "ab": ("compare a recipe with one thing varied: eager or compile, and so on", add_ab),
-    "verify-output": (
-        "check that answers are the same with and without speculation; exit code 7 when not",
-        add_verify_output,
+def _add_report(report: argparse.ArgumentParser) -> None:
+    what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+    report.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
+    formats = ("md", "json", "svg", "vllm-bench")
+    form = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
+    add_option(report, "--format", choices=formats, default="md", metavar="FORMAT", help=form)
+    add_option(report, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
+    add_json_option(report)
+
+
+def _add_ab(ab: Any) -> None:
+    ab.unnamed, ab.actions = "run", ("run", "list", "attach", "play", "stop", "resume", "extend", "remove")
+    ab.usage = (
+        "dflash-tui ab RECIPE [--vary KEY=VALUE,VALUE] [--honest] [options of `ab run`]\n       dflash-tui ab ACTION"
+    )
+    about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
+    actions = ab.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui ab")
+    _add_ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
+    for name, help_ in (
+        ("list", "the experiments of this machine"),
+        ("attach", "follow an experiment, or show its report"),
+        ("play", "show two arms that write the same answer as fast as they did, in the panel or as a file"),
+        ("stop", "end an experiment and its server; it can be resumed"),
+        ("resume", "go on where an experiment ended early"),
+        ("extend", "add boots to an experiment that is over, and judge all of them"),
+        ("remove", "delete an experiment; its runs stay"),
+    ):
+        action = actions.add_parser(name, help=help_)
+        if name != "list":
+            add_experiment_argument(action, optional=name != "remove")
+        if name in {"attach", "resume", "extend"}:
+            add_switch(action, "--details", help=_DETAILS)
+        if name == "extend":
+            more = "boots that are added to each arm (default: 2)"
+            add_option(action, "--boots", type=whole_number(1, 50), default=2, metavar="N", help=more)
+        if name == "play":
+            arm = "the arm that is played beside the first one, by its value (default: the second)"
+            add_option(action, "--arm", metavar="VALUE", help=arm)
+            kind = "the prompt that is answered (default: the one whose ratio is the median)"
+            add_option(action, "--prompt", metavar="KIND", help=kind)
+            svg = "write a picture of the moment at which the faster arm is done"
+            add_option(action, "--svg", metavar="FILE", help=svg)
+        if name in {"resume", "extend"}:
+            add_detach_option(action)
+            add_trust_option(action)
+        add_json_option(action)
+
+
+def _add_ab_run(run: argparse.ArgumentParser) -> None:
+    add_recipe_argument(run, optional=True)
+    vary = (
+        "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
+        "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+        "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
+        "prompts are made unique so that no cache answers (default: mode=eager,compile)"
+    )
+    add_option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
+    honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
+    add_switch(run, "--honest", help=honest)
+    boots = "boots per arm (default: 2 with --honest, else 1)"
+    add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
+    add_load_options(run)
+    add_temperature_option(run, "0, or the model's own where what is drafted or accepted is varied")
+    add_top_p_option(run)
+    add_switch(run, "--keep-cache", help="use your own compile cache; without it each arm begins with an empty one")
+    what = "what is judged: speed, or start, the seconds until a server is ready; then nothing else is sent"
+    add_option(run, "--measure", choices=("speed", "start"), default="speed", help=what)
+    cold = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
+    add_switch(run, "--cold", help=cold)
+    answers = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
+    add_switch(run, "--no-answers", help=answers)
+    add_switch(run, "--details", help=_DETAILS)
+    add_begin_options(run)
+
+
+def _add_tune(tune: Any) -> None:
+    tune.unnamed, tune.actions = "run", ("run", "attach", "stop", "resume", "keep")
+    tune.usage = "dflash-tui tune RECIPE [--budget 30m] [options of `tune run`]\n       dflash-tui tune ACTION"
+    about = "actions (`tune RECIPE` is short for `tune run RECIPE`; `ab list` and `ab remove` know tunes, too)"
+    actions = tune.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui tune")
+    _add_tune_run(actions.add_parser("run", help="try one setting after another, keep what is faster, say by how much"))
+    for name, help_ in (
+        ("attach", "follow a tune, or show what it has found"),
+        ("stop", "end a tune and its server; it can be resumed"),
+        ("resume", "go on where a tune ended early"),
+        ("keep", "write the best setting as a recipe of yours, also while the tune runs or after it was stopped"),
+    ):
+        action = actions.add_parser(name, help=help_)
+        add_experiment_argument(action)
+        if name == "resume":
+            add_detach_option(action)
+            add_trust_option(action)
+        if name == "keep":
+            named = "the recipe's name (default: as chosen when the tune began)"
+            action.add_argument("--name", metavar="NAME", help=named)
+            action.add_argument("--overwrite", action="store_true", help="replace a recipe of that name")
+        add_json_option(action)
+
+
+def _add_tune_run(run: argparse.ArgumentParser) -> None:
+    add_recipe_argument(run)
+    budget = "how long all boots together may take, such as 45m or 2h (default: 30m)"
+    add_option(run, "--budget", type=parse_budget, default=1800.0, metavar="TIME", help=budget)
+    vary = "try these values instead of all that may matter; as for `ab`, may be repeated"
+    run.add_argument("--vary", action="append", default=[], metavar="KEY=V,V", help=vary)
+    run.add_argument("--name", default="", metavar="NAME", help="the recipe that is written (default: RECIPE-tuned)")
+    add_load_options(run)
+    add_temperature_option(run, "0; above 0 the methods of sampling are tried, too", 0.0)
+    add_begin_options(run)
+
+
+def _add_verify_output(command: argparse.ArgumentParser) -> None:
+    add_recipe_argument(command)
+    count = "how many prompts each boot answers, at temperature 0 (default: 20)"
+    add_option(command, "--prompts", type=parse_positive, default=20, metavar="N", help=count)
+    add_suite_option(command, "quick")
+    length = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
+    add_option(command, "--scale", type=parse_scale, default=0.25, metavar="X", help=length)
+    add_seed_option(command)
+    exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
+    add_switch(command, "--exact", help=exact)
+    add_begin_options(command)
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    which = "a recipe, which is launched and stopped again unless a server of it runs; or a run"
+    command.add_argument("recipe", metavar="RECIPE|RUN", help=which)
+    less = "leave out whether speculation changes the answers, which takes two boots more"
+    add_switch(command, "--without-output", help=less)
+    add_plan_options(command)
+    add_trust_option(command)
+    add_json_option(command)
+    # What a launch and `verify-output` ask for beside that.
+    command.set_defaults(detach=False, wait=True, foreground=False, bench=False, force="", every=100_000)
+    command.set_defaults(stop_running=False, yes=True, prompts=20, suite="quick", scale=0.25, seed=0, exact=False)
+
+
+def _add_bench(bench: argparse.ArgumentParser) -> None:
+    add_run_argument(bench)
+    add_suite_option(bench, "quick")
+    add_option(bench, "--rounds", type=parse_positive, default=1, metavar="N", help="how often to send them")
+    warm = "how often to send them before that, one at a time, which does not count (default: 0)"
+    add_option(bench, "--warm-up", type=parse_positive, default=0, metavar="N", help=warm)
+    add_scale_option(bench)
+    add_temperature_option(bench, "that of the requests published for this launch, else the model's")
+    add_top_p_option(bench)
+    likeliest = "draw from this many of the likeliest tokens (default: as the temperature)"
+    add_option(bench, "--top-k", type=parse_positive, metavar="K", help=likeliest)
+    add_seed_option(bench, "of the order, the texts' tags and the sampling")
+    add_switch(bench, "--fixed", help="answers of full length, past the model's own end")
+    levels = "requests at a time, one level after the other, such as 1,2,4,8; each level sends enough for that"
+    add_option(bench, "--concurrency", type=parse_concurrency, default=(1,), metavar="N,...", help=levels)
+    rate = "requests per second, at random times (Poisson), instead of requests at a time"
+    add_option(bench, "--rate", type=number(0.001, 10_000), default=0.0, metavar="N", help=rate)
+    ramp = "seconds over which the load rises; requests that begin meanwhile do not count (default: 0)"
+    add_option(bench, "--ramp", type=number(0, 3600), default=0.0, metavar="S", help=ramp)
+    slo = "say how many requests are within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
+    add_option(bench, "--slo", default="", metavar="KEY=S,...", help=slo)
+    add_json_option(bench)
+
+
+class ProgramCommand(NamedTuple):
+    """A command of the program."""
+
+    group: str
+    """What it is for; empty for one that people have no use for."""
+    about: str
+    add_options: Callable[[CommandParser], None]
+    module: str
+    """The module of `cli.commands` with the function that runs it, which is called as the command is."""
+
+
+COMMANDS = {
+    "up": ProgramCommand("run", "launch a recipe and watch it", _add_up, "up"),
+    "attach": ProgramCommand("run", "watch a server that runs, in the panel or as lines", _add_attach, "up"),
+    "ps": ProgramCommand("run", "list the servers", _add_ps, "servers"),
+    "logs": ProgramCommand("run", "print a server's log", _add_logs, "logs"),
+    "stop": ProgramCommand("run", "end a server and all its processes", _add_stop, "servers"),
+    "client": ProgramCommand(
+        "run", "print how other programs reach a server; never the key itself", _add_client, "client"
     ),
-    "verify": (
-        "check that a pair answers, streams, calls tools, separates thinking, reads long prompts, accepts drafts",
-        add_verify,
+    "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", _add_chat, "client"),
+    "service": ProgramCommand("run", "print a unit of systemd --user that runs a recipe", _add_service, "plan"),
+    "bench": ProgramCommand("measure", "send a suite of prompts and measure each request", _add_bench, "bench"),
+    "ab": ProgramCommand(
+        "measure", "compare a recipe with one thing varied, as eager with compile", _add_ab, "experiments"
     ),
-    "tune": ("find the fastest setting of a recipe on this machine", add_tune),
-    "replay": ("play a recorded run again, with its own clock", _add_replay),
-    "export": ("write a run into one file that `replay` reads", _add_export),
-    "ps": ("list the servers", _add_ps),
-    "logs": ("print a server's log", _add_logs),
-    "why": ("say why a server failed, and what may help", _add_why),
-    "client": ("print how other programs reach a server; never the key itself", _add_client),
-    "chat": ("talk with a server, a line at a time; also in a pipe", _add_chat),
-    "stop": ("end a server and all its processes", _add_stop),
-    "runs": ("list all runs, or remove old ones", _add_runs),
-    "orphans": ("engine processes that outlived their server; end one of them", _add_orphans),
-    "agent": ("what another dflash-tui runs here over ssh, for a server over several hosts", lambda _: None),
-    "history": ("how long starts took here: eager and compile, cold and cached", _add_history),
-    "report": ("a run or an A/B as Markdown, JSON or a picture; two side by side", add_report),
-    "service": ("print a unit of systemd --user that runs a recipe", _add_service),
-    "plan": ("show what launching a recipe would do", _add_plan),
-    "doctor": ("check the machine, and a recipe's launch on it", _add_doctor),
-    "disk": ("what engines, models, caches and runs take, and how each is removed", add_json_option),
-    "completion": ("print a script by which a shell completes commands", _add_completion),
-    "gpus": ("show the GPUs", add_json_option),
-    "recipes": ("list, check, show or begin recipes", _add_recipes),
-    "patch": ("the changes of vLLM's files: status, diff, apply, revert, verify", _add_patch),
-    "engine": ("list, install, inspect, adopt or remove vLLM environments", _add_engine),
+    "tune": ProgramCommand("measure", "find the fastest setting of a recipe on this machine", _add_tune, "experiments"),
+    "verify": ProgramCommand(
+        "measure", "check that a pair answers, streams, calls tools and drafts", _add_verify, "verify"
+    ),
+    "verify-output": ProgramCommand(
+        "measure", "check that speculation changes no answer", _add_verify_output, "experiments"
+    ),
+    "report": ProgramCommand(
+        "measure", "a run or an A/B as Markdown, JSON or a picture; or two", _add_report, "report"
+    ),
+    "history": ProgramCommand(
+        "measure", "how long starts took here: eager and compile, cold and cached", _add_history, "report"
+    ),
+    "gpus": ProgramCommand("look", "show the GPUs", add_json_option, "plan"),
+    "recipes": ProgramCommand("look", "list, check, show, begin, add or import recipes", _add_recipes, "recipes"),
+    "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
+    "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
+    "why": ProgramCommand("look", "say why a server failed, and what may help", _add_why, "logs"),
+    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "panel"),
+    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "panel"),
+    "engine": ProgramCommand(
+        "set up", "list, install, inspect, adopt or remove vLLM environments", _add_engine, "engines"
+    ),
+    "patch": ProgramCommand(
+        "set up", "status, diff, apply, revert, verify the changes of vLLM's files", _add_patch, "engines"
+    ),
+    "disk": ProgramCommand(
+        "set up", "what takes room on the disk, and how each is removed", add_json_option, "housekeeping"
+    ),
+    "runs": ProgramCommand("set up", "list all runs, or remove old ones", _add_runs, "servers"),
+    "orphans": ProgramCommand(
+        "set up", "list engine processes that outlived their server, or end one", _add_orphans, "servers"
+    ),
+    "completion": ProgramCommand(
+        "set up", "print a script by which a shell completes commands", _add_completion, "housekeeping"
+    ),
+    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", lambda _: None, "hosts"),
 }

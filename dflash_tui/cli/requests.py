@@ -1,18 +1,38 @@
-"""The options of a plan, parsed, as the value that everything below the command line takes: a launch request."""
+"""What the options of a launch ask for, and the trust in a recipe that is asked for before it runs."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from dflash_tui.benchmark import suites
+from dflash_tui.cli.console import ask_yes, print_status
+from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
+from dflash_tui.engines import download, model_config
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.model_hub import HubAccessError
+from dflash_tui.launch import recipe_files, recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.peers.transport import check_hosts
-from dflash_tui.planning.methods import Method
+from dflash_tui.planning.derivation import catalogue
+from dflash_tui.planning.derivation.catalogue import CataloguePair
+from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
+from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, Recipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
+from dflash_tui.presentation import recipe_text
 
 _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune", "verify-output"})
 
@@ -72,10 +92,8 @@ def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
     if args.recipe and drafter:
         raise UsageError("--drafter needs --target", hint="--set drafter.model=NAME changes the drafter of a recipe")
     if target:
-        from dflash_tui.cli import derived_recipe
-
         on_cpu, tokens = _name_gpu(args.gpu) == "cpu", args.num_speculative_tokens
-        return str(derived_recipe.derive_recipe_file(target, drafter, method, tokens, on_cpu=on_cpu))
+        return str(derive_recipe_file(target, drafter, method, tokens, on_cpu=on_cpu))
     if not args.recipe:
         raise UsageError("which recipe?", hint="dflash-tui recipes lists them; --target MODEL serves one without")
     is_file = recipe_loader.recipe_path(args.recipe) == Path(args.recipe)
@@ -92,3 +110,128 @@ def _split_settings(words: list[str]) -> dict[str, str]:
             raise UsageError(f"--set {word}: expected KEY=VALUE", hint="for instance --set max-model-len=8192")
         settings[key] = make_absolute(key, value)
     return settings
+
+
+def derive_recipe(target: str, drafter: str | None, method: Method | None, tokens: int | None = None) -> DerivedPair:
+    """Return how vLLM serves two models, and print what was derived by which rule; for a target alone its drafters.
+
+    `tokens` are the drafts per step that were asked for, which count where no rule knows how many.
+
+    Raises:
+        UsageError: they cannot be served together, or what is needed for it is not known.
+        DflashError: a model cannot be read.
+    """
+    drafters = [] if drafter else _list_drafters(target, method)
+    try:
+        derived = asyncio.run(recipe_files.derive_from_models(target, drafter, method, tokens))
+    except UsageError as error:
+        if not drafters:
+            raise
+        raise UsageError(
+            error.what, evidence=error.evidence, hint=f"for instance --drafter {shlex.quote(drafters[0])}"
+        ) from None
+    for fact in derived.facts:
+        print_status(f"{fact.name:8} {fact.value}: {fact.rule}")
+    return derived
+
+
+class _Row(NamedTuple):
+    """A way to draft for a model: who knows it, the drafter or an empty name, and what is known."""
+
+    source: str
+    drafter: str
+    text: str
+
+
+def _list_drafters(target: str, method: Method | None) -> list[str]:
+    """Print the ways to draft for a model that are known, and return the drafters among them, the best known first."""
+    pairs = _find_catalogued(target, method)
+    rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
+    if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
+        rows += _read_tree(target, method, {row.drafter for row in rows})
+    arranged = arrange_by_precision(rows, target, lambda row: row.drafter or row.text)
+    for row, is_own in arranged:
+        print_status(f"{row.source:8} {row.text}{f'; {OWN_PRECISION}' if is_own else ''}")
+    return [row.drafter for row, _ in arranged if row.drafter]
+
+
+def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
+    """Return the drafters of the hub's model tree that are not known; without an answer say so."""
+    try:
+        drafters = asyncio.run(model_config.find_tree_drafters(target))
+    except HubAccessError as error:
+        print_status(f"{'hub':8} its model tree was not read: {error}")
+        return []
+    others = [
+        drafter for drafter in drafters if drafter.repo not in known_drafters and method in {None, drafter.method}
+    ]
+    return [_Row("hub", drafter.repo, recipe_text.format_tree_drafter(drafter)) for drafter in others]
+
+
+def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
+    """Return the ways to draft for a model that the catalogue knows, of a method if one was asked for."""
+    pairs = catalogue.find_pairs(catalogue.load_catalogue(), target)
+    if method:
+        return [pair for pair in pairs if pair.method is method and FACTS[method].drafter is not DrafterUse.NEVER]
+    return [pair for pair in pairs if pair.method is not Method.NONE]
+
+
+def derive_recipe_file(
+    target: str, drafter: str | None, method: Method | None, tokens: int | None = None, *, on_cpu: bool = False
+) -> Path:
+    """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
+    return recipe_files.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)
+
+
+def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
+    """Return when these plans may be launched: all is shipped, or the user says yes to it.
+
+    Raises:
+        UsageError: the user said no, or cannot be asked.
+    """
+    untrusted = recipe_trust.find_untrusted(recipe, plans)
+    if ingredients := untrusted.ingredients:
+        if not args.trust:
+            _ask_trust(recipe.name, ingredients, recipe_trust.build_untrusted_error(recipe, ingredients), args)
+        recipe_trust.trust_shown(untrusted)
+
+
+def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
+    """Return when an engine may be made from `engine` with these patches.
+
+    Raises:
+        UsageError: the user said no, or cannot be asked.
+    """
+    if untrusted := recipe_trust.list_untrusted_patches(patches):
+        if not args.trust:
+            error = recipe_trust.build_untrusted_patch_error(untrusted)
+            _ask_trust(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)
+        recipe_trust.trust_patches(untrusted)
+
+
+def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
+    """Ask whether `name` may run with these ingredients.
+
+    Raises:
+        UsageError: `error` when nobody can be asked, or the answer is no.
+    """
+    if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise error
+    print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
+    print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
+    if not ask_yes("Run it? You are asked again only when it changes."):
+        raise UsageError(f"{name} is not trusted; nothing was started")
+
+
+def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
+    """Fetch the data set that `words` names where nobody has yet.
+
+    Args:
+        words: what the user calls the suite; None where they name none.
+        as_json: whether the progress is shown as lines of JSON.
+
+    Raises:
+        DflashError: it cannot be had.
+    """
+    if words and (name := suites.name_missing_dataset(words)) is not None:
+        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
-from dflash_tui.experiments.design import Arm, Design
+from dflash_tui.experiments.design import Arm
 from dflash_tui.experiments.tuning.tuner import MachineTuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
@@ -29,29 +29,23 @@ def main(identity: str) -> int:
         probe = planner.probe_for(recipe)
         resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
         recipe_trust.require_trust(recipe, [arm.plan for arm in design.arms])
-        driving = runner.run_experiment(design, resolved_recipes, _find_tuner(design, probe, recipe))
-        return asyncio.run(_run_driver(driving))
+        first = design.arms[0]
+        tuner = MachineTuner(_select_gpus(probe, first), recipe, first.plan.cluster) if design.tuning else None
+        return asyncio.run(_run_driver(runner.run_experiment(design, resolved_recipes, tuner)))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
         return error.exit_code if isinstance(error, DflashError) else 1
 
 
-def _find_tuner(design: Design, probe: GpuProbe, recipe: Recipe) -> MachineTuner | None:
-    """Return what plans the rounds of a tune, on the GPUs that it began on; None of an A/B."""
-    if design.tuning is None:
-        return None
-    return MachineTuner(_select_gpus(probe, design.arms[0]), recipe, design.arms[0].plan.cluster)
-
-
 def _select_gpus(probe: GpuProbe, arm: Arm) -> GpuProbe:
-    """Return the GPUs that an arm was planned for: those with the most free memory may be others by now."""
+    """Return the GPUs that an arm was planned for: a new plan might choose others, by their free memory."""
     if not arm.plan.gpus:
         return probe
     return replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
 
 
 async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
-    """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
+    """Drive to the end, or until a signal asks for the end; a hangup of the launching terminal changes nothing."""
     loop, driving = asyncio.get_running_loop(), asyncio.create_task(experiment)
     is_stopping = False
 
@@ -72,10 +66,10 @@ async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
 
 
 def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
-    """Return the recipe of an arm as it is now, on the GPUs that the arm was planned for.
+    """Return the recipe of an arm on its GPUs.
 
     Raises:
-        UsageError: the recipe has changed, so that the arm would be another one than before.
+        UsageError: the recipe has changed, so the arm would not be the same as before.
     """
     planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
     # Measures for a start are taken as the arm's own plan has them; those of earlier releases have none.

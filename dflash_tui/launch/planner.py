@@ -18,7 +18,13 @@ from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import cuda_graphs, memory, methods, patch_file, serve_flags
-from dflash_tui.planning.cluster import Cluster, check_cluster, find_place_on_machine
+from dflash_tui.planning.cluster import (
+    Cluster,
+    check_cluster,
+    count_gpus_needed,
+    count_gpus_per_host,
+    find_place_on_machine,
+)
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
@@ -29,7 +35,6 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.serve_flags import build_flag
-from dflash_tui.planning.server_command import count_gpus_needed, count_gpus_per_host
 from dflash_tui.planning.startup_optimizations import StartConditions, list_exported
 from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
@@ -201,7 +206,7 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
 
 
 def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    """Return what of this machine decides which measures for a shorter start a launch takes."""
+    """Return what of this machine decides which startup optimizations a launch takes."""
     return StartConditions(
         on_wsl=system.is_wsl(),
         exported=list_exported(os.environ),

@@ -40,7 +40,7 @@ from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Status
 from dflash_tui.planning.request import format_advice
-from dflash_tui.planning.startup_optimizations import MEASURES, MODELINFOS
+from dflash_tui.planning.startup_optimizations import MODELINFOS, OPTIMIZATIONS
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 
@@ -134,7 +134,7 @@ async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
     """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
     resolved, plan = job.planned.resolved, job.planned.plan
     seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
-    seen_by_vllm |= {name for name in plan.start if MEASURES[name].flags}
+    seen_by_vllm |= {name for name in plan.start if OPTIMIZATIONS[name].flags}
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))

@@ -13,8 +13,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.engines import model_config
 from dflash_tui.launch import recipe_trust
-from dflash_tui.planning.derivation import pair
-from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 
@@ -96,7 +95,7 @@ async def derive_from_models(
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)
-    return pair.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
+    return derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
 
 
 async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:
@@ -114,9 +113,9 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
         DflashError: a model cannot be read, or they cannot be served together.
     """
     derived = await derive_from_models(target, drafter or None, method)
-    name = pair.name_recipe(derived)
+    name = name_recipe(derived)
     if name not in recipe_loader.list_recipe_files():
-        path = add_own_recipe(name, pair.write_recipe_text(derived), schema)
+        path = add_own_recipe(name, write_recipe_text(derived), schema)
         recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return name
 
@@ -124,9 +123,9 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
     cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
-    path = paths.derived_recipes_folder() / f"{pair.name_recipe(derived)}.yaml"
+    path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
-    private_files.replace_private_file(path, pair.write_recipe_text(derived, cpu).encode())
+    private_files.replace_private_file(path, write_recipe_text(derived, cpu).encode())
     recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return path
 

@@ -26,8 +26,8 @@ from dflash_tui.experiments.design import (
     RoundBegan,
 )
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import ranking
-from dflash_tui.experiments.tuning.outcome import NO_ROOM, is_faster, reckon_verdict_budget
+from dflash_tui.experiments.tuning import schedule
+from dflash_tui.experiments.tuning.schedule import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
@@ -235,7 +235,7 @@ def list_candidates(progress: Progress) -> list[CandidateRow]:
     """Return every setting of a tune, the fastest first, then those to come and those that failed."""
     design = progress.design
     field = progress.rounds[-1].field if progress.rounds else (0,)
-    best = ranking.choose_leader(progress) if progress.boots else 0
+    best = schedule.choose_leader(progress) if progress.boots else 0
     candidates = []
     for arm, setting in enumerate(design.arms):
         summary = summarize_arm(progress.boots, arm)

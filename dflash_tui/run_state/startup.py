@@ -11,6 +11,7 @@ from dflash_tui.events import (
     LONG_WARM_UP,
     WARM_UP,
     Activity,
+    AnyEvent,
     Compiled,
     Health,
     HealthChanged,
@@ -23,7 +24,6 @@ from dflash_tui.events import (
 
 _MAX_ACTIVITIES = 30
 _MAX_FACTS_PER_NAME = 4
-StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity
 
 
 class PhaseSpan(NamedTuple):
@@ -63,7 +63,7 @@ class Startup:
         """What the server says that it samples with; nothing where that is PyTorch."""
         return self.facts.get("sampler", ())
 
-    def apply(self, event: StartupEvent) -> None:
+    def apply(self, event: AnyEvent) -> None:
         """Update the start by one event; events of other kinds change nothing."""
         match event:
             case PhaseStarted():

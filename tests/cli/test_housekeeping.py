@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.runs import registry, run_removal
+from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from tests.server.faults.test_file_faults import ended
 from tests.support.experiment_factories import a_design
@@ -52,7 +52,7 @@ def test_prune_removes_what_ended_long_ago(launch, capsys):
     assert main(["runs", "prune", "--older-than", "0s", "--yes"]) == 0
     assert {run.id for run in registry.list_runs()} == {living.id, tried.id}
     with pytest.raises(Exception, match="running"):
-        run_removal.remove_run(living)
+        registry.remove_run(living)
 
 
 @pytest.mark.usefixtures("folders")
@@ -61,7 +61,7 @@ def test_prune_passes_over_what_another_prune_removes_meanwhile(monkeypatch, cap
     """The others go all the same, and nothing is told as an error."""
     aged("first", 40)
     theirs = aged("theirs", 41)
-    real = getattr(run_removal, step)
+    real = getattr(registry, step)
 
     def removed_meanwhile(run: Run) -> object:
         found = real(run)
@@ -69,7 +69,7 @@ def test_prune_passes_over_what_another_prune_removes_meanwhile(monkeypatch, cap
             shutil.rmtree(run.folder)
         return found
 
-    monkeypatch.setattr(run_removal, step, removed_meanwhile)
+    monkeypatch.setattr(registry, step, removed_meanwhile)
     assert main(["runs", "prune", "--yes", "--json"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["first"]
     assert registry.list_runs() == []
@@ -142,7 +142,7 @@ def test_bash_completes_commands_options_and_recipes(tmp_path, capsys):
     code = 'COMP_WORDS=(dflash-tui "$@"); COMP_CWORD=$#; _shtab_dflash_tui; echo "${COMPREPLY[*]}"'
     asked = f"source ./script; ask() {{ {code}; }}; ask rep; ask plan demo; ask runs prune --old"
     done = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["replay report", "demo-cpu", "--older-than"]
+    assert done.stdout.splitlines() == ["report replay", "demo-cpu", "--older-than"]
 
 
 def test_a_recipe_whose_name_a_shell_would_run_is_not_completed(folders, capsys):

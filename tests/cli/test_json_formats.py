@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.cli.command_parser import LineParser
+from dflash_tui.cli.command_parser import CommandParser
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
@@ -37,7 +37,7 @@ ELSEWHERE = {
 ALIKE = {"verify-output", "tune keep", "engine install", "patch revert", "patch verify"}  # of types of the others
 
 
-def list_commands(parser: LineParser, words: tuple[str, ...] = ()) -> Iterator[str]:
+def list_commands(parser: CommandParser, words: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the commands, with their actions, that take `--json`."""
     if words and "--json" in parser.list_options():
         yield " ".join(words)

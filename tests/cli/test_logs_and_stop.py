@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.cli.commands.server import server_log
+from dflash_tui.cli.commands import logs as server_log
 from dflash_tui.cli.main import main
 from dflash_tui.runs import server_process
 from tests.server.faults.test_file_faults import ended

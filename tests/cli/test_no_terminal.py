@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui import __main__
 from dflash_tui.cli import main
-from dflash_tui.common import terminal
+from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.tui import app
 from tests import ROOT
@@ -33,9 +33,9 @@ def test_all_three_streams_have_to_be_a_terminal(slave, tmp_path, monkeypatch, m
     with (tmp_path / "file").open("w") as file, open(slave, closefd=False, mode="w") as screen:
         for name in STREAMS:
             monkeypatch.setattr(sys, name, file if name == missing else screen)
-        here = terminal.has_terminal()
+        here = formatting.has_terminal()
         monkeypatch.setattr(sys, "stderr", None)  # as where it was closed
-        assert (here, terminal.has_terminal()) == (missing is None, False)
+        assert (here, formatting.has_terminal()) == (missing is None, False)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_redirected_stderr_gets_words_and_no_panel(slave, words, code, said):
 
 
 def test_without_one_two_arms_are_not_played(folders, monkeypatch):
-    monkeypatch.setattr("dflash_tui.cli.commands.measurement.ab_play.has_terminal", lambda: False)
-    monkeypatch.setattr("dflash_tui.cli.commands.measurement.ab_play.panel", lambda **_: pytest.fail("it was opened"))
+    monkeypatch.setattr("dflash_tui.cli.commands.experiments.has_terminal", lambda: False)
+    monkeypatch.setattr("dflash_tui.cli.commands.experiments.open_panel", lambda **_: pytest.fail("it was opened"))
     assert main.main(["ab", "play", begin_played(), "--prompt", "Math"]) == UsageError.exit_code
 
 

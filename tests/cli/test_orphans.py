@@ -7,7 +7,7 @@ import subprocess
 import psutil
 import pytest
 
-from dflash_tui.cli.commands.server import orphans as orphans_command
+from dflash_tui.cli.commands import servers as orphans_command
 from dflash_tui.cli.main import main
 from dflash_tui.machine.processes import Orphan, find_orphans
 from tests.support.waiting import wait_until

@@ -4,8 +4,7 @@ import json
 import subprocess
 import sys
 
-from dflash_tui.event_json import encode
-from dflash_tui.events import Exited, Suspended
+from dflash_tui.events import Exited, Suspended, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from tests.support.recordings import packed
@@ -45,7 +44,7 @@ def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
 
 def test_the_panel_opens_a_recording_without_what_only_servers_need():
     # 0.2 to 0.5 s of imports; what `replay sample` needs to show its first picture is Textual and the run itself.
-    code = "import sys, dflash_tui.cli.commands.measurement.replay, dflash_tui.tui.app as app\nprint(*sys.modules)"
+    code = "import sys, dflash_tui.cli.commands.panel, dflash_tui.tui.app as app\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"httpx", "prometheus_client", "plotext"} & set(loaded)
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli import main
-from dflash_tui.cli.commands.measurement import report
+from dflash_tui.cli.commands import report
 from dflash_tui.experiments import run_report, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict

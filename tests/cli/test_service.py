@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_tui.cli import main
-from dflash_tui.cli.commands.server import service
+from dflash_tui.cli.commands import plan as service
 from tests.support.systemd_parser import fields, unquoted
 
 WORDS = [

@@ -5,20 +5,19 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.measurement.tune import find_tune, read_tune_request
+from dflash_tui.cli.commands.experiments import build_requested_tune, find_tune
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design
-from dflash_tui.experiments.tuning import tune_builder
 from tests.support.experiment_factories import a_design, written
 from tests.support.tune_simulation import a_tune
 
 
 def design_of(*words: str) -> Design:
     args = build_parser().parse_args(["tune", *words])
-    return tune_builder.build_tune(read_tune_request(args)).design
+    return build_requested_tune(args).design
 
 
 @pytest.mark.parametrize(("time", "seconds"), [("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)])

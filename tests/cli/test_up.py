@@ -6,7 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dflash_tui.cli.commands.server import up
+from dflash_tui.cli.commands import up
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run

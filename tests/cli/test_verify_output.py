@@ -5,8 +5,7 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.measurement.verify_output import read_output_request
-from dflash_tui.cli.experiment_lines import raise_unless_alike
+from dflash_tui.cli.commands.experiments import raise_unless_alike, read_output_request
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import DflashError, OutputDiffers, UsageError

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.cli.commands.server import servers
+from dflash_tui.cli.commands import servers
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.monitoring import recording

@@ -12,7 +12,7 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.cli import experiment_lines
+from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER

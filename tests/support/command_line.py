@@ -1,6 +1,6 @@
 """What the command line makes of its words: launches as they are planned here, and experiments."""
 
-from dflash_tui.cli.commands.measurement.ab import read_experiment_request
+from dflash_tui.cli.commands.experiments import read_experiment_request
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.experiments import builder

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dflash_tui import events
-from dflash_tui.benchmark import summary
-from dflash_tui.benchmark.conversation import chat
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import chat, summary
+from dflash_tui.benchmark.result_files import ImportedResult
 from dflash_tui.cli import event_lines
-from dflash_tui.cli.commands.configuration.disk import DiskItem
-from dflash_tui.cli.commands.server import why
-from dflash_tui.cli.commands.server.runs import PrunedRun
+from dflash_tui.cli.commands import logs
+from dflash_tui.cli.commands.housekeeping import DiskItem
+from dflash_tui.cli.commands.servers import PrunedRun
 from dflash_tui.cli.json_lines import (
+    AddedRecipe,
     CheckLine,
     LogText,
     PatchOutcome,
     RemovedEngine,
     StoppedServer,
     UnitText,
+    UpdatedCatalogue,
     WrittenFile,
 )
-from dflash_tui.cli.shared_recipe_lines import AddedRecipe, UpdatedCatalogue
 from dflash_tui.diagnosis.posted_log import LogExplanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
@@ -185,7 +185,7 @@ def _list_events(*modules: ModuleType) -> list[Any]:
     return [kind for kind in dict.fromkeys(classes) if issubclass(kind, events.Event) and kind is not events.Event]
 
 
-_WATCHED = _list_events(events, event_lines, why)
+_WATCHED = _list_events(events, event_lines, logs)
 _MEASURED = [events.RequestDone, summary.LevelSummary]
 _TRIED = [*_list_events(design, experiment_text), events.Preparing]
 _VERSIONS = dict.fromkeys(

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MODULES = (
-    *(f"cli.commands.configuration.{name}" for name in ("plan", "engine", "patch")),
-    *(f"cli.commands.server.{name}" for name in ("servers", "up", "orphans")),
-    *(f"cli.commands.measurement.{name}" for name in ("bench", "ab", "report", "replay")),
+    *(
+        f"cli.commands.{name}"
+        for name in ("plan", "engines", "servers", "up", "bench", "experiments", "report", "panel")
+    ),
     *("launch.preparation", "monitoring.observer", "monitoring.recorder"),
 )
 

@@ -9,18 +9,31 @@ budget and how long a boot takes, never from whether they show a difference.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from dflash_tui.events import Phase
 from dflash_tui.experiments import variation
+from dflash_tui.experiments.analysis import answers, verdict
+from dflash_tui.experiments.analysis.measures import (
+    START,
+    TOKENS,
+    collect_measure,
+    compare_measure,
+    select_measured_boots,
+)
+from dflash_tui.experiments.analysis.report import Comparison, OutputVerdict, TuneOutcome, Verdict
 from dflash_tui.experiments.analysis.verdict import NEAR
-from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, RoundBegan, Tuning
+from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, Boot, KeptAnswer, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.runner import NextRound
-from dflash_tui.experiments.tuning import outcome, ranking
-from dflash_tui.experiments.tuning.axes import judges_starts
-from dflash_tui.experiments.tuning.candidates import Candidate, Proposal
+from dflash_tui.experiments.tuning.candidates import Candidate, Proposal, judges_starts
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 # What turns an axis and the best arm so far into candidates; the arms that there are, and those of the axis that are
 # shown to be worse.
@@ -31,15 +44,28 @@ _LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
 _TRIES_OF_PUBLISHED = 2
 
 
+# The published setting, the best one, and two more of each to be sure.
+BOOTS_FOR_A_VERDICT = 6
+NO_ROOM = "the budget has no room for it"
+_ALIKE = {OutputVerdict.ALIKE: "yes", OutputVerdict.DIFFERENT: "no", OutputVerdict.UNKNOWN: "unknown"}
+
+
+class NextRound(NamedTuple):
+    """A round of a tune, and the recipe as each arm that it adds has it."""
+
+    event: RoundBegan
+    resolved_recipes: list[ResolvedRecipe]
+
+
 class _Position(NamedTuple):
-    """A place in the axes: which turn through them, and which axis."""
+    """A place in the axes: the pass through them, and the axis."""
 
     turn: int
     axis: int
 
 
 class _Search(NamedTuple):
-    """A tune in which the published setting has been measured: its progress, what it may do, its best arm."""
+    """A tune whose published setting has been measured."""
 
     progress: Progress
     tuning: Tuning
@@ -58,7 +84,7 @@ class _Search(NamedTuple):
     @property
     def cost_of_pair(self) -> float:
         """The seconds of a boot of the published setting and one of the best."""
-        return ranking.median_cost(self.progress, 0) + ranking.median_cost(self.progress, self.leader)
+        return median_cost(self.progress, 0) + median_cost(self.progress, self.leader)
 
     @property
     def keys(self) -> list[str]:
@@ -76,7 +102,7 @@ def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
         return NextRound(RoundBegan(time.time(), PUBLISHED, 1, (0,), (0,)), []) if again else None
     if last and last.key == CONFIRM:  # the choice is made, whatever its own boots measure
         return _confirm_further(_Search(progress, progress.design.tuning, last.field[-1]), last)
-    search = _Search(progress, progress.design.tuning, ranking.choose_leader(progress))
+    search = _Search(progress, progress.design.tuning, choose_leader(progress))
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
 
@@ -86,12 +112,12 @@ def list_key(axis: str) -> str:
 
 
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return a round with the better half of a field; None where it is decided, or too dear to decide."""
+    """Return a round with the better half of a field; None where it is decided, or the budget is too small."""
     progress = search.progress
-    ranked = ranking.rank_field(progress, last)
+    ranked = rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
     rounds = sum((entry.key, entry.turn) == (last.key, last.turn) for entry in progress.rounds)
-    cost = sum(ranking.median_cost(progress, arm) for arm in staying)
+    cost = sum(median_cost(progress, arm) for arm in staying)
     # Twice measured and so near that it matters little which of them is kept.
     alike = rounds > 1 and all(-entry.behind < NEAR for entry in ranked if entry.arm in staying)
     if len(staying) < 2 or alike or rounds >= _MOST_ROUNDS or cost > search.room:
@@ -110,7 +136,7 @@ def _open_field(search: _Search, propose: Propose) -> NextRound:
         again = (leader,) if judges_starts(key) else ()  # a start is compared with others of its own round
         fitting = _select_affordable(search, proposal.candidates, again)
         left_out |= proposal.left_out
-        left_out |= {candidate.arm.name: outcome.NO_ROOM for candidate in proposal.candidates[len(fitting) :]}
+        left_out |= {candidate.arm.name: NO_ROOM for candidate in proposal.candidates[len(fitting) :]}
         if fitting:
             added = tuple(range(len(arms), len(arms) + len(fitting)))
             entering = tuple(candidate.arm for candidate in fitting)
@@ -123,7 +149,7 @@ def _open_field(search: _Search, propose: Propose) -> NextRound:
 
 
 def _list_positions(search: _Search) -> list[_Position]:
-    """Return the axes that follow; after the last one the first again, where this turn has changed the best."""
+    """Return the axes that follow; after the last one the first again, if this pass has changed the best."""
     keys = search.keys
     searched = [began for began in search.progress.rounds if began.key in keys]
     turn, axis = (searched[-1].turn, keys.index(searched[-1].key)) if searched else (1, -1)
@@ -135,21 +161,20 @@ def _list_positions(search: _Search) -> list[_Position]:
 
 
 def _find_worse(progress: Progress, key: str) -> set[int]:
-    """Return the arms that an axis has brought in and that failed, or are shown to be slower than the field's best."""
+    """Return the arms of an axis that failed or are shown to be slower than the best of their field."""
     opened = [began for began in progress.rounds if began.key == key and began.arms]
     worse: set[int] = set()
     for began in opened:
-        ranked = ranking.rank_field(progress, began)
+        ranked = rank_field(progress, began)
         worse |= {*began.field[1:]} - {standing.arm for standing in ranked if not standing.is_shown}
     return worse
 
 
 def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: Sequence[int]) -> list[Candidate]:
-    """Return the first of the candidates, as many as there is room for beside boots of the arms `again`."""
-    room = search.room - sum(ranking.median_cost(search.progress, arm) for arm in again)
+    room = search.room - sum(median_cost(search.progress, arm) for arm in again)
     fitting: list[Candidate] = []
     for candidate in candidates:
-        room -= ranking.guess_cost(search.progress, candidate.arm.plan.mode)
+        room -= guess_cost(search.progress, candidate.arm.plan.mode)
         if room < 0:
             break
         fitting.append(candidate)
@@ -157,11 +182,8 @@ def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: 
 
 
 def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return another last round where its boots took less than was reckoned; None where there is no room or need.
-
-    A boot of it that failed ends the tune.
-    """
-    fresh = outcome.select_boots_of_last_rounds(search.progress)
+    """Return another last round where the budget has room for one; None otherwise, or after a failed boot."""
+    fresh = select_boots_of_last_rounds(search.progress)
     if any(boot.error for boot in fresh):
         return None
     order = _order_confirming(search, before=len(fresh) // 2)
@@ -169,10 +191,160 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
-    """Return the boots of another last round: the published setting and the best in turn, as long as there is room.
-
-    `before` is how many pairs of them there were.
-    """
+    """Return the boots of a last round, the published setting and the best in turn, after `before` pairs of them."""
     pairs = int(search.left / max(1e-9, search.cost_of_pair)) if search.leader else 0
     arms = variation.order_boots(2, min(before + pairs, _MOST_CONFIRMING))
     return tuple((0, search.leader)[place] for place in arms[2 * before :])
+
+
+class Standing(NamedTuple):
+    """An arm of a field: the logarithm of its ratio to the field's best, and whether it is shown to be worse."""
+
+    arm: int
+    behind: float
+    is_shown: bool
+
+
+def rank_field(progress: Progress, of: RoundBegan) -> list[Standing]:
+    """Return the arms of a round's field that came up and measured something, the best first.
+
+    What changes the start alone, such as a loader, is judged by the seconds of starts within its own rounds, which find
+    the same in the page cache; anything else by tok/s, prompt by prompt.
+    """
+    design, boots = progress.design, progress.boots
+    failed = {boot.arm for boot in boots if boot.error}
+    measure = START if judges_starts(of.key) else TOKENS
+    since = _first_boot_of(progress, of) if measure == START else 0
+    logs = collect_measure(design, [boot for boot in boots if boot.number >= since], measure)
+    alive = [arm for arm in of.field if arm not in failed - {0} and logs[arm]]
+    apart = {arm: compare_measure(logs, alive[0], arm, measure) for arm in alive}
+    means = {arm: mean.log for arm, mean in apart.items() if mean}
+    ranked = sorted(means, key=lambda arm: -means[arm])
+    standings = []
+    for arm in ranked:
+        difference = compare_measure(logs, ranked[0], arm, measure)
+        is_shown = arm != ranked[0] and difference is not None and difference.is_shown
+        standings.append(Standing(arm, means[arm] - means[ranked[0]], is_shown))
+    return standings
+
+
+def choose_leader(progress: Progress) -> int:
+    """Return the best arm so far: that of the last field, unless the one before it is nearly as good, as in a sweep."""
+    searched = [entry for entry in progress.rounds if entry.key != CONFIRM]
+    if not searched or not (ranked := rank_field(progress, searched[-1])):
+        return 0
+    last = searched[-1]
+    before = next(entry.field[0] for entry in searched if (entry.key, entry.turn) == (last.key, last.turn))
+    behind = {entry.arm: -entry.behind for entry in ranked}
+    return before if behind.get(before, math.inf) < NEAR else ranked[0].arm
+
+
+def median_cost(progress: Progress, arm: int) -> float:
+    """Return the seconds that another boot of an arm takes: as its own did, or as `guess_cost` says."""
+    own = [reckon_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
+    return median(own) if own else guess_cost(progress, progress.design.arms[arm].plan.mode)
+
+
+def guess_cost(progress: Progress, mode: Mode) -> float:
+    """Return the seconds that a first boot of a setting takes: as those of its mode before did, or as the longest."""
+    good = [boot for boot in progress.boots if not boot.error]
+    alike = [reckon_anew(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
+    reckon = reckon_anew if mode is Mode.COMPILE else reckon_again
+    return median(alike) if alike else max(map(reckon, good), default=0.0)
+
+
+def reckon_again(boot: Boot) -> float:
+    """Return the seconds that a boot takes once more: a cold one has compiled what the next one finds."""
+    return reckon_anew(boot) - (boot.phases.get(Phase.COMPILE, 0.0) if boot.cache == "cold" else 0.0)
+
+
+def reckon_anew(boot: Boot) -> float:
+    """Return the seconds that a boot of another setting takes: it finds what the first one prepared."""
+    return (boot.took or 0.0) + ((boot.prepared or 0.0) if boot.cache != "cold" else 0.0)
+
+
+def _first_boot_of(progress: Progress, of: RoundBegan) -> int:
+    """Return the number of the first boot of the rounds with the same axis and pass."""
+    after = len(progress.design.order)
+    for search_round in reversed(progress.rounds):
+        after -= len(search_round.order)
+        if (search_round.key, search_round.turn) == (of.key, of.turn):
+            first = after
+    return first
+
+
+def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> TuneOutcome:
+    """Return what is known of a tune; while it runs, or after it was stopped, the best so far."""
+    design, boots = progress.design, progress.boots
+    last = progress.rounds[-1] if progress.rounds else None
+    best = last.field[-1] if last and last.key == CONFIRM else choose_leader(progress)
+    fresh = select_fresh_boots(progress)
+    confirmed = bool(best) and all(select_measured_boots(fresh, arm) for arm in (0, best))
+    used = fresh if confirmed else boots
+    comparison = verdict.compare_pair(design, used, 0, best, measure=TOKENS, comparisons=1) if best else None
+    if comparison:
+        comparison = replace(comparison, outputs=answers.compare_outputs(design, boots, 0, best, kept_answers))
+    left_out = dict(design.tuning.left_out) if design.tuning else {}
+    for search_round in progress.rounds:
+        left_out |= search_round.left_out
+    tried = {boot.arm for boot in boots if not boot.error}
+    names = {arm.name for place, arm in enumerate(design.arms) if place in tried}
+    return TuneOutcome(
+        best=best,
+        comparison=comparison,
+        confirmed=confirmed,
+        answers=_judge_answers(comparison),
+        tried=len(tried),
+        dropped={design.arms[boot.arm].name: boot.error for boot in boots if boot.error and boot.arm not in tried},
+        left_out={name: why for name, why in left_out.items() if name not in names},
+        spent=progress.spent,
+    )
+
+
+def select_fresh_boots(progress: Progress) -> list[Boot]:
+    """Return the boots by which the best is held against the published setting.
+
+    Of these two the boots of the last rounds alone, since the choice was made by those before; of all other arms every
+    boot, since they tell how far boots of one arm are apart.
+    """
+    last = progress.rounds[-1] if progress.rounds else None
+    if last is None or last.key != CONFIRM:
+        return []
+    since = _first_of_last_rounds(progress)
+    return [boot for boot in progress.boots if boot.number >= since or boot.arm not in last.field]
+
+
+def select_boots_of_last_rounds(progress: Progress) -> list[Boot]:
+    """Return the boots of the best and the published setting after the choice between them and all others."""
+    since = _first_of_last_rounds(progress)
+    return [boot for boot in progress.boots if boot.number >= since]
+
+
+def _first_of_last_rounds(progress: Progress) -> int:
+    confirming = [search_round for search_round in progress.rounds if search_round.key == CONFIRM]
+    return len(progress.design.order) - sum(len(search_round.order) for search_round in confirming)
+
+
+def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
+    """Return the seconds of a budget that has room for a first verdict, where the published setting alone was booted.
+
+    Beside what it took that is a boot of another setting, and two more of each.
+    """
+    published = [boot for boot in boots if not boot.error]
+    again = (BOOTS_FOR_A_VERDICT - 2) * max(map(reckon_again, published))
+    return spent + max(map(reckon_anew, published)) + again
+
+
+def _judge_answers(comparison: Comparison | None) -> str:
+    return _ALIKE[comparison.outputs.verdict] if comparison and comparison.outputs else "yes"
+
+
+def is_worth_keeping(found: TuneOutcome) -> bool:
+    """Whether the best becomes a recipe by itself: it is faster, and not shown to answer differently."""
+    return is_faster(found) and found.answers != "no"
+
+
+def is_faster(found: TuneOutcome) -> bool:
+    """Whether the best is shown to be faster than the published setting, by boots after the choice."""
+    comparison = found.comparison
+    return bool(found.confirmed and comparison and comparison.word is Verdict.FASTER and not comparison.suggestive)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import platform
+import re
+import shlex
+import tempfile
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+import yaml
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import DflashError
-from dflash_tui.experiments import boot, store
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import format_duration, pluralize
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.experiments import boot, builder, store, variation
+from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
-from dflash_tui.experiments.design import Arm
+from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
+from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.runner import NextRound
-from dflash_tui.experiments.tuning import candidates, outcome, personal_recipe, schedule
-from dflash_tui.experiments.tuning.candidates import Proposal
-from dflash_tui.launch import planner
+from dflash_tui.experiments.tuning import candidates, schedule
+from dflash_tui.experiments.tuning.schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
+from dflash_tui.experiments.variation import VariationError, Varied
+from dflash_tui.launch import planner, recipe_files, recipe_trust
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+
+DEFAULT_BUDGET = 1800.0
+_MOST_NAMES = 1000
 
 
 class MachineTuner(NamedTuple):
@@ -32,7 +51,7 @@ class MachineTuner(NamedTuple):
 
     def plan_round(self, progress: Progress) -> NextRound | None:
         """Return another round once all boots are over; None at the end."""
-        following = schedule.plan_round(progress, self._propose)
+        following = schedule.plan_round(progress, partial(candidates.propose_candidates, plan=self.plan))
         if following:
             names = [arm.name for arm in (*progress.design.arms, *following.event.arms)]
             field = ", ".join(names[arm] for arm in following.event.field)
@@ -42,8 +61,8 @@ class MachineTuner(NamedTuple):
     def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
         """Return the report with what the tune has found; a best that is faster becomes a recipe."""
         kept_answers = store.read_answers(store.experiment_folder(progress.design.id))
-        tune = outcome.judge_tune(progress, kept_answers)
-        if progress.design.tuning and outcome.is_worth_keeping(tune):
+        tune = schedule.judge_tune(progress, kept_answers)
+        if progress.design.tuning and schedule.is_worth_keeping(tune):
             try:
                 path = keep_best(progress, tune, progress.design.tuning.save_as, overwrite=False)
                 tune = replace(tune, recipe=str(path))
@@ -53,9 +72,15 @@ class MachineTuner(NamedTuple):
                 tune = replace(tune, unwritten=" ".join(f"{error}".split()))
         return replace(report, tune=tune)
 
-    def _propose(self, axis: str, best: Arm, arms: Sequence[Arm], worse: Sequence[Arm]) -> Proposal:
-        planning = candidates.Planner(self.probe, self.recipe, self.cluster)
-        return candidates.propose_candidates(axis, best, arms, worse, planning)
+    def plan(self, request: LaunchRequest) -> PlannedLaunch:
+        """Return the plan of a setting.
+
+        Raises:
+            UsageError: this release or this hardware does not have it, or it takes a patch that needs a yes.
+        """
+        planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
+        recipe_trust.require_trust(self.recipe, [planned.plan])
+        return planned
 
 
 def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bool) -> Path:
@@ -69,4 +94,221 @@ def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bo
     recipe = recipe_loader.find_recipe(arm.request.recipe)
     probe = planner.probe_for(recipe)
     planned = planner.plan_launch(arm.request, probe, recipe=recipe, cluster=arm.plan.cluster)
-    return personal_recipe.write_recipe(progress, tune, planned.resolved, name, overwrite=overwrite)
+    return write_recipe(progress, tune, planned.resolved, name, overwrite=overwrite)
+
+
+class BuiltTune(NamedTuple):
+    """A tune's design, the recipe as the published setting has it, and how long a boot takes."""
+
+    design: Design
+    resolved: ResolvedRecipe
+    boot: DurationEstimate
+
+
+def build_tune(
+    request: ExperimentRequest,
+    *,
+    budget: float = DEFAULT_BUDGET,
+    axes: Sequence[str] = (),
+    name: str = "",
+    cluster: Cluster | None = None,
+) -> BuiltTune:
+    """Return a tune of a launch: an experiment that begins with the published setting alone.
+
+    `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
+    matter. `name` is that of the personal recipe, and `cluster` the hosts where the launch names others.
+
+    Raises:
+        UsageError: a name, a value or a combination is wrong, or the budget is too short for two boots.
+    """
+    for axis in axes:
+        variation.parse_variation(axis, least=1)
+    base, (resolved,) = builder.build_experiment(
+        replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
+    )
+    streams = max(request.concurrency)
+    chosen = (
+        candidates.Axes(tuple(axes), {})
+        if axes
+        else candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
+    )
+    keys = [schedule.list_key(axis) for axis in chosen.axes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
+    name = recipe_files.check_name(name or choose_name(base.recipe))
+    tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
+    design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
+    expected = builder.estimate_duration(design)
+    _check_budget(budget, expected)
+    return BuiltTune(design, resolved, expected)
+
+
+def _check_budget(budget: float, boot: DurationEstimate) -> None:
+    if boot.seconds is not None and budget < 2 * boot.seconds:
+        least, useful = 2 * boot.seconds, BOOTS_FOR_A_VERDICT * boot.seconds
+        raise UsageError(
+            f"a budget of {format_duration(budget)} is too short for two boots",
+            evidence=f"a boot takes about {format_duration(boot.seconds)}, {boot.source}; two take "
+            f"{format_duration(least)}",
+            hint=f"--budget {-(-useful // 60):.0f}m has room for a first verdict",
+        )
+
+
+def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
+    values = {
+        "--budget": f"{tuning.budget:.0f}s", "--rounds": design.rounds, "--suite": design.suite,
+        "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
+        "--concurrency": ",".join(map(str, design.concurrency)), "--name": tuning.save_as,
+    }  # fmt: skip
+    options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
+    options.append("--fixed" if design.fixed else "--no-fixed")
+    axes_ = [word for axis in tuning.axes for word in ("--vary", axis)]
+    return shlex.join(["dflash-tui", "tune", *request.launch.to_argv(), *options, *axes_])
+
+
+def choose_name(recipe: str) -> str:
+    """Return the name of the personal recipe of a recipe, such as `qwen3-8b-tuned`."""
+    stem = re.sub(r"[^a-z0-9._-]", "-", Path(recipe).stem.lower()).lstrip("._-")[:50] or "recipe"
+    return f"{stem.removesuffix('-tuned')}-tuned"
+
+
+def write_recipe(
+    progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe, name: str, *, overwrite: bool
+) -> Path:
+    """Write the best setting of a tune as a recipe of the user's own, and return its file.
+
+    Without `overwrite` the next free name is taken.
+
+    Raises:
+        RecipeError: what would be written is no valid recipe.
+        UsageError: the table of releases does not have the release of an engine that was chosen by hand.
+    """
+    folder = paths.user_recipes_folder()
+    private_files.ensure_private_folder(folder)
+    path = folder / f"{recipe_files.check_name(name)}.yaml"
+    if not overwrite:
+        numbered = (folder / f"{name}-{number}.yaml" for number in range(2, _MOST_NAMES))
+        path = next(
+            candidate for candidate in (path, *numbered) if not candidate.exists() and not candidate.is_symlink()
+        )
+    text = format_recipe(progress, outcome, resolved).encode()
+    with tempfile.TemporaryDirectory() as scratch:
+        draft = Path(scratch) / path.name
+        private_files.write_private_file(draft, text)
+        recipe = recipe_loader.load_recipe(draft)
+    private_files.replace_private_file(path, text)
+    recipe_trust.trust_recipe(recipe)
+    return path
+
+
+def format_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> str:
+    """Return the recipe's file: a comment with what was measured, and all that the setting is made of."""
+    recipe = build_recipe(progress, outcome, resolved)
+    body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
+    return "".join(f"# {clean_line(line)}\n" for line in _list_comments(progress, outcome, resolved)) + body
+
+
+def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
+    """Return the best setting as a recipe without layers: what profile, hardware and hand have set is its own."""
+    arm, base = progress.design.arms[outcome.best], resolved.recipe
+    why = f"{clean_line(_describe_gain(outcome))}; tuned on this machine, {_describe_machine(progress, outcome)}"
+    expected = _measured_figures(progress, outcome)
+    return Recipe(
+        title=f"{base.title}, tuned",
+        status=Status.EXPERIMENTAL,
+        why=why,
+        link=base.link,
+        synthetic=resolved.synthetic,
+        build=base.build,
+        port=base.port,
+        bench_scale=base.bench_scale,
+        engine=_name_engine(arm.request, resolved),
+        target=resolved.target,
+        drafter=resolved.drafter,
+        method=resolved.method,
+        weights_gb=resolved.weights_gb,
+        oldest_vllm=resolved.oldest_vllm,
+        oldest_patched=resolved.oldest_patched,
+        last_patched=resolved.last_patched,
+        defects=resolved.defects,
+        hosts=resolved.hosts if resolved.hosts > 1 else None,
+        num_speculative_tokens=arm.plan.num_speculative_tokens,
+        speculation=resolved.speculation,
+        mode=arm.plan.mode,
+        flags=dict(resolved.flags),
+        env=dict(resolved.env),
+        patches=resolved.patches,
+        warnings=resolved.warnings,
+        differs=resolved.differs,
+        restart=resolved.restart,
+        failures=base.failures,
+        hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
+    )
+
+
+def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
+    """Return the engine that the recipe names.
+
+    A recipe cannot name a folder, so an engine chosen by hand becomes that of the recipe or the table of releases.
+    """
+    chosen, own = resolved.engine, resolved.recipe.engine
+    if not request.engine:
+        return chosen
+    if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
+        return own
+    return recipe_loader.engine_for_release(chosen.vllm) if chosen.distribution == "vllm" else chosen
+
+
+def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[PublishedFigures, ...]:
+    summary = summarize_arm(progress.boots, outcome.best)
+    if summary.tok_s is None:
+        return ()
+    starts = summary.cached or summary.cold
+    return (
+        PublishedFigures(
+            source=f"tuned {_format_day(progress)}",
+            mode=progress.design.arms[outcome.best].plan.mode,
+            runs=max(1, summary.boots),
+            tok_s=(summary.tok_s.low, summary.tok_s.high),
+            ready_s=(starts.low, starts.high) if starts else None,
+        ),
+    )
+
+
+def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> list[str]:
+    design = progress.design
+    best, published = (summarize_arm(progress.boots, arm) for arm in (outcome.best, 0))
+    lines = [
+        f"{design.recipe} with {design.arms[outcome.best].name}: {_describe_gain(outcome)}.",
+        f"Answers alike: {outcome.answers}. Found by dflash-tui tune, {design.id}, {_format_day(progress)}.",
+        f"Measured with {_describe_machine(progress, outcome)}.",
+    ]
+    for name, of in (("this setting", best), ("published", published)):
+        if of.tok_s:
+            spread = f"{of.tok_s.low:.1f} to {of.tok_s.high:.1f}"
+            lines.append(f"tok/s, {name}: {of.tok_s.median:.1f} ({spread}, {pluralize(of.tok_s.n, 'boot')})")
+    # What no recipe has.
+    unnamed = [f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items()]
+    engine = design.arms[outcome.best].request.engine
+    unnamed += [f"--engine {engine}"] if engine else []
+    lines += [f"Measured with {' '.join(unnamed)}, which a launch has to name again."] if unnamed else []
+    lines += [f"The figures say nothing about a real model: {design.synthetic}."] if design.synthetic else []
+    return lines
+
+
+def _describe_gain(outcome: TuneOutcome) -> str:
+    ratio = outcome.comparison.tok_s if outcome.comparison else None
+    if ratio is None:
+        return "not compared with the published setting"
+    interval = f"{ratio.ratio:.2f} × the published setting's tok/s ({ratio.low:.2f} to {ratio.high:.2f})"
+    return interval if is_faster(outcome) else f"{interval}, which is not confirmed"
+
+
+def _describe_machine(progress: Progress, outcome: TuneOutcome) -> str:
+    boot = next((boot for boot in progress.boots if boot.arm == outcome.best and not boot.error), None)
+    parts = [boot.engine, ", ".join(boot.gpus), f"driver {boot.driver}" if boot.driver else ""] if boot else []
+    return clean_line(", ".join(filter(None, [*parts, platform.machine()])))
+
+
+def _format_day(progress: Progress) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(progress.design.made_at))

@@ -25,10 +25,9 @@ from dflash_tui.launch.preflight import pair
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, pass_check, refuse_check, warn_check
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning import serve_flags
-from dflash_tui.planning.cluster import require_named
+from dflash_tui.planning.cluster import count_gpus_needed, require_named
 from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
-from dflash_tui.planning.server_command import count_gpus_needed
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 

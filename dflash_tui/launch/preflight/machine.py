@@ -20,12 +20,12 @@ from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.cluster import count_gpus_per_host
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import Advice, Hint, LaunchChanges, hint_setting
-from dflash_tui.planning.server_command import count_gpus_per_host
 
 # Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
 HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"

@@ -14,9 +14,9 @@ from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
+from dflash_tui.planning.cluster import count_gpus_per_host
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import count_gpus_per_host
 
 
 class PreflightReport(msgspec.Struct, frozen=True):

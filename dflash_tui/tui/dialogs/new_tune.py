@@ -59,12 +59,15 @@ class NewTune(NewExperiment, inherit_bindings=False):
             UsageError: it cannot be planned so, or another experiment runs.
         """
         from dflash_tui.experiments import controller
-        from dflash_tui.experiments.tuning import tune_builder
+        from dflash_tui.experiments.builder import ExperimentRequest
+        from dflash_tui.experiments.tuning import tuner
 
-        request = tune_builder.TuneRequest(
-            self.plan.relaunch_request, budget=60.0 * self.minutes, axes=_split_axes(self.vary)
+        built = tuner.build_tune(
+            ExperimentRequest(self.plan.relaunch_request),
+            budget=60.0 * self.minutes,
+            axes=_split_axes(self.vary),
+            cluster=self.plan.cluster,
         )
-        built = tune_builder.build_tune(request, cluster=self.plan.cluster)
         in_the_way = controller.find_disturbing_servers(built.design)
         rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
         return PlannedExperiment(built.design, [built.resolved], rows)

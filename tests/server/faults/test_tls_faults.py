@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import client
-from dflash_tui.cli.commands.server import foreign as commands_foreign
+from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
 from dflash_tui.events import Health, HealthChanged
@@ -83,7 +83,7 @@ async def test_attach_goes_on(capsys):
     """It ended with the advice to make the folder writable."""
     async with breaking(METRICS, 20) as url:
         args = build_parser().parse_args(["attach", url, "--json"])
-        watching = asyncio.create_task(commands_foreign._print_server(args, ForeignServer(url)))
+        watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(url)))
         lines: list[str] = []
 
         def is_unhealthy() -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.cli.commands.measurement.ab import read_experiment_request
+from dflash_tui.cli.commands.experiments import read_experiment_request
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments.builder import build_experiment

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.server import up as commands_up
+from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory

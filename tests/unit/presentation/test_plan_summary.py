@@ -29,7 +29,7 @@ def test_a_plan_answers_six_questions_first():
         (
             ["gemma-4-31b", "--gpu", "gb10"],
             "fetch",
-            "≥ 66.3 GB to download (vllm 0.33.0 4.3 GB, gemma-4-31B-it 62.0 GB",
+            "≥ 66.3 GB to download (vllm 0.33.0 4.3 GB,",
         ),
         (["gemma-4-31b", "--gpu", "gb10", "--port", "8123"], "port", "8123"),
     ],

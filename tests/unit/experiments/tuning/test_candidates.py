@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import builder
+from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import Arm
-from dflash_tui.experiments.tuning import axes, candidates, schedule, tune_builder
-from dflash_tui.experiments.tuning.tune_builder import TuneRequest
+from dflash_tui.experiments.tuning import candidates, schedule, tuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import patch_file
@@ -29,12 +29,12 @@ def published(request: LaunchRequest) -> Arm:
 
 def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
     planned = plan(request)
-    found = axes.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    found = candidates.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
     return [schedule.list_key(axis) for axis in found.axes], found.left_out
 
 
 def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> candidates.Proposal:
-    planning = candidates.Planner(GpuProbe(), recipe_loader.find_recipe(request.recipe))
+    planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe(request.recipe)).plan
     return candidates.propose_candidates(axis, best or published(request), [published(request)], [], planning)
 
 
@@ -116,7 +116,7 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
 
 def test_a_setting_that_was_worse_before_is_not_proposed_again():
     """Also beside another mode: the same value was shown to be slower, or failed."""
-    planning = candidates.Planner(GpuProbe(), recipe_loader.find_recipe("demo-cpu"))
+    planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu")).plan
     worse = published(replace(DEMO, num_speculative_tokens=1))
     best = published(replace(DEMO, mode=Mode.COMPILE))
     proposal = candidates.propose_candidates("n=7,3,1", best, [published(DEMO), best], [worse], planning)
@@ -136,7 +136,7 @@ def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
 
 
 def test_a_tune_begins_with_the_published_setting_alone():
-    built = tune_builder.build_tune(TuneRequest(DEMO, budget=600.0, axes=("n=7,3", "mode=eager,compile")))
+    built = tuner.build_tune(ExperimentRequest(DEMO), budget=600.0, axes=("n=7,3", "mode=eager,compile"))
     design = built.design
     assert ([arm.name for arm in design.arms], design.order, design.attempts) == (["published"], (0,), 1)
     assert design.tuning
@@ -145,25 +145,25 @@ def test_a_tune_begins_with_the_published_setting_alone():
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "asked",
     [
-        TuneRequest(DEMO, axes=("port=1,2",)),
-        TuneRequest(DEMO, axes=("n=3", "n=4")),
-        TuneRequest(DEMO, axes=("n",)),
-        TuneRequest(DEMO, name="../x"),
-        TuneRequest(DEMO, axes=("env.HF_TOKEN=hf_" + 20 * "x",)),
+        {"axes": ("port=1,2",)},
+        {"axes": ("n=3", "n=4")},
+        {"axes": ("n",)},
+        {"name": "../x"},
+        {"axes": ("env.HF_TOKEN=hf_" + 20 * "x",)},
     ],
 )
-def test_what_cannot_be_tuned_is_refused_before_anything_starts(request_):
+def test_what_cannot_be_tuned_is_refused_before_anything_starts(asked):
     with pytest.raises(UsageError):
-        tune_builder.build_tune(request_)
+        tuner.build_tune(ExperimentRequest(DEMO), **asked)
 
 
 def test_a_budget_that_is_too_short_for_two_boots_says_what_it_needs(monkeypatch):
     known = builder.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
     monkeypatch.setattr(builder, "estimate_duration", lambda *_: known)
     with pytest.raises(UsageError) as refused:
-        tune_builder.build_tune(TuneRequest(DEMO, budget=199.0))
+        tuner.build_tune(ExperimentRequest(DEMO), budget=199.0)
     assert "3:20" in refused.value.evidence
     assert refused.value.hint.startswith("--budget 10m")
-    assert tune_builder.build_tune(TuneRequest(DEMO, budget=200.0)).boot == known
+    assert tuner.build_tune(ExperimentRequest(DEMO), budget=200.0).boot == known

@@ -14,7 +14,7 @@ from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import outcome, personal_recipe, tuner
+from dflash_tui.experiments.tuning import schedule, tuner
 from dflash_tui.launch import planner, recipe_files
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
@@ -42,7 +42,7 @@ def a_progress(request: LaunchRequest) -> tuple[Progress, TuneOutcome, planner.P
     arms = (Arm("published", base, first.plan), Arm("tuned", request, planned.plan))
     design = replace(simulated.design, recipe=planned.plan.recipe, arms=arms, synthetic=planned.plan.synthetic)
     progress = replace(simulated, design=design)
-    return progress, outcome.judge_tune(progress), planned
+    return progress, schedule.judge_tune(progress), planned
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +58,7 @@ def test_it_launches_what_was_measured(name):
         settings={"max-num-seqs": "4", "env.VLLM_LOGGING_LEVEL": "INFO"},
     )
     progress, found, planned = a_progress(request)
-    path = personal_recipe.write_recipe(progress, found, planned.resolved, f"{name}-tuned", overwrite=False)
+    path = tuner.write_recipe(progress, found, planned.resolved, f"{name}-tuned", overwrite=False)
     again = planner.plan_launch(LaunchRequest(path.stem, gpu=request.gpu, port=8500), GpuProbe()).plan
     for field in LAUNCH_IDENTITY_FIELDS:
         mine, theirs = repr(getattr(planned.plan, field)), repr(getattr(again, field))
@@ -68,20 +68,20 @@ def test_it_launches_what_was_measured(name):
 def test_it_keeps_another_method():
     request = LaunchRequest("gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
     progress, found, planned = a_progress(request)
-    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)
     again = planner.plan_launch(LaunchRequest("mtp", gpu="h200", port=8500), GpuProbe()).plan
     assert (path.stem, again.method, again.argv) == ("mtp", Method.MTP, planned.plan.argv)
 
 
 def test_it_says_by_what_it_came():
     progress, found, planned = a_progress(LaunchRequest("gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
-    text = personal_recipe.format_recipe(progress, found, planned.resolved)
+    text = tuner.format_recipe(progress, found, planned.resolved)
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "× the published setting's tok/s" in head[0]
     assert "Answers alike: yes" in head[1]
     assert "vllm 0.32.0, GPU, driver 580" in head[2]
     assert all("boots)" in line for line in head[3:])
-    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     (figures,) = recipe_loader.load_recipe(path).hardware[planned.plan.hardware].expected
     assert figures.runs == sum(boot.arm == 1 for boot in progress.boots)
     assert figures.tok_s
@@ -89,7 +89,7 @@ def test_it_says_by_what_it_came():
 
 def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
     progress, found, planned = a_progress(LaunchRequest("demo-cpu", settings={"start.fork": "false"}))
-    assert "--set start.fork=false" in personal_recipe.format_recipe(progress, found, planned.resolved)
+    assert "--set start.fork=false" in tuner.format_recipe(progress, found, planned.resolved)
 
 
 @pytest.mark.parametrize(("name", "gpu", "package"), [
@@ -104,7 +104,7 @@ def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monke
     monkeypatch.setattr(inventory, "find_engine_by_name", lambda _: engine)
     request = LaunchRequest(name, gpu=gpu, engine=folder, port=8500, settings={"max-num-seqs": "4"})
     progress, found, planned = a_progress(request)
-    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     assert f"--engine {folder}" in path.read_text()
     kept = planner.plan_launch(LaunchRequest("mine", gpu=gpu, engine=folder, port=8500), GpuProbe()).plan
     assert " ".join(kept.argv).replace("/mine-", f"/{name}-") == " ".join(planned.plan.argv)
@@ -116,7 +116,7 @@ def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monke
 def test_why_it_was_not_written_is_told(monkeypatch):
     """A recipe that cannot be written costs nothing of what was found, and is not lost without a word."""
     progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
-    assert outcome.is_worth_keeping(outcome.judge_tune(progress))
+    assert schedule.is_worth_keeping(schedule.judge_tune(progress))
     monkeypatch.setattr(tuner, "keep_best", Mock(side_effect=UsageError("no space\nleft", hint="free some")))
     machine = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu"))
     tune = machine.conclude(progress, verdict.build_report(progress.design, progress.boots)).tune
@@ -132,10 +132,10 @@ def test_nothing_is_overwritten_unless_that_is_asked():
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("my own\n")
     (folder / "mine-2.yaml").symlink_to(folder / "nowhere")
-    path = personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     assert path.name == "mine-3.yaml"
     assert (folder / "mine.yaml").read_text() == "my own\n"
-    assert personal_recipe.write_recipe(progress, found, planned.resolved, "mine", overwrite=True).name == "mine.yaml"
+    assert tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=True).name == "mine.yaml"
     assert "my own" not in (folder / "mine.yaml").read_text()
 
 
@@ -144,7 +144,7 @@ def test_a_value_that_no_recipe_may_have_is_not_written():
     progress, found, planned = a_progress(LaunchRequest("demo-cpu", mode=Mode.COMPILE))
     resolved = replace(planned.resolved, flags={**planned.resolved.flags, "port": 1})
     with pytest.raises(Exception, match="port"):
-        personal_recipe.write_recipe(progress, found, resolved, "mine", overwrite=False)
+        tuner.write_recipe(progress, found, resolved, "mine", overwrite=False)
     assert not (paths.user_recipes_folder() / "mine.yaml").exists()
 
 
@@ -153,7 +153,7 @@ def test_a_value_that_no_recipe_may_have_is_not_written():
     [("demo-cpu", "demo-cpu-tuned"), ("demo-cpu-tuned", "demo-cpu-tuned"), ("/x/My Own.yaml", "my-own-tuned")],
 )
 def test_its_name_follows_the_recipe(recipe, name):
-    assert personal_recipe.choose_name(recipe) == name
+    assert tuner.choose_name(recipe) == name
     assert recipe_files.check_name(name) == name
 
 

@@ -1,0 +1,196 @@
+"""`bench`: send suites of prompts to a running server, measure, record and sum up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from contextlib import aclosing
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import client, suites, summary
+from dflash_tui.benchmark.load import Load, LoadRecord
+from dflash_tui.benchmark.prompts import Sampling, Suite, name_template
+from dflash_tui.benchmark.sse import CompletionStream
+from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.requests import ensure_dataset
+from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone, encode
+from dflash_tui.machine import nvml
+from dflash_tui.monitoring import observer, recorder
+from dflash_tui.presentation import benchmark_text
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
+
+# Seconds for the server's last counters to be recorded.
+_LAST_READING = 30.0
+# Beyond those of all rounds of one bench.
+_WARM_UP_SEED = 1_000_003
+_QUESTION = "What is the capital of France, and what is it known for?"
+
+
+class Bench(NamedTuple):
+    """What a bench sends and how it shows it; `watched` runs show the recorded requests themselves."""
+
+    run: Run
+    suite: Suite
+    sampling: Sampling
+    rounds: int = 1
+    levels: tuple[int, ...] = (1,)
+    as_json: bool = False
+    watched: bool = False
+    samplers: tuple[str, ...] = ()
+    rate: float = 0.0
+    ramp: float = 0.0
+    slo: Slo | None = None
+    warm_up: int = 0
+
+    def suit_to(self, samplers: tuple[str, ...]) -> Bench:
+        """Return the bench of a server whose log says that it samples with these."""
+        return self._replace(sampling=self.sampling.suit_to(samplers), samplers=samplers)
+
+    async def send_warm_up(self) -> None:
+        """Send the suite as often as it is not to count, one request at a time and with texts that nothing else has."""
+        if not self.warm_up:
+            return
+        print_status(f"warm-up, not counted: the prompts {self.warm_up} times")
+        sampling = self.sampling._replace(seed=self.sampling.seed + _WARM_UP_SEED)
+        requests = client.send_suite(
+            self.run.url, self.run.plan.served_name, self.suite, sampling, rounds=self.warm_up, key=self.run.api_key
+        )
+        async with aclosing(requests):
+            async for request in requests:
+                if request.error:
+                    print_status(f"! {request.kind}: {request.error}")
+
+    async def level(self, streams: int) -> LevelSummary:
+        """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
+        run, done = self.run, list[RequestDone]()
+        before = await recorder.read_counters(run)
+        if not self.as_json:
+            print_data(benchmark_text.format_request(None))
+        load = Load(0 if self.rate else streams, self.rate, self.ramp)
+        record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus))
+        requests = client.send_suite(
+            run.url, run.plan.served_name, self.suite, self.sampling,
+            rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
+        )  # fmt: skip
+        async with aclosing(requests):
+            async for request in requests:
+                run.record(request)
+                if request.kind == FILLER:
+                    continue
+                done.append(request)
+                if not self.as_json:
+                    print_data(benchmark_text.format_request(request))
+                elif not self.watched:
+                    print_data(encode(request).decode())
+        after, sampler = await recorder.read_counters(run), self.sampling.name_sampler(self.samplers)
+        measured = LevelSummary.from_requests(run, done, before, after, self.suite, record=record)
+        measured = replace(
+            measured,
+            fixed=self.sampling.fixed,
+            sampling=name_template(self.sampling.words, run.plan),
+            sampler=sampler,
+            goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
+        )
+        tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
+        text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
+        print_data(encode(measured).decode() if self.as_json else text)
+        if measured.failed == len(done):
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
+        return measured
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`bench [RUN]`: send the prompts and print what each request took."""
+    run = registry.find_listening_run(args.run)
+    ensure_dataset(args.suite, as_json=args.json)
+    suite = suites.load_suite(args.suite)
+    scale = run.plan.bench_scale if args.scale is None else args.scale
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)
+    if args.rate and args.concurrency != (1,):
+        raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
+    benchmark = Bench(
+        run, suite, sampling.as_published(run.plan.expected), args.rounds, args.concurrency, args.json,
+        rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
+    )  # fmt: skip
+    return asyncio.run(_bench(benchmark))
+
+
+async def _bench(benchmark: Bench) -> int:
+    """Measure a run, recorded by us if nobody else does, after the first request that a server owes."""
+    state, answered, can_record = RunState(), asyncio.Event(), True
+
+    async def follow() -> None:
+        nonlocal can_record
+        async with observer.observe_run(benchmark.run) as events:
+            async for event in events:
+                state.apply(event)
+                if isinstance(event, LogLine) and event.source == OBSERVER_SOURCE:
+                    can_record = event.text == recorder.RECORDING_AGAIN
+                    print_status(f"! {event.text}")
+                if state.health in {Health.WARM, Health.UNHEALTHY}:
+                    answered.set()
+
+    following = asyncio.create_task(follow())
+    try:
+        await wait_for_first_answer(answered, following)
+        await run_bench(benchmark.suit_to(state.startup.samplers))
+        if can_record:
+            await _wait_for_last_reading(benchmark.run, state, following)
+        return 0
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _wait_for_last_reading(run: Run, state: RunState, following: asyncio.Task[None]) -> None:
+    """Wait until all that the server has generated by now is recorded, or the server has ended."""
+    counters = await recorder.read_counters(run)
+    deadline = time.monotonic() + _LAST_READING
+    while counters and not following.done() and time.monotonic() < deadline:
+        if state.readings and state.readings[-1].counters.generated >= counters.generated:
+            return
+        await asyncio.sleep(0.1)
+    if counters and not following.done():
+        print_status(f"! the server's last figures were not recorded within {_LAST_READING:.0f} s")
+
+
+async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
+    """Wait until the server has answered its first request, or ended; return whether it answered."""
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return answered.is_set()
+
+
+async def show_exchange(run: Run) -> None:
+    """Ask one question at temperature 0 and print it with its answer, which no figure counts."""
+    stream = CompletionStream("question")
+    messages = [{"role": "user", "content": _QUESTION}]
+    body = {"model": run.plan.served_name, "messages": messages, "max_tokens": 64, "temperature": 0.0}
+    if not (await client.send_conversation(run.url, body, stream, key=run.api_key)).error:
+        print_data(benchmark_text.format_exchange(_QUESTION, stream.build_answer()))
+
+
+async def run_bench(benchmark: Bench) -> None:
+    """Send and sum up each level, then show the levels beside each other when there are several.
+
+    Raises:
+        ServerFailed: no request of a level succeeded.
+    """
+    levels = []
+    await benchmark.send_warm_up()
+    for streams in benchmark.levels:
+        if len(benchmark.levels) > 1 and not benchmark.as_json:
+            print_data(f"\n{streams} at a time")
+        levels.append(await benchmark.level(streams))
+    if len(levels) > 1 and not benchmark.as_json:
+        print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
+        if benchmark.run.plan.synthetic:
+            print_data(benchmark_text.format_synthetic_warning(benchmark.run.plan.synthetic))

@@ -1,0 +1,169 @@
+"""Use a server: `client` and `chat`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from ipaddress import ip_address, ip_interface
+
+import msgspec
+
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
+from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
+from dflash_tui.common.errors import ServerFailed
+from dflash_tui.common.formatting import format_host_and_port, name_program, read_called_name
+from dflash_tui.machine import network
+from dflash_tui.presentation.client_text import (
+    PLACES,
+    ClientProgram,
+    Endpoint,
+    describe_boot,
+    format_endpoint,
+    format_tool_call,
+    format_tunnel,
+    format_turn,
+    format_wiring,
+    list_cautions,
+    obey_command,
+)
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+
+_MOST_URLS = 4
+# Nobody else reaches a machine by those.
+_OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
+
+
+def client(args: argparse.Namespace) -> int:
+    """Print where the server answers, or what a program is to be given: the data on stdout, where it goes on stderr."""
+    run = registry.find_run(args.run)
+    endpoint = Endpoint.from_run(run)
+    if not server_process.is_alive(run):
+        print_status(f"! {run.id} has ended; this is how it was reached")
+    elif boot := describe_boot(run):
+        print_status(f"! {boot}")
+    if host := read_called_name():
+        print_status(f"on your machine first: {format_tunnel(endpoint, host)}")
+    if urls := _list_urls_elsewhere(run):
+        print_status(f"from other machines: {' or '.join(urls)}")
+    program = ClientProgram(args.program) if args.program else None
+    wiring = format_wiring(endpoint, program) if program else ""
+    if args.json:
+        fields = {"run": run.id, **msgspec.structs.asdict(endpoint)}
+        print_json(fields | ({"program": program.value, "wiring": wiring} if program else {}))
+    elif program:
+        print_status(f"for {PLACES[program]}{_say_key(endpoint, program)}")
+        print_data(wiring)
+    else:
+        print_data(f"url    {endpoint.url}\nmodel  {endpoint.model}\nkey    {_name_key(endpoint)}")
+        print_status(f"for a program: {name_program()} client {run.id} --for {'|'.join(ClientProgram)}")
+    return 0
+
+
+def _list_urls_elsewhere(run: Run) -> list[str]:
+    """Return by which URLs other machines may reach a server on all addresses: those of this one's interfaces."""
+    if not ip_address(run.plan.host).is_unspecified:
+        return []
+    interfaces = [port for port in network.read_network().interfaces if not port.name.startswith(_OF_CONTAINERS)]
+    addresses = [ip_interface(text).ip for port in interfaces for text in port.addresses]
+    hosts = [str(address) for address in addresses if not address.is_link_local]
+    return [f"http://{format_host_and_port(host, run.plan.port)}/v1" for host in hosts[:_MOST_URLS]]
+
+
+def _name_key(endpoint: Endpoint) -> str:
+    return f"in ${endpoint.key_variable}" if endpoint.key_variable else "none required"
+
+
+def _say_key(endpoint: Endpoint, program: ClientProgram) -> str:
+    if not endpoint.key_variable:
+        return ""
+    place = "~/.continue/.env" if program is ClientProgram.CONTINUE else "its environment"
+    return f"; the key comes from {endpoint.key_variable} in {place}"
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Read lines and print what the server answers to each; the answers are on stdout, all else on stderr."""
+    run = registry.find_listening_run(args.run)
+    conversation = Conversation(run, system=args.system or "", temperature=args.temperature)
+    talk = Talk(conversation, as_json=args.json)
+    for caution in list_cautions(run):
+        print_status(caution)
+    if talk.on_terminal:
+        print_status(f"{format_endpoint(Endpoint.from_run(run))}; /help lists commands")
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - lines can be edited then
+    while (line := talk.read_line()) is not None:
+        if line.startswith("/"):
+            if (reply := obey_command(conversation, line)) is None:
+                break
+            print_status(reply)
+        elif line.strip():
+            talk.ask(line.strip())
+    return 0
+
+
+class Talk:
+    """A conversation on standard streams. What fails or is interrupted on a terminal ends one answer, else all."""
+
+    def __init__(self, conversation: Conversation, *, as_json: bool) -> None:
+        self._conversation, self._as_json = conversation, as_json
+        self.on_terminal = sys.stdin.isatty()
+        self._parts: list[Part] = []
+
+    def read_line(self) -> str | None:
+        """Return the next line, or None at the end."""
+        if not self.on_terminal:
+            line = sys.stdin.readline()
+            return line.rstrip() if line else None
+        try:
+            return input("> ").rstrip()
+        except EOFError:
+            print_status("")
+            return None
+        except KeyboardInterrupt:
+            print_status("\n/quit or Ctrl-D ends")
+            return ""
+
+    def ask(self, text: str) -> None:
+        """Send a line and print the answer as it comes.
+
+        Raises:
+            ServerFailed: there is none, and nobody is there to send another line.
+            KeyboardInterrupt: it was interrupted, and so is what the line came from.
+        """
+        self._parts.clear()
+        try:
+            turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))
+        except KeyboardInterrupt:
+            print_piece("\n" if self._parts else "", data=Part.ANSWER in self._parts)
+            print_status("· stopped")
+            if self.on_terminal:
+                return
+            raise
+        self._end(turn)
+        if turn.request.error and not self.on_terminal:
+            raise ServerFailed("the server did not answer", evidence=turn.request.error)
+
+    def _show(self, part: Part, text: str) -> None:
+        if part not in self._parts[-1:]:
+            if self._parts or part is Part.THINKING:
+                print_status(f"{chr(10) if self._parts else ''}· {part}")
+            self._parts.append(part)
+        print_piece(text, data=part is Part.ANSWER)
+
+    def _end(self, turn: Turn) -> None:
+        if self._as_json:
+            print_json(turn)
+            return
+        is_answer = Part.ANSWER in self._parts[-1:]
+        if self._parts and not (turn.text if is_answer else turn.thinking).endswith("\n"):
+            print_piece("\n", data=is_answer)
+        for call in turn.tool_calls:
+            print_data(f"tool call: {format_tool_call(call)}")
+        if turn.request.error:
+            if self.on_terminal:
+                print_status(f"✗ {turn.request.error}")
+        else:
+            print_status(f"· {format_turn(turn)}")

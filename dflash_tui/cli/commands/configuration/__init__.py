@@ -1,1 +1,0 @@
-"""Commands around recipes, engines, patches and this machine."""

@@ -1,0 +1,376 @@
+"""vLLM environments and patches of their files: `engine` and `patch`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
+from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
+from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import format_gib
+from dflash_tui.common.private_files import DiskCount
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import patched_engine, published_files, status
+from dflash_tui.engines.patching import status as patching_status
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.launch import preparation
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.machine import gpus, nvml
+from dflash_tui.machine.hardware import Hardware, parse_class
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan_builder import patched_folder_for
+
+
+class Scope(NamedTuple):
+    """The engine and the patches that the arguments name."""
+
+    engine: Engine
+    patches: list[Patch]
+    hardware: Hardware | None
+    """The class of hardware that states are judged for; None is any."""
+    unusable: dict[str, str]
+    """Patch files that are not valid: name -> reason."""
+    plan: Plan | None = None
+    """The recipe's plan, unless patches are named one by one."""
+
+    @property
+    def states(self) -> list[PatchStatus]:
+        """The state of each of the patches, by the plan if there is one."""
+        if self.plan:
+            return patching_status.patch_status(self.plan, self.engine)
+        return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
+
+
+def patch(args: argparse.Namespace) -> int:
+    """`patch status|diff|apply|revert|verify [RECIPE]`."""
+    actions = {
+        "status": print_status_of_patches,
+        "diff": print_diff,
+        "apply": apply_patches,
+        "revert": revert_patches,
+        "verify": verify_patches,
+    }
+    return actions[args.action](args)
+
+
+def _scope(args: argparse.Namespace) -> Scope:
+    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named.
+
+    Raises:
+        UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
+    """
+    if args.settings and not args.recipe:
+        raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
+    plan: Plan | None = None
+    all_patches, unusable = patch_file.load_all_patches()
+    if args.recipe:
+        plan = plan_launch_here(read_launch_request(args)).plan
+        engine = inventory.find_planned_engine(plan)
+        if engine is None:
+            raise UsageError(
+                f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
+            )
+        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patching_status.patch_status(plan, engine)]
+        hardware: Hardware | None = plan.hardware
+    elif args.engine:
+        engine, hardware = inventory.find_engine_by_name(args.engine), _find_hardware(args.gpu)
+        patches = [patch for patch in all_patches if patch.distribution == engine.distribution]
+    else:
+        raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
+    if args.only:
+        patches, plan = [patch_file.load_patch(name) for name in args.only], None
+    return Scope(engine, patches, hardware, unusable, plan)
+
+
+def _find_hardware(wanted: str | None) -> Hardware | None:
+    """Return the class of hardware that is named; else that of this machine's GPUs when they are of one class."""
+    if wanted and (kind := parse_class(wanted)):
+        return kind
+    if wanted:
+        return gpus.choose_gpus(nvml.probe_visible_gpus().gpus, wanted, 1)[0].hardware
+    kinds = {card.hardware for card in nvml.probe_visible_gpus().gpus if not card.trouble}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
+    """Return the patches to apply: those named; else those of the plan; else all but experiments and alternatives.
+
+    Without a plan an alternative that is applied already counts for the patch that it replaces.
+    """
+    if args.only:
+        return scope.patches
+    if scope.plan:
+        return patching_status.load_planned_patches(scope.plan)
+    present = patching_status.list_present_patches(scope.engine)
+    replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
+    usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
+    return [patch for patch in usual if patch.name not in replaced]
+
+
+def print_status_of_patches(args: argparse.Namespace) -> int:
+    """Print the state of each patch, and how the source differs where one does not fit."""
+    scope = _scope(args)
+    states = scope.states
+    if args.json:
+        for patch, state in zip(scope.patches, states, strict=True):
+            about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
+            about |= {"link": patch.link, "files": patch.paths}
+            print_data(json.dumps(msgspec.to_builtins(state) | about | {"engine": scope.engine.folder}))
+        for name, why in scope.unusable.items():
+            print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
+        return 0
+    print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
+    rows = [
+        (state.name, state.state.value, _why(patch, state)) for patch, state in zip(scope.patches, states, strict=True)
+    ]
+    print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
+    for name, why in scope.unusable.items():
+        print_status(f"! {name} is unusable: {clean_line(why)}")
+    for state in states:
+        if state.drift:
+            print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
+    return 0
+
+
+def _why(patch: Patch, state: PatchStatus) -> str:
+    """Return the reason of a state; for a patch that could be applied with its title and recipes."""
+    if state.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+        return state.why
+    kind = "experimental, only by name: " if patch.experimental else ""
+    alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
+    users = f"for {', '.join(patch.recipes)}" if patch.recipes else ""
+    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, state.why]))
+
+
+def print_diff(args: argparse.Namespace) -> int:
+    """Print what the patches change, as a unified diff; without the engine on its published wheel."""
+    planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
+    if planned and inventory.find_planned_engine(planned.plan) is None:
+        chosen = [patch_file.load_patch(name) for name in args.only or planned.plan.patches]
+        diffs = published_files.preview_on_wheel(chosen, planned.resolved.engine)
+    else:
+        scope = _scope(args)
+        diffs = patched_engine.preview_patches(_chosen(scope, args), _find_base(scope.engine), scope.hardware)
+    if args.json:
+        print_data(json.dumps(diffs))
+    else:
+        print_data(_clean_diff("".join(diffs.values())) if diffs else "nothing to change")
+    return 0
+
+
+def _find_base(engine: Engine) -> Engine:
+    """Return the engine that a patched one was made from, if it is still there."""
+    base = inventory.find_any_engine(Path(engine.base)) if engine.base else None
+    return _find_base(base) if base else engine
+
+
+def apply_patches(args: argparse.Namespace) -> int:
+    """Make an engine with the patches that are needed; with --dry-run print what would differ in it."""
+    scope = _scope(args)
+    base, chosen = scope.engine, _chosen(scope, args)
+    if scope.plan:
+        base = inventory.find_any_engine(Path(scope.plan.unpatched_folder)) or base
+    states = [patching_status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
+    needed = [state.name for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]
+    wanted = [patch for patch in chosen if patch.name in needed]
+    if not args.dry_run:
+        confirm_patch_trust(wanted, base, args)
+    diffs, note, folder = patched_engine.preview_patches(chosen, base, scope.hardware), "", Path(base.folder)
+    if wanted:
+        named = patched_folder_for(folder, wanted, inventory.digest_state(base))
+        folder = Path(scope.plan.engine_folder) if scope.plan else named
+    if wanted and not args.dry_run:
+        note = patched_engine.make_patched_engine(base, folder, chosen, scope.hardware).note
+    if args.json:
+        print_json(PatchOutcome(tuple(needed), str(folder), diffs, note))
+        return 0
+    if args.dry_run and diffs:
+        print_data(_clean_diff("".join(diffs.values())))
+    would = "would be in " if args.dry_run else ""
+    print_data(f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply")
+    if note:
+        print_status(f"! {note}")
+    for state in states:
+        if state.name not in needed:
+            print_status(f"· {state.name}: {state.state.value}{f', {state.why}' if state.why else ''}")
+    return 0
+
+
+def revert_patches(args: argparse.Namespace) -> int:
+    """Say which engine has no patches: it was never changed, so there is nothing to undo."""
+    base = _find_base(_scope(args).engine)
+    if args.json:
+        print_json(PatchOutcome((), base.folder))
+    else:
+        print_data(f"nothing to undo: {base.folder} was never changed")
+        print_status(
+            "patched engines are folders of their own: dflash-tui engine list, dflash-tui engine remove ENGINE"
+        )
+    return 0
+
+
+def _clean_diff(diff: str) -> str:
+    """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
+    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
+
+
+def verify_patches(args: argparse.Namespace) -> int:
+    """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
+    scope = _scope(args)
+    only = {path for patch in scope.patches for path in patch.paths} if args.only else None
+    checks = patching_status.verify_files(scope.engine, only)
+    for check in checks:
+        if args.json:
+            print_json(check)
+        else:
+            print_data(f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
+    if not checks:
+        print_status("no file that a patch could touch exists")
+    return 0 if all(check.ok for check in checks) else 5
+
+
+def engine(args: argparse.Namespace) -> int:
+    """`engine list|install|inspect|remove|adopt`."""
+    actions = {
+        "list": print_engines,
+        "install": install_engine,
+        "inspect": inspect_engine,
+        "remove": remove_engine,
+        "adopt": adopt_engine,
+    }
+    return actions[args.action](args)
+
+
+def print_engines(args: argparse.Namespace) -> int:
+    """Print the engines, ours and adopted ones, and what killed installations left."""
+    rows, count = [], DiskCount()
+    for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
+        measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
+        size = None if engine.adopted else measured
+        if args.json:
+            print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}))
+        kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
+        rows.append(
+            (
+                f"{engine.distribution} {engine.vllm}",
+                kind,
+                format_gib(size),
+                ", ".join(engine.patches) or "none",
+                f"{engine.folder}{f', made from {Path(engine.base).name}' if engine.base else ''}",
+            )
+        )
+    if not args.json:
+        print_status("no engine yet; launching a recipe installs its own") if not rows else print_table(
+            ("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,)
+        )
+    for unused in inventory.list_unused_engines():
+        print_status(f"! {unused.what}; {unused.hint}")
+    for folder in inventory.list_leftovers():
+        incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
+        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")
+    return 0
+
+
+def install_engine(args: argparse.Namespace) -> int:
+    """Install the engine of a recipe, and make the one with its patches."""
+    planned = plan_launch_here(read_launch_request(args))
+    confirm_trust(planned.resolved.recipe, [planned.plan], args)
+    try:
+        chosen = asyncio.run(_install(planned, as_json=args.json))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    return 0
+
+
+async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
+    report = PreparingLines(as_json=as_json)
+    with cancelled_by_signals():
+        engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
+        return await preparation.make_patched_engine(planned.plan, engine, report)
+
+
+def inspect_engine(args: argparse.Namespace) -> int:
+    """Print what an engine holds, by its own Python, and the state of every patch in it."""
+    chosen = inventory.find_engine_by_name(args.engine)
+    contents = inventory.describe_environment(chosen.python)
+    patches, unusable = patch_file.load_all_patches()
+    states = [status.find_patch_status(patch, chosen) for patch in patches]
+    if args.json:
+        patched = {status_of_patch.name: status_of_patch.state.value for status_of_patch in states} | dict.fromkeys(
+            unusable, "unusable"
+        )
+        more = {"patches": patched, "base": chosen.base}
+        print_data(
+            json.dumps(msgspec.to_builtins(contents) | {"folder": chosen.folder, "adopted": chosen.adopted} | more)
+        )
+        return 0
+    named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
+    parts = [(name, contents.packages[name]) for name in named if name in contents.packages]
+    rows = [("folder", f"{chosen.folder}{' (adopted)' if chosen.adopted else ''}"), ("Python", contents.python)]
+    rows += [("made from", chosen.base)] if chosen.base else []
+    rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
+    rows += [("packages", str(len(contents.packages)))]
+    rows += [("patch", f"{status_of_patch.name}: {status_of_patch.state.value}") for status_of_patch in states]
+    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
+    rows += [("drift", line) for line in _drift(chosen, contents)]
+    print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
+    return 0
+
+
+def remove_engine(args: argparse.Namespace) -> int:
+    """Delete an engine of ours, or forget an adopted one."""
+    incomplete = paths.engines_folder() / args.engine
+    if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
+        inventory.clear_leftover(incomplete)
+        return _report_removal(args, str(incomplete), f"removed {incomplete}")
+    chosen = inventory.find_engine_by_name(args.engine)
+    inventory.remove_engine(chosen)
+    forgotten = f"{chosen.folder} is no longer listed; nothing in it was changed"
+    return _report_removal(args, chosen.folder, forgotten if chosen.adopted else f"removed {chosen.folder}")
+
+
+def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int:
+    if args.json:
+        print_json(RemovedEngine(folder))
+    print_status(sentence)
+    return 0
+
+
+def adopt_engine(args: argparse.Namespace) -> int:
+    """Add an environment that the user made to the list."""
+    chosen = inventory.adopt_engine(Path(args.folder))
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+                 f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
+    return 0
+
+
+def _drift(chosen: Engine, contents: inventory.EnvironmentContents) -> list[str]:
+    """Return which packages differ from those that were installed."""
+    if chosen.adopted:
+        return []
+    then = dict(line.split("==", 1) for line in chosen.packages)
+    now = {name.lower().replace("_", "-"): version for name, version in contents.packages.items()}
+    changed = [
+        f"{name} {version} was installed, now {now.get(name.lower().replace('_', '-'), 'gone')}"
+        for name, version in then.items()
+        if now.get(name.lower().replace("_", "-")) != version
+    ]
+    return sorted(changed)

@@ -1,0 +1,513 @@
+"""Begin, follow and end experiments: `ab`, `tune` and `verify-output`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dflash_tui.cli.commands.hosts import find_cluster
+from dflash_tui.cli.commands.panel import open_panel
+from dflash_tui.cli.commands.report import write_whole_file
+from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.json_lines import print_written_file
+from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
+from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
+from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.secrets import redact_secrets
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Preparing, encode
+from dflash_tui.experiments import builder, controller, runner, store, variation
+from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
+from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
+from dflash_tui.experiments.design import Design, Happened
+from dflash_tui.experiments.progress import Progress, extend_design, join_requests
+from dflash_tui.experiments.tuning import schedule, tuner
+from dflash_tui.experiments.tuning.tuner import BuiltTune
+from dflash_tui.launch.session import TrustQuestion
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.presentation import experiment_text
+from dflash_tui.presentation.experiment_report import build_report
+from dflash_tui.presentation.report import Note, Section, to_terminal
+
+
+def ab(args: argparse.Namespace) -> int:
+    """`ab …`: begin an experiment, or do something with one."""
+    actions = {
+        "run": start_ab,
+        "list": list_experiments,
+        "attach": attach_experiment,
+        "play": play,
+        "stop": stop_experiment,
+        "resume": resume_experiment,
+        "extend": extend_experiment,
+        "remove": remove_experiment,
+    }
+    return actions[args.action](args)
+
+
+def start_ab(args: argparse.Namespace) -> int:
+    """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
+    request = read_experiment_request(args)
+    ensure_dataset(request.suite, as_json=args.json)
+    cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
+    return begin_ab(args, *build_experiment(request, cluster=cluster))
+
+
+def begin_ab(args: argparse.Namespace, design: Design, resolved_recipes: list[ResolvedRecipe]) -> int:
+    """Say what an A/B will do, do it in a process of its own, and follow that to its report."""
+
+    def describe(stopped: list[str]) -> str:
+        return experiment_text.describe_experiment(design, builder.estimate_duration(design), stopped)
+
+    return begin(args, design, resolved_recipes, describe)
+
+
+def begin(
+    args: argparse.Namespace,
+    design: Design,
+    resolved_recipes: list[ResolvedRecipe],
+    describe: Callable[[list[str]], str],
+) -> int:
+    """Say what an experiment will do, do it in a process of its own, and follow that to its report.
+
+    Args:
+        args: how it is begun and followed.
+        design: the experiment.
+        resolved_recipes: the resolved recipe of each of its arms.
+        describe: returns what it will do, given the runs that are stopped for it.
+    """
+    with explain_detaching(design):
+        begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
+    if not begun:
+        print_status("nothing was started")
+        return 0
+    return detach_or_follow(args, design)
+
+
+class _Terminal:
+    """What the beginning of an experiment asks and shows on the command line."""
+
+    def __init__(self, args: argparse.Namespace, design: Design, describe: Callable[[list[str]], str]) -> None:
+        self._args, self._design, self._describe = args, design, describe
+        self._lines = PreparingLines(as_json=args.json)
+
+    async def confirm(self, question: controller.ExperimentQuestion) -> bool:
+        """Return what the options say, else what is typed.
+
+        Raises:
+            UsageError: nobody can be asked, or the answer is no.
+        """
+        match question:
+            case TrustQuestion(recipe, plans):
+                confirm_trust(recipe, plans, self._args)
+            case controller.StopQuestion(runs):
+                if not self._args.stop_running:
+                    raise controller.build_disturbed_error(runs, "stop it first, or --stop-running stops it for you")
+            case controller.BeginQuestion():
+                return self._args.yes or self._args.json or not sys.stdin.isatty() or _ask_to_begin()
+        return True
+
+    def show(self, event: controller.ExperimentStep) -> None:
+        """Print what the experiment will do, and each step towards it."""
+        match event:
+            case controller.CheckingArms() if self._args.json:
+                print_json(experiment_text.Designed(time.time(), self._design))
+            case controller.CheckingArms(in_the_way):
+                print_status(self._describe([run.id for run in in_the_way]))
+            case Preparing():
+                self._lines(event)
+            case controller.ServerStopped(run):
+                print_status(f"{run.id} stopped")
+
+
+def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options of `ab run` ask for.
+
+    Raises:
+        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
+    """
+    return ExperimentRequest(
+        launch=read_launch_request(args),
+        vary=args.vary,
+        boots=args.boots,
+        honest=args.honest,
+        suite=args.suite or None,
+        rounds=args.rounds,
+        scale=args.scale,
+        seed=args.seed,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        concurrency=tuple(args.concurrency),
+        own_cache=not args.keep_cache,
+        keep_answers=not args.no_answers,
+        measures_start=args.measure == "start",
+        cold=args.cold,
+        fixed=args.fixed,
+    )
+
+
+def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
+    """Print how to follow an experiment, or follow it."""
+    if args.detach:
+        print_status(experiment_text.describe_experiment_commands(design, name_program()))
+        if args.json:
+            print_data(encode(experiment_text.Detached(time.time(), design.id)).decode())
+        else:
+            print_data(design.id)
+        return 0
+    return follow_experiment(design, as_json=args.json, details=getattr(args, "details", False))
+
+
+def _ask_to_begin() -> bool:
+    try:
+        answer = input("begin? [Y/n] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in {"", "y", "yes"}
+
+
+def list_experiments(args: argparse.Namespace) -> int:
+    """`ab list`: print the experiments, newest last."""
+    rows = []
+    for design in store.list_experiments():
+        progress = store.read_progress(store.experiment_folder(design.id))
+        done, boots = sum(not boot.error for boot in progress.boots), len(progress.design.order)
+        if args.json:
+            fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
+            print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
+        age = format_duration(time.time() - design.made_at)
+        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design))
+        rows.append(tuple(map(clean_line, cells)))
+    for name, why in store.list_broken_experiments().items():
+        print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
+    if not args.json:
+        if rows:
+            print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
+        else:
+            print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
+    return 0
+
+
+def _remark(design: Design) -> str:
+    return f"({design.synthetic})" if design.synthetic else ""
+
+
+def attach_experiment(args: argparse.Namespace) -> int:
+    """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
+    design, details = store.find_experiment(args.experiment), getattr(args, "details", False)
+    return follow_experiment(design, as_json=args.json, details=details)
+
+
+def stop_experiment(args: argparse.Namespace) -> int:
+    """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
+    design = store.find_experiment(args.experiment)
+    if controller.stop_driver(design):
+        resuming = f"  resume: dflash-tui {design.command_word} resume {design.id}"
+        print_status(f"{design.id} was stopped, no server of it is left\n{resuming}")
+        return 0
+    left = runner.find_leftover_servers(design)
+    asyncio.run(runner.stop_leftover_servers(design))
+    print_status(
+        f"{design.id} was not running"
+        + (f"; {', '.join(run.id for run in left)} was still running and was stopped" * bool(left))
+    )
+    return 0
+
+
+def resume_experiment(args: argparse.Namespace) -> int:
+    """`ab resume [ID]`: go on after the last boot that is over."""
+    design = _find_trusted_experiment(args)
+    with explain_detaching(design):
+        controller.resume_experiment(design)
+    return detach_or_follow(args, design)
+
+
+def extend_experiment(args: argparse.Namespace) -> int:
+    """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
+    design = _find_trusted_experiment(args)
+    with explain_detaching(design):
+        controller.extend_experiment(design, args.boots)
+    return detach_or_follow(args, design)
+
+
+def _find_trusted_experiment(args: argparse.Namespace) -> Design:
+    """Return the experiment that is named, whose arms may be launched again."""
+    design = store.find_experiment(args.experiment)
+    recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+    arms = store.read_progress(store.experiment_folder(design.id)).design.arms
+    confirm_trust(recipe, [arm.plan for arm in arms], args)
+    return design
+
+
+def remove_experiment(args: argparse.Namespace) -> int:
+    """`ab remove ID`: delete an experiment."""
+    design = store.find_experiment(args.experiment)
+    is_finished = store.read_progress(store.experiment_folder(design.id)).finished
+    store.remove_experiment(design)
+    for left in [] if is_finished else asyncio.run(runner.remove_far_caches(design)):
+        print_status(f"! its compile caches are left on {left}")
+    print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
+    return 0
+
+
+def play(args: argparse.Namespace) -> int:
+    """`ab play [ID]`: open the panel on it, or write the picture."""
+    report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
+    arm, prompt = args.arm or "", args.prompt or ""
+    if args.svg:
+        from dflash_tui.tui import svg_export
+
+        path = paths.expand_home(args.svg)
+        write_whole_file(path, redact_secrets(svg_export.draw_playback(report, arm, prompt)))
+        print_written_file(path, as_json=args.json)
+        return 0
+    if not has_terminal():
+        raise UsageError("ab play needs a terminal", hint="without one: --svg FILE")
+    from dflash_tui.tui.screens.playback import PlaybackScreen
+
+    return open_panel(playback=PlaybackScreen(report, arm, prompt))
+
+
+def tune(args: argparse.Namespace) -> int:
+    """`tune …`: begin a tune, or do something with one."""
+    if args.action in {"attach", "stop", "resume"}:
+        args.experiment = find_tune(args.experiment).id
+    actions = {
+        "run": start_tune,
+        "attach": attach_experiment,
+        "stop": stop_experiment,
+        "resume": resume_experiment,
+        "keep": keep_best,
+    }
+    return actions[args.action](args)
+
+
+def start_tune(args: argparse.Namespace) -> int:
+    """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
+    ensure_dataset(args.suite or None, as_json=args.json)
+    built = build_requested_tune(args)
+
+    def describe(stopped: list[str]) -> str:
+        rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
+        return "\n".join(f"{label:<8} {text}" for label, text in rows)
+
+    return begin(args, built.design, [built.resolved], describe)
+
+
+def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
+    """Return the tune that the options of `tune run` ask for.
+
+    Raises:
+        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or a combination is wrong.
+    """
+    request = ExperimentRequest(
+        launch=read_launch_request(args),
+        suite=args.suite or None,
+        rounds=args.rounds,
+        scale=args.scale,
+        seed=args.seed,
+        temperature=args.temperature,
+        concurrency=tuple(args.concurrency),
+        fixed=args.fixed,
+    )
+    cluster = find_cluster(request.launch, args)
+    return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
+
+
+def keep_best(args: argparse.Namespace) -> int:
+    """`tune keep [ID]`: write the best setting so far as a recipe."""
+    design = find_tune(args.experiment)
+    progress = store.read_progress(store.experiment_folder(design.id))
+    best = schedule.judge_tune(progress)
+    if design.tuning is None or not best.best:
+        raise UsageError(
+            f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
+        )
+    path = tuner.keep_best(progress, best, args.name or design.tuning.save_as, overwrite=args.overwrite)
+    print_status(experiment_text.format_best(progress.design, best))
+    print_written_file(path, as_json=args.json)
+    return 0
+
+
+def find_tune(name: str | None) -> Design:
+    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest.
+
+    Raises:
+        UsageError: none fits, or it is an A/B.
+    """
+    if name is not None:
+        design = store.find_experiment(name)
+        if design.tuning is None:
+            raise UsageError(f"{design.id} is an A/B, not a tune", hint=f"dflash-tui ab attach {design.id}")
+        return design
+    tunes = [design for design in store.list_experiments() if design.tuning]
+    if not tunes:
+        raise UsageError("no tune yet", hint="dflash-tui tune RECIPE begins one")
+    driven = (tune for tune in reversed(tunes) if store.find_driver(store.experiment_folder(tune.id)))
+    return next(driven, tunes[-1])
+
+
+def verify_output(args: argparse.Namespace) -> int:
+    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else.
+
+    Raises:
+        OutputDiffers: an answer parts by more than rounding.
+        DflashError: that cannot be known.
+    """
+    request = read_output_request(args)
+    ensure_dataset(request.suite, as_json=args.json)
+    return begin_ab(args, *build_experiment(request, cluster=find_cluster(request.launch, args)))
+
+
+def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options of `verify-output` ask for.
+
+    Raises:
+        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or `--exact` is not for the CPU.
+    """
+    launch = read_launch_request(args)
+    if args.exact:
+        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
+            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
+            raise UsageError(what, hint="leave --exact out: rounding is measured then")
+        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
+    return ExperimentRequest(
+        launch=launch,
+        suite=args.suite,
+        prompts=args.prompts,
+        scale=args.scale,
+        seed=args.seed,
+        temperature=0.0,
+        checks_output=True,
+    )
+
+
+_INTERVAL = 0.2
+_LARGEST_LOG = 64 << 20
+
+
+def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
+    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
+
+    Raises:
+        ServerFailed: an arm did not come up.
+        OutputDiffers: it was to show whether speculation changes answers, and it does, by more than rounding.
+        DflashError: the experiment ended early, or did not show that.
+    """
+    folder = store.experiment_folder(design.id)
+    with explain_detaching(design):
+        for event in join_requests(_watch_events(folder)):
+            design = extend_design(design, event)
+            if as_json:
+                print_data(encode(event).decode())
+            elif line := experiment_text.format_event(design, event):
+                print_status(line)
+    return _report_end(folder, design, as_json=as_json, details=details)
+
+
+@contextlib.contextmanager
+def explain_detaching(design: Design) -> Iterator[None]:
+    """Print on Ctrl-C that an experiment continues, if it does, and how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if controller.is_driven(design):
+            print_status("\ndetached; the experiment continues in the background")
+            if design.tuning:
+                print_status(_describe_best(store.experiment_folder(design.id)))
+            print_status(experiment_text.describe_experiment_commands(design, name_program()))
+        raise
+
+
+def _watch_events(folder: Path) -> Iterator[Happened]:
+    """Yield what has happened and happens, until nobody drives the experiment any more."""
+    position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
+    while True:
+        driven = store.find_driver(folder) is not None
+        for piece in store.read_event_pieces(folder, position):
+            position += len(piece)
+            for line in buffer.feed(piece):
+                if event := store.decode_event(line):
+                    yield event
+        if not driven:
+            return
+        time.sleep(_INTERVAL)
+
+
+def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -> int:
+    progress, report = store.read_progress(folder), store.read_report(folder)
+    if progress.finished and report:
+        _print_report(progress, report, as_json=as_json, details=details)
+        if progress.design.tuning and not any(not boot.error for boot in progress.boots):
+            raise _build_start_error(progress, design.arms[0].name)
+        if progress.without and not progress.design.tuning:
+            raise _build_start_error(progress, ", ".join(progress.without))
+        if design.checks_output:
+            raise_unless_alike(report)
+        return 0
+    if progress.design.tuning:
+        print_status(_describe_best(folder))
+    why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
+    raise DflashError(
+        f"{design.id} ended early",
+        evidence=clean_line(why),
+        hint=f"dflash-tui {design.command_word} resume {design.id}",
+    )
+
+
+def _build_start_error(progress: Progress, names: str) -> ServerFailed:
+    failed = [boot for boot in progress.boots if boot.error]
+    what = f"{clean_line(names)} did not start"
+    if not failed:  # the file of events may have lost some
+        return ServerFailed(what, evidence="none of its boots is recorded")
+    return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
+
+
+def raise_unless_alike(report: ExperimentReport) -> None:
+    """Raise what the exit code comes from, unless no answer is at fault.
+
+    Raises:
+        OutputDiffers: an answer parts by more than rounding.
+        DflashError: that cannot be known.
+    """
+    outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
+    outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
+    if outputs.verdict is OutputVerdict.DIFFERENT:
+        do = "the panel shows all answers (3, then a); where a patch is applied, try --set patches.NAME=false"
+        raise OutputDiffers(f"{report.design.recipe}: speculation changes answers by more than rounding", hint=do)
+    if outputs.verdict is OutputVerdict.UNKNOWN:
+        raise DflashError("whether speculation changes answers is unknown", evidence=outputs.why)
+
+
+def _describe_best(folder: Path) -> str:
+    progress = store.read_progress(folder)
+    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
+
+
+def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
+    if as_json:
+        print_data(encode(experiment_text.Reported(time.time(), report)).decode())
+        return
+    sections = build_report(report, details=details)
+    if report.tune:
+        notes = map(Note, experiment_text.list_outcome_lines(report.design, report.boots, report.tune))
+        sections = [Section("", tuple(notes)), Section("", (experiment_text.build_settings_table(progress),))]
+    print_data(name_commands(to_terminal(sections, terminal_width())))
+
+
+def _last_log_line(folder: Path) -> str:
+    try:
+        log = private_files.read_file(folder / store.LOG, _LARGEST_LOG)
+    except OSError:
+        return ""
+    return join_last_lines(log.decode(errors="replace"), 1)

@@ -1,0 +1,105 @@
+"""Other hosts: `--host`, `agent`, and the question before this program is installed on one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from dflash_tui import __version__
+from dflash_tui.cli.console import ask_yes, print_piece, print_status
+from dflash_tui.common.errors import UsageError
+from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.peers import agent as agents
+from dflash_tui.peers import cluster_launch, far_program
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.cluster import Cluster
+from dflash_tui.planning.request import LaunchRequest
+
+T = TypeVar("T")
+
+
+def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_commands: bool = False) -> PlannedLaunch:
+    """Return the plan of a request, after this program was installed on those of its hosts that lack it.
+
+    Raises:
+        UsageError: a name or a setting is wrong, a peer is not reached, or the user said no.
+        DflashError: a peer cannot plan its rank, or this program cannot be installed there.
+    """
+    return install_and_ask(lambda: cluster_launch.plan_request(request, with_commands=with_commands), args)
+
+
+def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
+    """Return the hosts of a request, after this program was installed on those that lack it; None for this one alone.
+
+    Args:
+        request: what all arms of an experiment have in common.
+        args: whether this program may be installed there.
+        is_whole: whether it can be launched as it is; then nobody else is asked before it can be planned here.
+
+    Raises:
+        UsageError: a name or a setting is wrong, a peer is not reached, there is no link, or the user said no.
+        DflashError: this program cannot be installed there.
+    """
+    if not request.peers:
+        return None
+    if is_whole:
+        planner.plan_launch_here(request)
+    return install_and_ask(lambda: cluster_launch.find_cluster(request), args)
+
+
+def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
+    """Return what other hosts answer, after this program was installed on those that lack it.
+
+    Raises:
+        UsageError: a host is not reached, or the user said no.
+        DflashError: this program cannot be installed there, or what was asked for fails.
+    """
+    installed: set[str] = set()
+    while True:
+        try:
+            return asyncio.run(ask())
+        except NeedsProgram as error:
+            if error.host in installed:
+                raise far_program.build_unheard_error(error) from None
+            _install_program(error, args)
+            installed.add(error.host)
+
+
+def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
+    """Install this program on a host, after asking.
+
+    Raises:
+        UsageError: nobody can be asked, or the answer is no.
+        DflashError: it could not be installed.
+    """
+    if not args.install_peers:
+        if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise error
+        if not ask_yes(far_program.describe_offer(error)):
+            raise UsageError(f"you did not say yes to an installation on {error.host}; nothing was started")
+    print_status(f"installing dflash-tui on {error.host} …")
+    print_status(f"dflash-tui is on {error.host}: {asyncio.run(far_program.install_program(error.host))}")
+
+
+def run_there(args: argparse.Namespace) -> int:
+    """Run what follows `--host HOST` on that host, after this program was installed there if it lacks it.
+
+    Raises:
+        UsageError: the host is not reached, its program is another, or the user said no to an installation.
+        DflashError: the connection broke, or this program cannot be installed there.
+    """
+    greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
+    if greeting.version != __version__:
+        print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")
+    return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))
+
+
+def agent(_args: argparse.Namespace) -> int:
+    """`agent`: read commands from stdin, as JSON lines, and answer on stdout."""
+    agents.require_caller()
+    asyncio.run(agents.serve_stdin())
+    return 0

@@ -1,0 +1,177 @@
+"""Print a server's log, and why it failed: `logs` and `why`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.cli.json_lines import LogText
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import name_commands
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.diagnosis.log_source import STDIN, LogSource
+from dflash_tui.diagnosis.posted_log import explain_log, format_explanation
+from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem
+from dflash_tui.events import Event
+from dflash_tui.monitoring import observer
+from dflash_tui.run_state.alarms import find_log_alarms
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+
+_LONGEST_LINE = 1 << 20
+_BLOCK = 1 << 16
+
+
+def logs(args: argparse.Namespace) -> int:
+    """`logs [RUN] [-f] [-n N]`: print the log or its end, without control characters and secrets of our environment."""
+    run = registry.find_run(args.run)
+    log = _find_rank_log(run, args.rank) if args.rank else run.log
+    if not log.exists():
+        raise DflashError(f"the log of {run.id} is gone", evidence=str(log))
+    buffer = LineBuffer(_LONGEST_LINE, keep_end=True)
+    with _open_log(run, log) as file:
+        if args.tail:
+            file.seek(_find_tail(file, args.tail))
+        while True:
+            ended = not server_process.is_alive(run)
+            while data := file.read(1 << 20):
+                for line in buffer.feed(data):
+                    _print_line(line, as_json=args.json)
+            if ended or not args.follow:
+                break
+            time.sleep(observer.LOG_INTERVAL)
+    if line := buffer.unfinished_line:
+        _print_line(line, as_json=args.json)
+    return 0
+
+
+def _open_log(run: Run, log: Path) -> BinaryIO:
+    """Return the opened log of a run.
+
+    Raises:
+        DflashError: something else lies in its place, or it may not be read.
+    """
+    try:
+        return log.open("rb")
+    except OSError as error:
+        hint = f"see what lies there: ls -l {shlex.quote(str(log))}; `dflash-tui why` reads a copy of a log by its path"
+        raise DflashError(
+            f"the log of {run.id} cannot be read", evidence=f"{error.strerror}: {log}", hint=hint
+        ) from None
+
+
+def _print_line(line: bytes, *, as_json: bool) -> None:
+    text = _clean_end(line)
+    if as_json:
+        print_json(LogText(text))
+    else:
+        print_data(text)
+
+
+def _find_rank_log(run: Run, rank: int) -> Path:
+    """Return the copy of the log of a rank on another host.
+
+    Raises:
+        UsageError: there is no such rank.
+    """
+    far = next((far for far in run.far_ranks if far.rank == rank), None)
+    if far is None:
+        others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
+        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"there is {others}")
+    return run.folder / far.log_name
+
+
+def _find_tail(file: BinaryIO, count: int) -> int:
+    """Return where the last `count` lines begin; the file is read from its end."""
+    place = size = file.seek(0, os.SEEK_END)
+    breaks = 0
+    while place:
+        length = min(_BLOCK, place)
+        place = file.seek(place - length)
+        block = file.read(length)
+        end = length - 1 if place + length == size else length  # the last line's own break begins no other
+        while (line_end := block.rfind(b"\n", 0, end)) >= 0:
+            breaks, end = breaks + 1, line_end
+            if breaks == count:
+                return place + line_end + 1
+    return 0
+
+
+def _clean_end(line: bytes) -> str:
+    """Return what a terminal would show of a line in the end; a long one has lost its beginning."""
+    text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
+    return clean_line(text)
+
+
+_LOGS = frozenset({".log", ".txt", ".out"})
+_WIDTH = 100  # where the output is no terminal
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    """The event of a failed run, with its post-mortem."""
+
+    why: Postmortem
+
+
+def why(args: argparse.Namespace) -> int:
+    """`why [RUN | FILE | -]`: print why a run failed, and what may help; without a name the newest that failed."""
+    if args.run and _names_log(args.run):
+        return _explain_log(args)
+    run, state = _select_run(args.run)
+    failure = build_postmortem(run, state)
+    if failure is None:
+        print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
+        for alarm in find_log_alarms(state):
+            print_status(f"! {alarm}")
+        return 0
+    if args.report:
+        print_data(postmortem.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
+    elif args.json:
+        print_json(failure)
+    else:
+        print_data(name_commands(f"{run.id}: {format_postmortem(failure)}"))
+    return 0
+
+
+def _names_log(name: str) -> bool:
+    """Whether a name is that of a file, and of no run; so is one of a log that is not there."""
+    path = Path(name)
+    return name == STDIN or os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
+
+
+def _explain_log(args: argparse.Namespace) -> int:
+    if args.report:
+        raise UsageError("--report is about a run of dflash-tui, not about a file")
+    explanation = explain_log(LogSource(args.run))
+    if args.json:
+        print_json(explanation)
+    else:
+        print_data(format_explanation(explanation, shutil.get_terminal_size((_WIDTH, 24)).columns))
+    return 0
+
+
+def _select_run(name: str | None) -> tuple[Run, RunState]:
+    """Return the run called `name`, else the newest that failed, with its state."""
+    for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
+        state = observer.replay_run(run)
+        if name or state.status in {"failed", "lost", "unhealthy"}:
+            if state.autopsy is None and state.status == "failed":
+                state.apply(observer.read_autopsy(run, None))
+            return run, state
+    steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
+             "dflash-tui ps --all lists the runs")  # fmt: skip
+    raise UsageError("no run has failed", hint="\n  → ".join(steps))
+
+
+def format_postmortem(postmortem: Postmortem) -> str:
+    """Return a post-mortem as text: what happened and why, the evidence, what to do."""
+    return str(build_failure(postmortem))

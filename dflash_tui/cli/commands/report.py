@@ -1,0 +1,342 @@
+"""Reports of runs and A/Bs, and how long starts took: `report` and `history`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import result_files
+from dflash_tui.benchmark.result_files import ImportedResult, Measured, build_vllm_bench
+from dflash_tui.cli.commands.servers import print_broken_runs
+from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
+from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments import run_report, store
+from dflash_tui.experiments.analysis.measures import select_measured_boots
+from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
+from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.experiments.run_report import RunReport, Side
+from dflash_tui.monitoring import recording, startup_history
+from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference, StartKind
+from dflash_tui.planning.plan import decode_record, upgrade_record
+from dflash_tui.presentation import benchmark_text, experiment_report
+from dflash_tui.presentation.startup_text import format_spread
+from dflash_tui.runs import registry
+
+_RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
+_LIMIT = 32 << 20
+_EXPORT = "vllm-bench"
+
+
+def report(args: argparse.Namespace) -> int:
+    """`report [NAME]` or `report compare A B`: print it, or write it into the file of `-o`."""
+    names, kind = args.names, "json" if args.json else args.format
+    if names[:1] == ["compare"]:
+        if len(names) != 3:
+            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        text = _compare(names[1], names[2], kind)
+    elif len(names) > 1:
+        raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
+    else:
+        loaded = load_report(names[0] if names else None)
+        if isinstance(loaded, ImportedResult):
+            raise UsageError(
+                f"{names[0]} is a result of {loaded.source}",
+                hint="report compare shows it beside a report of dflash-tui",
+            )
+        text = render_report(loaded, kind, names[0] if names else "")
+    if args.output:
+        write_whole_file(paths.expand_home(args.output), redact_secrets(text))
+        print_status(f"written to {args.output}")
+    else:
+        print_data(text.rstrip("\n"))
+    return 0
+
+
+def write_whole_file(path: Path, text: str) -> None:
+    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes.
+
+    Raises:
+        UsageError: its folder does not exist.
+        OSError: it could not be written, with the name of the file, which a full disk leaves out.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace_file(paths.resolve_links(path), text)  # a link stays one
+    except OSError as error:
+        error.filename = str(path)  # never that of the temporary file
+        raise
+
+
+def _replace_file(path: Path, text: str) -> None:
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _compare(first: str, second: str, kind: str) -> str:
+    """Return two set side by side: judged where that can be, else only their figures."""
+    loaded = load_report(first), load_report(second)
+    if kind == _EXPORT:
+        raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
+    if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
+        beside = benchmark_text.compare_imported((first, second), loaded)
+        if kind == "svg":
+            raise UsageError(
+                "a comparison with an imported result cannot be drawn", hint="--format md shows the figures"
+            )
+        return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
+    reports = compare_reports(loaded[0], loaded[1])
+    if kind == "svg" and len(reports) > 1:
+        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
+    return "\n".join(render_report(report, kind, "") for report in reports)
+
+
+def render_report(report: ExperimentReport | RunReport, kind: str, name: str) -> str:
+    """Return a report in the form that is asked for; `name` is where a run is drawn from."""
+    if kind == _EXPORT:
+        return _export(report)
+    if kind == "json":
+        return msgspec.json.encode(report).decode()
+    if kind == "svg":
+        from dflash_tui.tui import svg_export
+
+        return svg_export.draw_experiment(report) if isinstance(report, ExperimentReport) else svg_export.draw_run(name)
+    return (
+        experiment_report.render_markdown(report)
+        if isinstance(report, ExperimentReport)
+        else benchmark_text.render_run(report)
+    )
+
+
+def _export(report: ExperimentReport | RunReport) -> str:
+    """Return the requests of a run, or of each boot of an A/B, as `vllm bench serve` would have written them."""
+    if isinstance(report, ExperimentReport):
+        if lines := export_boots(report):
+            return lines
+        raise UsageError(f"no boot of {report.design.id} measured a request")
+    if not report.requests:
+        raise UsageError(f"no request was measured on {report.run}", hint="dflash-tui bench sends some")
+    synthetic = {"synthetic": report.plan.synthetic} if report.plan.synthetic else {}
+    measured = Measured(report.run, report.plan.served_name, report.at, report.requests, metadata=synthetic)
+    return msgspec.json.format(msgspec.json.encode(build_vllm_bench(measured)), indent=1).decode()
+
+
+def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:
+    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment, or run.
+
+    Raises:
+        UsageError: nothing fits.
+        DflashError: it cannot be read.
+    """
+    if name and (from_file := _load_file(name)):
+        return from_file
+    try:
+        design = store.find_experiment(name)
+    except UsageError:
+        if name is None:
+            return _report_newest_run()
+        if name in store.list_broken_experiments():
+            raise
+    else:
+        return redact_report(store.read_report_so_far(store.experiment_folder(design.id)))
+    try:
+        return run_report.build_run_report(recording.find_recording(name))[0]
+    except UsageError as error:
+        if name and paths.expand_home(name).exists():
+            raise
+        do = "dflash-tui ab list and dflash-tui ps --all show what there is"
+        raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, hint=do) from None
+
+
+def _report_newest_run() -> RunReport:
+    """Return the report of the newest run, where there is no experiment."""
+    if not registry.list_runs():
+        hint = "dflash-tui up RECIPE --bench measures a run, dflash-tui ab RECIPE compares two settings"
+        raise UsageError("no experiment and no run yet", hint=hint)
+    return run_report.build_run_report(recording.find_recording(registry.find_run().id))[0]
+
+
+def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
+    """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
+    path = paths.expand_home(name)
+    if not path.is_file() or path.suffix != ".json":
+        return None
+    if path.stat().st_size > _LIMIT:
+        raise DflashError(f"{path} is too large for a report")
+    data = path.read_bytes()
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _check_arms_named(path, store.decode_report(data))
+    with contextlib.suppress(msgspec.MsgspecError):
+        return decode_record(data, _RUNS, upgrade_record)
+    return result_files.load_imported_result(path)
+
+
+def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
+    """Return a report from a file, in which every arm that is spoken of is there.
+
+    Raises:
+        UsageError: one is not.
+    """
+    if why := find_misplaced_arms(report):
+        hint = "write it again on the machine that measured it: dflash-tui report AB --json -o FILE"
+        raise UsageError(f"{path} is not a valid report", evidence=why, hint=hint)
+    return report
+
+
+def compare_reports(
+    first: ExperimentReport | RunReport, second: ExperimentReport | RunReport
+) -> list[ExperimentReport]:
+    """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
+
+    Raises:
+        UsageError: two experiments have no arm in common.
+    """
+    pairs = _pair_sides(_sides_by_arm(first), _sides_by_arm(second))
+    if not pairs:
+        raise UsageError(
+            "the two have no arm in common", hint="name two experiments whose arms have the same names, or two runs"
+        )
+    return [run_report.judge_sides(a, b) for a, b in pairs]
+
+
+def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
+    if isinstance(report, RunReport):
+        return {"": run_report.side_of_run(report)}
+    return {arm.name: side for arm, side in zip(report.design.arms, run_report.sides_of_report(report), strict=True)}
+
+
+def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
+    """Return the sides that belong together: arms of one name; a run goes with every arm."""
+    if "" in ours or "" in theirs:
+        return [(a, b) for a in ours.values() for b in theirs.values()]
+    return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
+
+
+def redact_report(report: ExperimentReport) -> ExperimentReport:
+    """Return a report without secrets in commands and environments."""
+    arms = tuple(
+        replace(arm, plan=run_report.redact_plan(arm.plan), request=arm.request.without_secrets())
+        for arm in report.design.arms
+    )
+    boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)
+    return replace(report, design=replace(report.design, arms=arms), boots=boots)
+
+
+def export_boots(report: ExperimentReport) -> str:
+    """Return the boots that measured something, in their order, as lines of JSON; empty where none did."""
+    arms = range(len(report.design.arms))
+    boots = sorted((boot for arm in arms for boot in select_measured_boots(report.boots, arm)), key=lambda b: b.number)
+    lines = [
+        msgspec.json.encode(build_vllm_bench(level)) for boot in boots for level in _list_levels(report.design, boot)
+    ]
+    return b"\n".join(lines).decode()
+
+
+def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
+    """Yield what a boot measured at each number of requests under way."""
+    arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows}
+    metadata = {"experiment": design.id, "varied": design.vary, "arm": arm.name, "boot": str(boot.number + 1)}
+    for streams in dict.fromkeys(request.streams for request in boot.requests):
+        window = windows.get(streams)
+        yield Measured(
+            boot.run,
+            arm.plan.served_name,
+            boot.began,
+            _select_level(boot.requests, streams),
+            # Of one at a time nothing else is under way, and the busy time says the same.
+            output_tok_s=window.tok_s if window and streams != 1 else None,
+            metadata=metadata | ({"synthetic": design.synthetic} if design.synthetic else {}),
+        )
+
+
+def _select_level(requests: Sequence[RequestDone], streams: int) -> tuple[RequestDone, ...]:
+    return tuple(request for request in requests if request.streams == streams)
+
+
+def history(args: argparse.Namespace) -> int:
+    """`history [RECIPE]`: print the starts, and their medians by mode and cache."""
+    print_broken_runs(registry.list_broken_runs())
+    recipes = {run.plan.recipe for run in registry.list_runs()}
+    if args.recipe and args.recipe not in recipes:
+        do = f"recorded: {', '.join(sorted(recipes))}" if recipes else "dflash-tui up RECIPE starts a server"
+        raise UsageError(f"no start of '{args.recipe}' is recorded", hint=do)
+    starts = startup_history.list_starts(args.recipe or "")
+    if args.json:
+        for start in starts:
+            print_json(start)
+        return 0
+    if not starts:
+        print_status("no server has started on this machine yet")
+        return 0
+    _print_starts(starts)
+    kinds = startup_history.group_starts(starts)
+    print_data("")
+    _print_medians(kinds)
+    for difference in startup_history.compare_start_kinds(kinds):
+        print_data(_describe_difference(difference))
+    return 0
+
+
+def _print_starts(starts: Sequence[RecordedStart]) -> None:
+    """Print one row per start, oldest first."""
+    header = ("RUN", "WHEN", "MODE", "CACHE", "UP", "FIRST REQUEST", "READY")
+    rows = [
+        (
+            start.run,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(start.at)),
+            start.mode,
+            start.cache or UNKNOWN,
+            format_duration(start.up),
+            format_number(start.first_request, 1, "s"),
+            format_duration(start.ready),
+        )
+        for start in starts
+    ]
+    print_table(header, rows, right=(4, 5, 6))
+
+
+def _print_medians(kinds: Sequence[StartKind]) -> None:
+    """Print one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
+    parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
+    header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
+    rows = []
+    for kind in kinds:
+        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_history.STARTUP_PARTS]
+        times = (
+            *seconds,
+            format_number(kind.first_request, 1, "s"),
+            format_duration(kind.ready),
+            format_spread(kind),
+        )
+        rows.append((*kind.group, kind.mode, kind.cache or UNKNOWN, str(len(kind.starts)), *times))
+    print_table(header, rows, right=tuple(range(5, len(header))))
+
+
+def _describe_difference(difference: StartDifference) -> str:
+    """Return what is ready sooner and by how much, and of how many starts that is said."""
+    first, second, seconds = difference
+    recipe, setup, engine = first.group
+    more = f"{format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    ours, theirs = (pluralize(len(kind.times_to_ready), "start") for kind in (first, second))
+    sides = f"{first.name} ({ours}) is ready {more} after its launch than {second.name} ({theirs})"
+    return f"{recipe} ({setup}) on {engine}: {sides}"

@@ -1,1 +1,0 @@
-"""Commands around one server: launch it, look at it, stop it, say why it died."""

@@ -1,0 +1,375 @@
+"""Launch a recipe, watch it, and watch servers that run: `up` and `attach`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from enum import StrEnum
+
+from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
+from dflash_tui.cli.commands.hosts import plan_over_peers
+from dflash_tui.cli.commands.logs import Failed, format_postmortem
+from dflash_tui.cli.commands.panel import open_panel
+from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.event_lines import (
+    AlarmLines,
+    CheckDone,
+    EventLines,
+    PlanMade,
+    PreparingLines,
+    Restarting,
+    WindowFigures,
+    print_alarms,
+)
+from dflash_tui.cli.json_lines import CheckLine
+from dflash_tui.cli.requests import confirm_trust, read_launch_request
+from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
+from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
+from dflash_tui.common.formatting import describe_attach_and_stop, has_terminal, name_program, read_called_name
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.events import Health, HealthChanged, Preparing, encode
+from dflash_tui.launch import session, shutdown
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
+from dflash_tui.launch.preflight.check import CheckLevel
+from dflash_tui.launch.preflight.runner import PreflightReport
+from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.peers import cluster_launch, keeper
+from dflash_tui.planning.recipes.recipe import RestartPolicy
+from dflash_tui.presentation import startup_text
+from dflash_tui.presentation.client_text import Endpoint, describe_use, format_endpoint, format_tunnel
+from dflash_tui.presentation.plan_text import format_check, format_restart_limit, summarize_plan
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+
+# An engine that crashed answers badly for up to 7 s before its server ends.
+_BAD_FOR = 10.0
+
+
+class Until(StrEnum):
+    """What watching a launched server lasts until."""
+
+    READY = "ready"
+    MEASURED = "measured"
+    EXIT = "exit"
+
+
+def up(args: argparse.Namespace) -> int:
+    """`up RECIPE`: prepare, launch and watch."""
+    if args.foreground and (args.detach or args.wait):
+        other = "--detach" if args.detach else "--wait"
+        raise UsageError(f"--foreground cannot be combined with {other}", hint="give one of them")
+    request = read_launch_request(args)
+    planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
+    try:
+        asyncio.run(_bring_up(args, planned))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    return 0
+
+
+def attach(args: argparse.Namespace) -> int:
+    """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
+    if args.run and args.run.lower().startswith(("http://", "https://")):
+        return attach_foreign(args)
+    run = registry.find_run(args.run)
+    if args.plain or args.json or not has_terminal():
+        return asyncio.run(_watch(args, run, RunState()))
+    return open_panel(run)
+
+
+async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
+    front = _Terminal(args)
+    # Who does not stay to watch launches nothing again.
+    policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
+    with cancelled_by_signals():
+        try:
+            await session.run_server(LaunchJob(planned, args.force or ""), front, cluster_launch.open_hosts, policy)
+        except asyncio.CancelledError:
+            if not front.is_watching:
+                print_status("stopped before the launch; nothing unfinished was left behind")
+            raise
+
+
+class _Terminal:
+    """What a launch asks, shows and watches on the command line."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._until = Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
+        self._preparing = PreparingLines(as_json=args.json)
+        self.is_watching = False
+
+    async def confirm(self, question: session.LaunchQuestion) -> bool:
+        """Return what the options say, else what is typed.
+
+        Raises:
+            UsageError: nobody can be asked, or the answer is no.
+        """
+        if isinstance(question, session.TrustQuestion):
+            confirm_trust(question.recipe, question.plans, self._args)
+        return True
+
+    def show(self, event: session.LaunchEvent) -> None:
+        """Print what happens."""
+        self.is_watching = False
+        match event:
+            case session.LaunchPlanned(job) if not job.replaces:
+                _print_plan(self._args, job.planned)
+            case session.ChecksMade(report):
+                _print_checks(self._args, report)
+            case Preparing():
+                self._preparing(event)
+            case session.ServerLaunched(run, job):
+                _print_launched(run, job)
+            case session.ForkFailed(run, why):
+                print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
+            case session.ServerCrashed(_, error):
+                print_status(str(error))
+            case session.RestartDue():
+                self._print_restart(event)
+            case session.LaunchNote(text):
+                print_status(text)
+
+    def _print_restart(self, due: session.RestartDue) -> None:
+        self._until = Until.EXIT
+        if self._args.json:
+            print_data(encode(Restarting(time.time(), due.run.id, due.number, due.seconds)).decode())
+        limit = format_restart_limit(due.policy)
+        print_status(f"launching again in {due.seconds:.0f} s: restart {due.number}, {limit}")
+        print_status(f"cancel it with Ctrl-C or dflash-tui stop {due.run.id}")
+
+    async def watch(self, run: Run, state: RunState) -> None:
+        """Print the events of a run, and end its server with the watching where that was asked for.
+
+        Raises:
+            ServerFailed: it failed, or was stopped before it was ready where that was waited for.
+        """
+        args = self._args
+        if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
+            _detach(args, run)
+            return
+        self.is_watching = True
+        try:
+            with ended_by_signals(wanted=not args.foreground):
+                await _watch(args, run, state, self._until)
+        finally:
+            if args.foreground and server_process.is_alive(run):
+                took, stayed = await shutdown.stop_and_release_memory(run, print_status)
+                print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
+                for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE):
+                    print_status(str(rank))
+
+
+def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
+    if args.json:
+        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
+    else:
+        print_status(summarize_plan(planned, terminal_width(sys.stderr)))
+
+
+def _print_launched(run: Run, job: LaunchJob) -> None:
+    again = f" in place of {job.replaces}" if job.replaces else ""
+    print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
+    for far in run.far_ranks:
+        print_status(f"rank {far.rank} is {far.run} on {far.host}, log {run.folder / far.log_name}")
+
+
+def _print_checks(args: argparse.Namespace, report: PreflightReport) -> None:
+    for check in report.checks:
+        if args.json:
+            print_data(encode(CheckDone(time.time(), CheckLine.from_check(check))).decode())
+        elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
+            print_status(format_check(check, terminal_width(sys.stderr)))
+
+
+def _detach(args: argparse.Namespace, run: Run) -> None:
+    print_status(f"{describe_attach_and_stop(run.id)}\n{describe_use(Endpoint.from_run(run), read_called_name())}")
+    if args.json:
+        EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+    else:
+        print_data(run.id)
+
+
+async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
+    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`.
+
+    Raises:
+        ServerFailed: it failed, or was stopped before it was ready where its being ready was waited for.
+    """
+    answered = asyncio.Event()
+    following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
+    beat = asyncio.create_task(_print_figures(state, args.every, as_json=args.json))
+    alarm_lines = AlarmLines(state, as_json=args.json)
+    alarm = asyncio.create_task(alarm_lines.print_for_ever())
+    telling = asyncio.create_task(_report_unhealthy(run, state, as_json=args.json))
+    try:
+        if until is not Until.EXIT and await wait_for_first_answer(answered, following):
+            if state.health is Health.UNHEALTHY:
+                return _finish(run, state, until, as_json=args.json)
+            if until is Until.MEASURED:
+                await _measure(run, state, as_json=args.json)
+                await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
+            alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
+            if args.detach or args.wait:
+                print_status(describe_attach_and_stop(run.id))
+                return 0
+            if not args.foreground:
+                print_status(f"watching {run.id}; Ctrl-C ends that, and the server keeps running")
+        await _wait_for_first(beat, alarm, following, aside=telling)
+        return _finish(run, state, until, as_json=args.json)
+    except asyncio.CancelledError:
+        if not args.foreground:
+            print_status(f"\nno longer watching; the server keeps running\n{describe_attach_and_stop(run.id)}")
+        raise
+    finally:
+        for task in (following, beat, alarm, telling):
+            task.cancel()
+
+
+async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Send the five prompts; for a reader show an answer, and say how to compare with and without speculation."""
+    benchmark = Bench(run, suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True)
+    await run_bench(benchmark.suit_to(state.startup.samplers))
+    if as_json:
+        return
+    await show_exchange(run)
+    if run.plan.num_speculative_tokens:
+        print_status(f"  with and without speculation: {name_program()} ab {run.plan.recipe} --vary spec=on,off")
+
+
+async def _wait_for_first(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
+    """Wait until one of `tasks` is over; what one of them or `aside` could not write is raised, and so ends all."""
+    while not any(task.done() for task in tasks):
+        going = [task for task in (*tasks, aside) if not task.done()]
+        await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, aside):
+            if task.done():
+                task.result()
+
+
+async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: EventLines) -> None:
+    async with observer.observe_batches(run) as batches:
+        async for batch in batches:
+            for event in batch:
+                state.apply(event)
+            # In a thread: a reader that pauses must not hold up the recording.
+            await asyncio.to_thread(lines.show_all, batch)
+            if state.health in {Health.WARM, Health.UNHEALTHY}:
+                if state.health is Health.WARM and not answered.is_set() and not lines.as_json:
+                    await asyncio.to_thread(_print_ready, run, state)
+                answered.set()
+
+
+def _print_ready(run: Run, state: RunState) -> None:
+    """Print where the server answers, and what the measures of its start saved, by earlier starts of this machine."""
+    endpoint = Endpoint.from_run(run)
+    print_status(f"  answers at {format_endpoint(endpoint)}")
+    if host := read_called_name():
+        print_status(f"  reach it:  {format_tunnel(endpoint, host)}")
+    earlier = startup_history.list_starts(kind=run.plan.kind, exclude=run.id) if run.plan.start else []
+    before = [start for start in earlier if start.at < run.started_at]
+    for saved in startup_text.find_saved(state, time.time(), run.plan.start, before).values():
+        print_status(f"  {saved.phase.value}: {startup_text.format_saved(saved)}")
+
+
+async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Print once why a running server does not answer, when that lasts; one that exits is reported at its exit."""
+    since: float | None = None
+    while since is None or time.monotonic() - since < _BAD_FOR:
+        await asyncio.sleep(0.5)
+        bad = state.exit is None and state.health is Health.UNHEALTHY
+        since = (time.monotonic() if since is None else since) if bad else None
+    if failure := postmortem.build_postmortem(run, state):
+        if as_json:
+            print_data(encode(Failed(time.time(), failure)).decode())
+        else:
+            print_status(format_postmortem(failure))
+
+
+def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
+    """Return 0 when the end was asked for.
+
+    Raises:
+        ServerFailed: it was not, or came before what was waited for.
+    """
+    if (failure := postmortem.build_postmortem(run, state)) is None:
+        if until is not Until.EXIT and state.warm_at is None:
+            raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
+        print_status(f"{run.id} was stopped")
+        return 0
+    if as_json:
+        print_data(encode(Failed(time.time(), failure)).decode())
+    raise postmortem.build_failure(failure)
+
+
+async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
+    """Print what the last `every` seconds say, as long as there is something to say."""
+    count = 0
+    while True:
+        await asyncio.sleep(every)
+        if not state.readings or state.exit:
+            continue
+        figures = WindowFigures.from_state(state, time.time(), every)
+        if as_json:
+            print_data(encode(figures).decode())
+            continue
+        if count % 20 == 0:
+            print_data(WindowFigures.HEADER)
+        print_data(figures.line(state))
+        count += 1
+
+
+_WRONG_ADDRESS = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
+
+
+def attach_foreign(args: argparse.Namespace) -> int:
+    """Watch the server at the address `args.run`."""
+    server = ForeignServer(args.run)
+    if args.plain or args.json or not has_terminal():
+        print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
+        print_status("asking it once a second until Ctrl-C")
+        return asyncio.run(_print_server(args, server))
+    return open_panel(foreign=server)
+
+
+async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
+    """Print figures and alarms until interrupted, or until the output cannot be written."""
+    state = RunState()
+    tasks = [
+        asyncio.create_task(_print_foreign(args, server, state)),
+        asyncio.create_task(print_alarms(state, as_json=args.json)),
+    ]
+    try:
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+    return 0
+
+
+async def _print_foreign(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
+    """Print the events of the server, and its figures every `--every` seconds."""
+    rows, due = 0, time.monotonic() + args.every
+    lines = EventLines(state, as_json=args.json)
+    async for event in server.events():
+        if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+            raise DflashError(server.fault, evidence=event.detail, hint=_WRONG_ADDRESS)
+        state.apply(event)
+        lines.show(event)
+        if time.monotonic() < due or not state.readings:
+            continue
+        due = time.monotonic() + args.every
+        figures = WindowFigures.from_state(state, time.time(), args.every)
+        if not args.json and rows % 20 == 0:
+            print_data(WindowFigures.HEADER)
+        print_data(encode(figures).decode() if args.json else figures.line(state))
+        rows += 1

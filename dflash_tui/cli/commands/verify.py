@@ -1,0 +1,101 @@
+"""`verify RECIPE|RUN`: the functional check of a served pair, as one table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+
+from dflash_tui.benchmark.functional_check import check_server, skip_check
+from dflash_tui.cli.commands.experiments import verify_output
+from dflash_tui.cli.commands.up import up
+from dflash_tui.cli.console import print_json, print_status, print_table
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.launch import shutdown
+from dflash_tui.runs import registry, verification
+from dflash_tui.runs.run import Run
+from dflash_tui.runs.verification import CheckResult, FunctionalCheck, Verification
+
+_MARKS = {CheckResult.PASSED: "✓", CheckResult.FAILED: "✗", CheckResult.SKIPPED: "–"}
+_OUTPUT = "output"
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen.
+
+    Raises:
+        DflashError: a check failed.
+    """
+    as_json, args.json = args.json, False
+    run = _find_running(args.recipe)
+    launched = run is None
+    with contextlib.redirect_stdout(sys.stderr):  # what a launch and an experiment print is no data here
+        run = run or _launch(args)
+        try:
+            checks = asyncio.run(_check(run))
+        finally:
+            if launched:
+                asyncio.run(shutdown.stop_and_release_memory(run, print_status))
+        checks.append(_check_output(args, run, launched=launched, works=bool(checks[1:])))
+    plan = run.plan
+    verification_record = Verification(plan.recipe, time.time(), plan.vllm, plan.hardware.value, run.id, tuple(checks))
+    verification.record_verification(verification_record)
+    if as_json:
+        print_json(verification_record)
+    else:
+        rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in checks]
+        print_table(("CHECK", "RESULT", ""), rows)
+    args.json = as_json
+    if verification_record.failed:
+        raise DflashError(
+            f"{plan.recipe} failed: {', '.join(verification_record.failed)}", hint=f"dflash-tui logs {run.id}"
+        )
+    print_status(f"{plan.recipe}: {verification.format_badge(verification_record)}")
+    return 0
+
+
+def _find_running(name: str) -> Run | None:
+    """Return the newest server that is meant: the run called so, or one of the recipe."""
+    running = [
+        run for run in registry.list_living_runs() if run.plan.recipe == name or (name and run.id.startswith(name))
+    ]
+    if newest := registry.choose_newest(running):
+        return registry.find_listening_run(newest.id)
+    if any(run.id == name for run in registry.list_runs()):
+        raise UsageError(f"{name} has ended", hint="dflash-tui verify RECIPE launches one")
+    return None
+
+
+def _launch(args: argparse.Namespace) -> Run:
+    """Launch the recipe and return its run, once that is ready."""
+    before = {run.id for run in registry.list_runs()}
+    up(args)
+    return next(run for run in reversed(registry.list_living_runs()) if run.id not in before)
+
+
+async def _check(run: Run) -> list[FunctionalCheck]:
+    checks = []
+    async for check in check_server(run):
+        print_status(f"{_MARKS[check.result]} {check.name}: {check.detail}")
+        checks.append(check)
+    return checks
+
+
+def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: bool) -> FunctionalCheck:
+    """Return whether the answers are those without speculation; only what was launched for it is launched again."""
+    why = "" if launched else f"{run.id} is running; stop it first: verify launches a server of its own"
+    why = "nothing is drafted" if not run.plan.num_speculative_tokens else why
+    why = "left out" if args.without_output else why if works else "it does not answer"
+    if why:
+        return skip_check(_OUTPUT, why)
+    try:
+        verify_output(args)
+    except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
+        return skip_check(_OUTPUT, error.what)
+    except DflashError as error:
+        return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
+    return FunctionalCheck(
+        _OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation, but for rounding"
+    )
