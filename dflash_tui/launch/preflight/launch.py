@@ -208,7 +208,6 @@ def _check_named_folders(situation: Situation, *, weights: bool) -> Iterator[Che
 
 
 def _check_disk_space(situation: Situation) -> Iterator[Check]:
-    """Check the free space for engine and models, which may be on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec, models = situation.resolved.engine, situation.plan.models
     sizes = [model.size_gb for model in models]
@@ -251,7 +250,6 @@ def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[
 
 
 def _check_folders(situation: Situation) -> Iterator[Check]:
-    """Check that the folders that a launch writes to can be written, or made."""
     writes = {paths.runs_folder(): "XDG_STATE_HOME", paths.cache_folder(): "XDG_CACHE_HOME"}
     if situation.engine is None:
         writes[paths.engines_folder()] = "XDG_DATA_HOME"
