@@ -13,18 +13,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
-from dflash_tui.benchmark.client import AnswerSink
-from dflash_tui.benchmark.conversation.token_scores import MOST_POSITIONS, TokenScorer, measure_gaps, measure_shifts
+from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Prompt, Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import environments
-from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
+from dflash_tui.events import FILLER, WARM_UP, Counters, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import boot_server, conditions, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
@@ -36,10 +34,8 @@ from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import FORK
-from dflash_tui.readings import Counters
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import subtract
 
@@ -177,9 +173,9 @@ class _Watch(NamedTuple):
         taken = []
         async for request in requests:
             if request.kind == FILLER:
-                run_files.record_event(self.run, request)
+                self.run.record(request)
                 continue
-            run_files.record_event(self.run, request if stage == "round" else replace(request, kind=WARM_UP))
+            self.run.record(request if stage == "round" else replace(request, kind=WARM_UP))
             # A disk may take a second to keep it, and other answers are being timed.
             await asyncio.to_thread(self.tell, RequestMeasured(time.time(), self.prepared.number, stage, request))
             taken.append(request)

@@ -26,7 +26,7 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.runs import lifecycle, rank_records
+from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 _RELEASE_SECONDS = 60.0
@@ -154,7 +154,7 @@ async def stop_on_all_hosts(run: Run) -> list[str]:
     """
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
-    return [str(status) for status in statuses if status.state in rank_records.THERE]
+    return [str(status) for status in statuses if status.state in server_process.THERE]
 
 
 async def _has_memory(host: str, before: int) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import __version__
-from dflash_tui.benchmark import datasets, suites
+from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import store, variation
@@ -153,7 +153,7 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
         alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
         width = alone.flags.get("tensor-parallel-size")
         return variation.build_host_variation(request.vary, request.launch, width if isinstance(width, int) else 1)
-    repeated = (request.suite or "").partition(":")[0] == datasets.REPEAT
+    repeated = (request.suite or "").partition(":")[0] == suites.REPEAT
     return variation.parse_variation(request.vary, repeated=repeated)
 
 

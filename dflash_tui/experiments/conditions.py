@@ -12,13 +12,11 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import GpusSampled, RankSampled
+from dflash_tui.events import GpuLoad, GpusSampled, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process

@@ -13,14 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.load import MeasuredWindow
-from dflash_tui.benchmark.sampling import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
-from dflash_tui.event_json import YEAR_2100
-from dflash_tui.events import Event, RequestDone
+from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
+from dflash_tui.events import YEAR_2100, Amount, Event, RequestDone, Whole
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import Amount, Whole
 
 _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 

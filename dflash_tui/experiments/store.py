@@ -20,13 +20,11 @@ import msgspec
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.file_lock import try_lock
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.event_json import encode
-from dflash_tui.events import Event
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import RULES, ExperimentReport
@@ -223,7 +221,7 @@ def hold_lock(design: Design, name: str) -> Iterator[None]:
 def find_driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        driver = untrusted_json.decode_untrusted(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
+        driver = untrusted_json.decode_json(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return (
@@ -270,7 +268,7 @@ def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
 def decode_event(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
-        return untrusted_json.decode_untrusted(line, _decoder)
+        return untrusted_json.decode_json(line, _decoder)
     except msgspec.MsgspecError:
         return None
 
@@ -299,7 +297,7 @@ def read_answers(folder: Path) -> list[KeptAnswer]:
 
 def _decode_answer(line: bytes) -> KeptAnswer | None:
     try:
-        return untrusted_json.decode_untrusted(line, _answers)
+        return untrusted_json.decode_json(line, _answers)
     except msgspec.MsgspecError:
         return None
 

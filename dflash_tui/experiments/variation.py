@@ -9,9 +9,10 @@ import msgspec
 import yaml
 from packaging.version import Version
 
-from dflash_tui.common import yaml_values
-from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
+from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
@@ -149,7 +150,7 @@ def order_boots(arms: int, boots: int) -> tuple[int, ...]:
 def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
-        node = yaml_values.compose_yaml(line)
+        node = yaml_loader.compose_yaml(line)
     except YamlError as error:
         raise VariationError(
             f"{key}: expected values separated by commas", evidence=str(error), hint="quote what is text"

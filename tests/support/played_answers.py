@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict

@@ -3,7 +3,7 @@
 import pytest
 from textual.widgets import Static
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.answers import AnswerPair, PromptKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.tui.screens.playback import PlayedPair, list_played_pairs
 from tests.support.boot_factories import boot, modes, request

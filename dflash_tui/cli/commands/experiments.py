@@ -19,14 +19,11 @@ from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
-from dflash_tui.common.formatting import format_duration
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.common.ssh_host import name_commands, name_program
-from dflash_tui.common.terminal import has_terminal
-from dflash_tui.event_json import encode
-from dflash_tui.events import Preparing
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Preparing, encode
 from dflash_tui.experiments import builder, controller, runner, store, tune_schedule, tuner, variation
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment

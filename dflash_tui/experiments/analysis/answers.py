@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     Comparison,

@@ -7,8 +7,8 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.benchmark.stats import Ratio
+from dflash_tui.events import Speed
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
-from dflash_tui.readings import Speed
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
 # 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.

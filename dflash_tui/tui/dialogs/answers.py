@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.answers import AnswerPair, split_at_difference
 from dflash_tui.tui.composition import once_composed

@@ -13,7 +13,6 @@ import pytest
 from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.common import paths
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import store
@@ -26,37 +25,15 @@ from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
 
 TEXTS = {
-    "nothing": b"",
     "half": b'{"title": ',
     "bytes": b"\xff\xfe\x00",
-    "tag": b"title: !!bool foo\n",
-    "surrogate": b'{"title": "\\ud800"}',
-    "bytes in a text": b'{"id": "\xff", "folder": "\xff"}',
-    "deep": b"[" * 100_000,
-    "deep in a key": b'{"x": ' + b"[" * 100_000,
-    "number": b'{"x": 1e999}',
     "large": b"#" * (2 << 20),
 }
 HARMS: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
-    "link to nothing": lambda path: path.symlink_to("nowhere"),
     **{kind: functools.partial(Path.write_bytes, data=text) for kind, text in TEXTS.items()},
 }
 pytestmark = pytest.mark.timeout(60)
-
-
-def test_names_and_reasons_can_be_written_anywhere(tmp_path):
-    """A name of a file may hold bytes that are no text, and a reason quotes it."""
-
-    def load(path: Path) -> str:
-        if path.name == "good":
-            return "value"
-        raise RecipeError(f"{path.name} is wrong")
-
-    usable, broken = load_each({name: tmp_path / name for name in ("good", "\udcff")}, load)
-    assert usable == {"good": "value"}
-    assert list(broken) == ["\\udcff"]
-    assert "".join([*broken, *broken.values()]).encode()
 
 
 @pytest.mark.parametrize("harm", HARMS)

@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN
-from dflash_tui.event_json import encode
-from dflash_tui.events import RequestDone
+from dflash_tui.events import RequestDone, encode
 from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import (
