@@ -19,8 +19,7 @@ import msgspec
 
 from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.sse import CompletionStream
-from dflash_tui.events import BROKEN_OFF, FILLER, RequestDone
-from dflash_tui.readings import Amount, Whole
+from dflash_tui.events import BROKEN_OFF, FILLER, Amount, RequestDone, Whole
 
 # However fast requests arrive, no more than these are under way.
 MOST_UNDER_WAY = 1024

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.benchmark import datasets
+from dflash_tui.benchmark import suites
 from dflash_tui.cli.console import ask_yes, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
@@ -235,5 +235,5 @@ def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
     Raises:
         DflashError: it cannot be had.
     """
-    if words and (name := datasets.name_missing_dataset(words)) is not None:
+    if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -37,8 +37,8 @@ from dflash_tui.planning.recipes import recipe_loader as recipes
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, server_process
-from dflash_tui.runs.rank_records import read_kept
 from dflash_tui.runs.run import Run
+from dflash_tui.runs.server_process import read_kept
 from dflash_tui.vllm_output.known_failures import Circumstances
 from dflash_tui.vllm_output.log_reader import LogReader
 

@@ -13,8 +13,8 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments

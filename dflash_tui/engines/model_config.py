@@ -112,7 +112,7 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
         )
     try:
         # Its texts become lines of a recipe file.
-        return untrusted_json.decode_untrusted(await _read_file(model, "config.json"), _CONFIG, one_line=True)
+        return untrusted_json.decode_json(await _read_file(model, "config.json"), _CONFIG)
     except _UNREADABLE as error:
         do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
         raise DflashError(f"{model.repo} has no config.json that can be read", evidence=str(error), hint=do) from None

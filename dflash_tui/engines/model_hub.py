@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dflash_tui.common import hub_token
+from dflash_tui.common import paths
 from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.planning import kv_cache
@@ -65,7 +65,7 @@ def hub_endpoint() -> str:
 def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return hub_token.expand_path(variable) if variable else hub_token.hub_home_folder() / "hub"
+    return paths.expand_variables(variable) if variable else paths.hub_home_folder() / "hub"
 
 
 def is_hub_offline() -> bool:

@@ -16,7 +16,7 @@ import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
-from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
@@ -123,10 +123,10 @@ def _require_no_driver(folder: Path, design: Design) -> None:
 
 @contextlib.contextmanager
 def _hold_lock(design: Design, command: str) -> Iterator[None]:
-    """Keep others from extending or resuming an experiment meanwhile, and name this process to them.
+    """Keep other processes from extending or resuming an experiment at the same time.
 
     Raises:
-        UsageError: another process does so now; it is named.
+        UsageError: another process holds the lock; the message names it.
     """
     path = store.experiment_folder(design.id) / "controller.lock"
     with open(path, "a+b", opener=private_files.open_private) as lock:
@@ -264,12 +264,7 @@ class ExperimentFront(Protocol):
 async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> bool:
     """Begin an experiment in a process of its own; return whether it began, which a no to a question prevents.
 
-    A failure leaves servers that are in the way running.
-
-    Args:
-        design: what it is going to do.
-        resolved_recipes: the recipe as each of its arms has it.
-        front: asks and shows.
+    A failure leaves running servers alone.
 
     Raises:
         UsageError: another experiment is running.
@@ -301,11 +296,6 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
 
 
 async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> None:
-    """Install, build and fetch on every host what any arm needs: that takes minutes the first time.
-
-    Raises:
-        DflashError: something could not be prepared, or the hosts do not have the same.
-    """
     shown = set[tuple[object, ...]]()
 
     def show_once(event: Preparing) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.sanitizer import clean_line, join_clean_lines
 from dflash_tui.common.untrusted_json import register_type

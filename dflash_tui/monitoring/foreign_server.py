@@ -17,15 +17,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dflash_tui.benchmark import scraper
+from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import WHOLE, BadResponse, list_failures
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
-from dflash_tui.readings import Histogram
+from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 
 if TYPE_CHECKING:
     import httpx
@@ -82,7 +81,7 @@ class ForeignServer:
         try:
             async with asyncio.timeout(WHOLE):
                 await self._get(client, "/health")
-                scrape = await _with_key_hint(scraper.fetch_metrics(client, self.url + "/metrics"))
+                scrape = await _with_key_hint(fetch_metrics(client, self.url + "/metrics"))
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
         except list_failures(BadResponse) as error:

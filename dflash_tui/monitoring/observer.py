@@ -21,14 +21,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
@@ -323,5 +322,5 @@ async def _follow_files(
     if not lost and not event_types & {Autopsy, Stopping}:
         end.append(await asyncio.to_thread(read_autopsy, run, kills if was_alive else None))
     for event in end if was_alive else ():  # an exit that was not observed is inferred each time, never recorded
-        run_files.record_event(run, event)
+        run.record(event)
     yield end

@@ -11,16 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.benchmark import client, scraper
+from dflash_tui.benchmark import client
+from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http, private_files
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
+from dflash_tui.events import (
+    OBSERVER_SOURCE,
+    Counters,
+    Health,
+    HealthChanged,
+    Histogram,
+    LatenciesSampled,
+    LogLine,
+    Sampled,
+    decode_recorded,
+)
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
 from dflash_tui.planning.startup_optimizations import WARM_UP
-from dflash_tui.readings import Counters, Histogram
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import Scrape
 
@@ -130,7 +139,7 @@ async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
     with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
-            return (await scraper.fetch_metrics(client)).counters
+            return (await fetch_metrics(client)).counters
     return None
 
 
@@ -204,7 +213,7 @@ class _Recorder:
         self._failed_checks = 0
         # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
         try:
-            self._record_metrics(await scraper.fetch_metrics(client))
+            self._record_metrics(await fetch_metrics(client))
             detail = ""
         except bounded_http.list_failures(bounded_http.BadResponse) as error:
             detail = _describe_error("/metrics", error)
@@ -229,7 +238,7 @@ class _Recorder:
         now = (health, detail)
         if now != (self._health, self._detail) and not failed:
             self._health, self._detail = now
-            run_files.record_event(self._run, HealthChanged(time.time(), *now))
+            self._run.record(HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:
         """Record counters and latencies when they changed, and the counters every ten seconds.
@@ -239,16 +248,16 @@ class _Recorder:
         latencies, counters, at = (scrape.ttft, scrape.tpot), scrape.counters, time.time()
         if any(latencies) and latencies != self._latencies:
             self._latencies = latencies
-            run_files.record_event(self._run, LatenciesSampled(at, *latencies))
+            self._run.record(LatenciesSampled(at, *latencies))
         reading, before, now = Sampled(at, counters), self._last_reading, time.monotonic()
         self._last_reading = reading
         changed = self._last_recorded is None or counters != self._last_recorded.counters
         if changed or counters.running:
             self._idle_since = now
         if changed and before and before is not self._last_recorded:
-            run_files.record_event(self._run, before)
+            self._run.record(before)
         if changed or now - self._recorded_at >= IDLE_INTERVAL:
-            run_files.record_event(self._run, reading)
+            self._run.record(reading)
             self._last_recorded, self._recorded_at = reading, now
 
     async def _send_probe(self) -> None:
@@ -256,7 +265,7 @@ class _Recorder:
         result = await client.send_probe(
             self._run.url, self._run.plan.served_name, PROBE_TIMEOUT, key=self._run.api_key
         )
-        run_files.record_event(self._run, result)
+        self._run.record(result)
         self._idle_since = time.monotonic()
 
     async def _send_first_request(self) -> None:
@@ -268,13 +277,13 @@ class _Recorder:
         if WARM_UP in self._run.plan.start or self._run.far_ranks:
             # A server that fails on it may serve the others all the same.
             greedy, answer = await client.send_greedy_warm_up(self._run.url, model, key=key)
-            run_files.record_event(self._run, greedy)
+            self._run.record(greedy)
             if not greedy.error:
                 if verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer):
-                    run_files.record_event(self._run, verdict)
+                    self._run.record(verdict)
                 await self._send_long_warm_ups()
         result = await client.send_first_request(self._run.url, model, key=key)
-        run_files.record_event(self._run, result)
+        self._run.record(result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY
         self._record_health(Health.WARM if self._warm else Health.UNHEALTHY, result.error)
@@ -288,7 +297,7 @@ class _Recorder:
             if plan.context and 2 * words > plan.context:
                 return
             done = await client.send_long_warm_up(self._run.url, plan.served_name, words, key=self._run.api_key)
-            run_files.record_event(self._run, done)
+            self._run.record(done)
             if done.error:
                 return
 

@@ -27,12 +27,10 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_json_value, clean_line, clean_text
+from dflash_tui.common.sanitizer import clean_line, clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
-from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded, encode
 from dflash_tui.planning.plan import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
@@ -192,7 +190,7 @@ def read_recording(path: Path) -> Recording:
         if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # Without the identity of a process, no pid in it is ever taken for a process of ours.
-        fields = upgrade_record(clean_json_value(msgspec.json.decode(data)))
+        fields = upgrade_record(msgspec.json.decode(data))
         fields |= {"born": "", "source": str(paths.resolve_links(path))}
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:

@@ -11,11 +11,19 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.events import Activity, GpusSampled, MemorySampled, ProcessorsSampled, Recorded, Suspended
+from dflash_tui.events import (
+    Activity,
+    Foreign,
+    GpuLoad,
+    GpusSampled,
+    MemorySampled,
+    ProcessorsSampled,
+    Recorded,
+    Suspended,
+)
 from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.machine.gpus import Gpu, GpuProcess
-from dflash_tui.readings import Foreign, GpuLoad
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 
@@ -110,13 +118,13 @@ class Sampler:
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             activity = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
-            run_files.record_event(self._run, activity)
+            self._run.record(activity)
         if self._run.plan.on_cpu:
             await self._record_processors(now)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            run_files.record_event(self._run, Suspended(time.time(), suspended))
+            self._run.record(Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
         if cards:
             self._record_gpus(cards, now)
@@ -130,7 +138,7 @@ class Sampler:
         if not changed and now - self._recorded_at[type(sample)] < IDLE_INTERVAL:
             return False
         self._recorded_at[type(sample)] = now
-        run_files.record_event(self._run, sample)
+        self._run.record(sample)
         return True
 
     async def _record_processors(self, now: float) -> None:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import Phase, Preparing, Recorded, Step
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Phase, Preparing, Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.startup import Startup

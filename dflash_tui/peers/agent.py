@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation

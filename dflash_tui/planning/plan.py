@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.untrusted_json import decode_untrusted, decode_untyped
+from dflash_tui.common.untrusted_json import decode_json
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
@@ -245,6 +244,8 @@ _EARLIER = re.compile(
     rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:|synthetic acceptance[^"]*; synthetic acceptance"'
 )
 
+_UNTYPED: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
 
 def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
     """Return a record that others may have written, in the form of this release or of an earlier one.
@@ -253,12 +254,8 @@ def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callab
         msgspec.MsgspecError: it is not JSON, or not what the decoder is for.
     """
     if not _EARLIER.search(data):
-        return decode_untrusted(data, decoder)
-    try:
-        fields = clean_json_value(decode_untyped(data))
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from None
-    return msgspec.convert(upgrade(fields), decoder.type, str_keys=True)
+        return decode_json(data, decoder)
+    return msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)
 
 
 def upgrade_plan(fields: Any) -> Any:

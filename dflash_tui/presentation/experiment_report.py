@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
-from dflash_tui.benchmark import latency
+from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.common.formatting import (
     UNKNOWN,
@@ -529,7 +529,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
         for streams in report.design.concurrency:
-            groups = latency.group_latencies([done for done in requests if done.streams == streams], {})
+            groups = summary.group_latencies([done for done in requests if done.streams == streams], {})
             named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
             rows += [
                 (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),

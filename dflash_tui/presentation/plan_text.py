@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.benchmark.sampling import name_sampling
+from dflash_tui.benchmark.prompts import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
 from dflash_tui.engines import inventory, model_hub
 from dflash_tui.launch.planner import PlannedLaunch

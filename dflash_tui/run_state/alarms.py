@@ -17,11 +17,10 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import PROBE, Health, RankState
+from dflash_tui.events import PROBE, Counters, GpuLoad, Health, RankState
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.readings import Counters, GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, SOCKETS

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from dflash_tui.events import BROKEN_OFF, OURS, RequestDone
-from dflash_tui.readings import Counters
+from dflash_tui.events import BROKEN_OFF, OURS, Counters, RequestDone
 from dflash_tui.run_state.series import CounterReading
 from dflash_tui.vllm_output.metrics import subtract
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from dflash_tui.readings import Counters
+from dflash_tui.events import Counters
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
 DENSE_SECONDS = 3700.0

@@ -17,6 +17,7 @@ from dflash_tui.events import (
     GpusSampled,
     Health,
     HealthChanged,
+    Histogram,
     LatenciesSampled,
     Launched,
     LogLine,
@@ -36,7 +37,6 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.readings import Histogram
 from dflash_tui.run_state.finished_requests import FinishedLog
 from dflash_tui.run_state.series import MAX_GAP, CounterSeries, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.speculation import SpeculationTotals

@@ -19,7 +19,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.common.version_number import parse_version
 from dflash_tui.events import Phase, Problem
 from dflash_tui.machine.hardware import Hardware
 
@@ -140,8 +139,10 @@ class Circumstances(NamedTuple):
 
     def is_in(self, releases: str) -> bool:
         """Whether the release is known and among `releases`, a requirement."""
-        release = parse_version(self.release)
-        return release is not None and SpecifierSet(releases).contains(release, prereleases=True)
+        try:
+            return SpecifierSet(releases).contains(self.release, prereleases=True)
+        except ValueError:  # not known
+            return False
 
     def fits(self, releases: str, hardware: tuple[Hardware, ...], phases: tuple[Phase, ...]) -> bool:
         """Whether what is bound to these happens here; what is bound to something unknown does not."""

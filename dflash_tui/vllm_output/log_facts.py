@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
 
 # The part of the model that a line of torch.compile is about, from 0.32 on.

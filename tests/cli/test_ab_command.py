@@ -5,7 +5,7 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import datasets
+from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
@@ -177,7 +177,7 @@ def test_what_is_drawn_from_is_asked_of_the_server_and_told():
 
 def test_the_published_benchmark_is_one_command():
     """mt-bench, 80 prompts of 2,048 tokens, one at a time at temperature 0, with and without speculation."""
-    file = datasets.fetched_dataset_file("mt-bench")
+    file = suites.fetched_dataset_file("mt-bench")
     file.parent.mkdir(parents=True)
     file.write_text("\n".join(f'{{"question_id": {n}, "category": "math", "turns": ["Q{n}"]}}' for n in range(81, 161)))
     words = ("--vary", "spec=on,off", "--dataset", "mt-bench", "--temperature", "0")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import decode_recorded
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan

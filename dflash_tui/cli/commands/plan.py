@@ -24,8 +24,8 @@ from dflash_tui.common.formatting import (
     format_number,
     format_percent,
     format_usage,
+    name_commands,
 )
-from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.launch import shutdown
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, PatchError
-from dflash_tui.common.file_lock import acquire_lock
+from dflash_tui.common.private_files import acquire_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import engine_python, environments
 from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine

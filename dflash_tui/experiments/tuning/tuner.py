@@ -144,7 +144,6 @@ def build_tune(
 
 
 def _check_budget(budget: float, boot: DurationEstimate) -> None:
-    """Raise where the budget is too short for two boots, by what is known of them."""
     if boot.seconds is not None and budget < 2 * boot.seconds:
         least, useful = 2 * boot.seconds, BOOTS_FOR_A_VERDICT * boot.seconds
         raise UsageError(
@@ -156,7 +155,6 @@ def _check_budget(budget: float, boot: DurationEstimate) -> None:
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
-    """Return the line that begins the tune once more."""
     values = {
         "--budget": f"{tuning.budget:.0f}s", "--rounds": design.rounds, "--suite": design.suite,
         "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
@@ -179,16 +177,11 @@ def write_recipe(
 ) -> Path:
     """Write the best setting of a tune as a recipe of the user's own, and return its file.
 
-    Args:
-        progress: the tune.
-        outcome: what it has found.
-        resolved: the recipe as its best setting has it.
-        name: the recipe's name.
-        overwrite: whether a recipe of that name is replaced; without it the next free name is taken.
+    Without `overwrite` the next free name is taken.
 
     Raises:
         RecipeError: what would be written is no valid recipe.
-        UsageError: the table of releases does not have that of an engine that was chosen by hand.
+        UsageError: the table of releases does not have the release of an engine that was chosen by hand.
     """
     folder = paths.user_recipes_folder()
     private_files.ensure_private_folder(folder)
@@ -254,10 +247,9 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
 
 
 def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return the engine that a recipe names for the one that was measured.
+    """Return the engine that the recipe names.
 
-    No recipe can name a folder, so for an engine that was chosen by hand it is what the recipe itself or the table of
-    releases has of that release.
+    A recipe cannot name a folder, so an engine chosen by hand becomes that of the recipe or the table of releases.
     """
     chosen, own = resolved.engine, resolved.recipe.engine
     if not request.engine:
@@ -284,7 +276,6 @@ def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[Publish
 
 
 def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> list[str]:
-    """Return the head of the file: what was found, by how many boots, when, where, with which release."""
     design = progress.design
     best, published = (summarize_arm(progress.boots, arm) for arm in (outcome.best, 0))
     lines = [

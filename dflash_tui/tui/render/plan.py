@@ -19,11 +19,11 @@ from dflash_tui.common.formatting import (
     format_gigabytes,
     format_megabytes,
     format_number,
+    name_commands,
     pluralize,
     shorten_names,
 )
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate

@@ -17,8 +17,7 @@ from textual.widgets import Static
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.formatting import pluralize, read_called_name
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe

@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import sse
-from dflash_tui.benchmark.answer import MOST_CHARACTERS, MOST_MARKS, MOST_TOKENS, AnswerBuffer
-from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
-from dflash_tui.event_json import decode_recorded, encode
+from dflash_tui.benchmark.sse import (
+    MOST_CHARACTERS,
+    MOST_MARKS,
+    MOST_TOKENS,
+    AnswerBuffer,
+    CompletionStream,
+    quote_server_text,
+)
+from dflash_tui.events import decode_recorded, encode
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 

@@ -10,7 +10,7 @@ import pytest
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
 from dflash_tui.monitoring import recording
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 TOKEN = "hf_" + "aB3dE5" * 6
@@ -40,7 +40,7 @@ def run() -> Run:
     made.folder.mkdir(parents=True)
     (made.folder / "run.json").write_bytes(msgspec.json.encode(made))
     made.log.write_bytes(LOG.encode("utf-8", "surrogateescape"))
-    run_files.record_event(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
+    made.record(RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
     with made.samples.open("ab") as file:
         file.write(b'{"event":"coun')
     return made
@@ -102,7 +102,7 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
 
 def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
     for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
-        run_files.record_event(run, event)
+        run.record(event)
     run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
     events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert [event.code for event in events if isinstance(event, Exited)] == [0]
@@ -118,7 +118,7 @@ def test_a_line_that_is_nested_deeply_is_left_out_or_cleaned(run, tmp_path, dept
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
-    run_files.record_event(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
+    run.record(HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
     events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from dflash_tui.cli.main import main
-from dflash_tui.event_json import encode
-from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step
+from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.startup_history import group_starts
 from dflash_tui.planning.cluster import build_unnamed_cluster

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from dflash_tui.diagnosis.cause import diagnose_run
-from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
     WARM_UP,
     Autopsy,
+    Counters,
     Exited,
     Health,
     HealthChanged,
@@ -21,8 +21,9 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
     Stopping,
+    decode_recorded,
+    encode,
 )
-from dflash_tui.readings import Counters
 from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings

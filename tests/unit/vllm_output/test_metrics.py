@@ -4,9 +4,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import Sampled
-from dflash_tui.readings import Counters
+from dflash_tui.events import Counters, Sampled, decode_recorded, encode
 from dflash_tui.vllm_output.metrics import compute_rates
 from tests.support import recordings
 from tests.support.scrapes import parse_counters

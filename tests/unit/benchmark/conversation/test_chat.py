@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from dflash_tui.benchmark.conversation import chat
-from dflash_tui.benchmark.conversation.chat import AnswerStream, Conversation, Part, ToolCall
+from dflash_tui.benchmark import chat
+from dflash_tui.benchmark.chat import AnswerStream, Conversation, Part, ToolCall
 from tests.tui.conftest import a_run
 
 KEY = "planted-4711-secret-key"

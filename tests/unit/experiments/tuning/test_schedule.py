@@ -13,13 +13,15 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.analysis.report import Verdict, find_misplaced_arms
 from dflash_tui.experiments.design import CONFIRM, BootEnded, RoundBegan
 from dflash_tui.experiments.progress import Progress, fold_progress
 from dflash_tui.experiments.tuning import schedule
 from dflash_tui.planning.recipes.recipe import Mode
 from tests.support import tune_simulation
+from tests.support.experiment_factories import written
 from tests.support.tune_simulation import Truth, a_tune, propose, run_tune
 
 AXES = (
@@ -196,16 +198,6 @@ def test_what_changes_the_start_alone_is_judged_by_starts(axis, name):
     assert best.name == f"graphs {name}"
 
 
-def test_rounds_that_name_arms_that_are_not_there_are_left_out():
-    """A file may say anything; an A/B has no rounds at all."""
-    design = a_tune(30 * BOOT, AXES)
-    _, happened = run_tune(design, TRUTH, 1, boots=2)
-    rounds = [event for event in happened if isinstance(event, RoundBegan)]
-    beyond = RoundBegan(0.0, "mode", 1, (0, 99), (99,))
-    assert fold_progress(design, [*happened, beyond]).rounds == tuple(rounds)
-    assert fold_progress(replace(design, tuning=None), happened).rounds == ()
-
-
 def test_no_verdict_rests_on_a_single_boot_each():
     """With room for one more boot of each, the best is told with its estimate and not called faster."""
     progress, _ = run_tune(a_tune(7 * BOOT, ("mode=graphs",)), TRUTH, 5)
@@ -316,3 +308,27 @@ def test_the_budget_for_a_first_verdict_is_what_the_rounds_take():
     progress, _ = run_tune(a_tune(20 * BOOT, AXES), TRUTH, 0, boots=1)
     cold = replace(progress.boots[0], cache="cold", prepared=21.0, took=165.0, phases={"compile": 65.0})
     assert schedule.reckon_verdict_budget([cold], spent=186.0) == 186 + 165 + 4 * 100
+
+
+THREE_AXES = ("mode=graphs,compile", "n=8,12,0", "load-format=fastsafetensors")
+THREE_TRUTHS = Truth({"mode=graphs": 2.0, "n=12": 1.1}, failing=frozenset({"mode=compile"}))
+
+
+def test_rejudging_a_report_keeps_its_tune(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    design = a_tune(1200.0, THREE_AXES)
+    progress, happened = run_tune(design, THREE_TRUTHS, 3)
+    report = verdict.build_report(progress.design, progress.boots)
+    report = replace(report, tune=schedule.judge_tune(progress), rules=report.rules - 1)
+    again = store.read_report(written(design, happened, report))
+    assert again
+    assert (again.rules, again.tune) == (report.rules + 1, report.tune)
+
+
+def test_an_outcome_with_an_unknown_arm_is_found():
+    progress, _ = run_tune(a_tune(1200.0, THREE_AXES), THREE_TRUTHS, 3)
+    found = schedule.judge_tune(progress)
+    assert found.comparison
+    report = verdict.build_report(progress.design, progress.boots)
+    for wrong in (replace(found, best=99), replace(found, comparison=replace(found.comparison, b=99))):
+        assert find_misplaced_arms(replace(report, tune=wrong))
