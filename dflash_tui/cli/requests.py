@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -196,15 +196,13 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
         recipe_trust.trust_shown(untrusted)
 
 
-def confirm_patch_trust(
-    patches: Iterable[Patch], engine: Engine, args: argparse.Namespace, reverted: Collection[str] = ()
-) -> None:
-    """Return when patches may be in an engine: those to bring in, and those that stay where others are `reverted`.
+def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
+    """Return when an engine may be made from `engine` with these patches.
 
     Raises:
         UsageError: the user said no, or cannot be asked.
     """
-    if untrusted := recipe_trust.list_untrusted_patches(patches, engine, reverted):
+    if untrusted := recipe_trust.list_untrusted_patches(patches):
         if not args.trust:
             error = recipe_trust.build_untrusted_patch_error(untrusted)
             _ask_trust(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)

@@ -180,33 +180,27 @@ def _refuse_address(address: str) -> None:
 async def _fetch(address: str, limit: int) -> bytes:
     import httpx
 
+    async def refuse(request: httpx.Request) -> None:  # also of a redirect
+        _refuse_address(str(request.url))
+
     try:
         async with (
             asyncio.timeout(_TIMEOUT),
-            httpx.AsyncClient(timeout=_TIMEOUT, transport=_TRANSPORT, headers=_HEADERS) as client,
+            httpx.AsyncClient(
+                timeout=_TIMEOUT,
+                transport=_TRANSPORT,
+                headers=_HEADERS,
+                follow_redirects=True,
+                max_redirects=_REDIRECTS,
+                event_hooks={"request": [refuse]},
+            ) as client,
+            client.stream("GET", address) as response,
         ):
-            return await _follow(client, address, limit)
+            return await _read_body(response, limit)
     except TimeoutError:
         raise DflashError(f"no answer within {_TIMEOUT:.0f} s", evidence=address) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise DflashError("the file cannot be fetched", evidence=f"{type(error).__name__}: {error}") from None
-
-
-async def _follow(client: httpx.AsyncClient, address: str, limit: int) -> bytes:
-    """Return the body behind redirects, each of which has to be https, too."""
-    request = client.build_request("GET", address)
-    for _ in range(_REDIRECTS):
-        response = await client.send(request, stream=True)
-        try:
-            if response.next_request is None:
-                return await _read_body(response, limit)
-            request = response.next_request
-            client.cookies.clear()
-            request.headers.pop("Cookie", None)
-        finally:
-            await response.aclose()
-        _refuse_address(str(request.url))
-    raise DflashError(f"more than {_REDIRECTS} redirects", evidence=address)
 
 
 async def _read_body(response: httpx.Response, limit: int) -> bytes:

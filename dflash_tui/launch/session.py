@@ -278,10 +278,7 @@ class ThisMachine:
 
     async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server."""
-        resolved, plan = job.planned.resolved, job.planned.plan
-        return await preparation.prepare_and_launch(
-            resolved, plan, report, forced=job.forced, restarted_from=job.replaces, far_ranks=job.far_ranks
-        )
+        return await preparation.prepare_and_launch(job, report)
 
 
 async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:

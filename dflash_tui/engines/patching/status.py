@@ -263,11 +263,6 @@ def list_present_patches(engine: Engine) -> tuple[str, ...]:
     return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
 
 
-def list_applied_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of the patches that the engine was made with."""
-    return engine.patches
-
-
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:
     """Check every file that a known patch could touch, or those of `only`.
 
