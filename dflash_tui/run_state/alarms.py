@@ -252,14 +252,14 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
         return []
     alarms: dict[str, Alarm] = {}
     for rule in _RULES:
-        if alarm := rule(state, now):
+        if rule.live and (alarm := rule.find(state, now)):
             alarms.setdefault(alarm.kind, alarm)
     return list(alarms.values())
 
 
 def find_log_alarms(state: RunState) -> list[Alarm]:
-    """Return the problems that the log shows, of a server that runs or has ended; those of `SLOW_SIGNS` first."""
-    return [alarm for rule in _RULES_OF_LOG if (alarm := rule(state, 0.0))]
+    """Return the problems that the log shows, of a server that runs or has ended."""
+    return [alarm for rule in _RULES if rule.logged and (alarm := rule.find(state, 0.0))]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -520,30 +520,42 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
     return Alarm("cycle", cycle.since, cycle.what, cycle.evidence, hint)
 
 
-# What only the log of the start tells, and for as long as the server lives.
-_RULES_OF_START: tuple[Callable[[RunState, float], Alarm | None], ...] = (_check_graphs, _check_kernels)
-# What the log tells of a server that /metrics tells better while it lives.
-_RULES_OF_LOG = (_check_logged_acceptance, _check_positions, *_RULES_OF_START, _check_kv_padding)
-_RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
-    _check_suspension,
-    check_ranks,
-    check_link,
-    check_halves,
-    check_network,
-    _check_health,
-    _check_token_flow,
-    _check_idle_probe,
-    check_first_answer,
-    _check_metrics,
-    _check_memory,
-    check_far_memory,
-    _check_speculation,
-    _check_acceptance,
-    *_RULES_OF_START,
-    _check_throttling,
-    _check_preemptions,
-    _check_slow_cycle,
-    _check_foreign_load,
+class _Rule(NamedTuple):
+    """A rule, and of what it is asked: of a server that runs (`live`), of what a log shows (`logged`)."""
+
+    find: Callable[[RunState, float], Alarm | None]
+    live: bool = True
+    logged: bool = False
+
+
+# The kinds of what makes a server slow that does not fail, each found by its log alone.
+SLOW_SIGNS = frozenset({"acceptance", "positions", "kv padding"})
+# The worst first. What only the log of the start shows holds for as long as the server lives; what the log says of
+# speculation is asked of a log only, since /metrics says it better of a server that runs.
+_RULES = (
+    _Rule(_check_suspension),
+    _Rule(check_ranks),
+    _Rule(check_link),
+    _Rule(check_halves),
+    _Rule(check_network),
+    _Rule(_check_health),
+    _Rule(_check_token_flow),
+    _Rule(_check_idle_probe),
+    _Rule(check_first_answer),
+    _Rule(_check_metrics),
+    _Rule(_check_memory),
+    _Rule(check_far_memory),
+    _Rule(_check_speculation),
+    _Rule(_check_acceptance),
+    _Rule(_check_logged_acceptance, live=False, logged=True),
+    _Rule(_check_positions, live=False, logged=True),
+    _Rule(_check_graphs, logged=True),
+    _Rule(_check_kernels, logged=True),
+    _Rule(_check_kv_padding, live=False, logged=True),
+    _Rule(_check_throttling),
+    _Rule(_check_preemptions),
+    _Rule(_check_slow_cycle),
+    _Rule(_check_foreign_load),
 )
 
 

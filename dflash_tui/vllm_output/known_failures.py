@@ -179,11 +179,6 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from None
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether it happens only with some releases, on some hardware or in some phases."""
-        return bool(self.releases or self.hardware or self.phases)
-
 
 class FailureMatch(NamedTuple):
     """A known failure found in the message of an error: cause and fix with the values that the message states."""
@@ -209,8 +204,11 @@ register_type(_Table)
 @cache
 def load_known_failures() -> tuple[KnownFailure, ...]:
     """Return the known failures in the order in which they are tried."""
-    rows = yaml_loader.load_yaml(_FILE, _Table).failures
-    return tuple(sorted(rows, key=lambda row: (list(Role).index(row.role), not row.is_bound)))
+
+    def rank(row: KnownFailure) -> tuple[int, bool]:
+        return list(Role).index(row.role), not (row.releases or row.hardware or row.phases)
+
+    return tuple(sorted(yaml_loader.load_yaml(_FILE, _Table).failures, key=rank))
 
 
 def find_fixing_release(kind: str) -> str:
@@ -224,24 +222,11 @@ def list_symptoms() -> frozenset[str]:
     return frozenset(row.kind for row in load_known_failures() if row.role is Role.SYMPTOM)
 
 
-@cache
-def _number_plain_texts() -> tuple[tuple[str, int], ...]:
-    """Return each text of which a message that shows a failure has one, with the failure's number."""
-    return tuple(
-        (text, number)
-        for number, failure in enumerate(load_known_failures())
-        for text in sorted({text for sign in failure.signs for text in list_plain_texts(sign.sign)})
-    )
-
-
 def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
     """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
-    candidates = {number for text, number in _number_plain_texts() if text in message}
-    for number, failure in enumerate(load_known_failures()):
-        for sign in failure.signs if number in candidates else ():
-            if match := sign.search(message, frames):
-                yield failure, match
-                break
+    for failure in load_known_failures():
+        if match := next(filter(None, (sign.search(message, frames) for sign in failure.signs)), None):
+            yield failure, match
 
 
 # A failing server logs the same lines over and over; 512 of maximal length take 1 MB.
