@@ -130,16 +130,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
         *,
         record: LoadRecord | None = None,
     ) -> LevelSummary:
-        """Return the sum of a level.
-
-        Args:
-            run: the run that answered.
-            done: its requests.
-            before: the server's counters before them; None when it could not be asked.
-            after: the counters after them, from which acceptance follows.
-            suite: the prompts that were sent.
-            record: what was under way meanwhile; without it nothing but these requests.
-        """
+        """Return the sum of a level, between two readings of the counters; `record` is what was under way meanwhile."""
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
         tokens = sum(request.tokens for request in good)
         window = record.measure_window() if record else None

@@ -169,7 +169,6 @@ class TreeDrafter(msgspec.Struct, frozen=True):
     """A drafter that the hub's model tree has for a model."""
 
     repo: str
-    """Its repository."""
     method: Method | None = None
     """How it drafts, by its config.json; None where that may not be read."""
     oldest_vllm: VllmVersion | None = None

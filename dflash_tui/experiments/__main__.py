@@ -13,7 +13,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm
-from dflash_tui.experiments.tuning.tuner import MachineTuner
+from dflash_tui.experiments.tuner import MachineTuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.recipes import recipe_loader

@@ -9,21 +9,18 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.common import private_files
-from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.private_files import try_lock
+from dflash_tui.common.errors import DflashError
 from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.tuner import MachineTuner
+from dflash_tui.experiments.tuner import MachineTuner
 from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
@@ -56,7 +53,7 @@ async def run_experiment(
         DflashError: a server does not end, or rejects a prompt.
     """
     folder = store.experiment_folder(design.id)
-    with _hold_driver_lock(folder, design):
+    with store.hold_lock(design, "driver.lock"):
         store.record_driver(folder)
         try:
             await stop_leftover_servers(design)
@@ -107,15 +104,6 @@ async def _run_and_record_boot(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     # Its requests were stored when they were measured.
     store.append_event(folder, BootEnded(time.time(), replace(measured, requests=(), cold_request=None)))
-
-
-@contextmanager
-def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
-    """Hold the lock of the experiment; it is released when this process ends."""
-    with open(folder / "driver.lock", "wb", opener=private_files.open_private) as lock:
-        if not try_lock(lock.fileno()):
-            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
-        yield
 
 
 def find_leftover_servers(design: Design) -> list[Run]:

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.private_files import find_in_folders, load_each
+from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Event, encode
@@ -201,6 +202,20 @@ def find_experiment(name: str | None = None) -> Design:
         return fitting[0]
     what = f"'{name}' matches {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"
     raise UsageError(what, hint="dflash-tui ab list shows them")
+
+
+@contextmanager
+def hold_lock(design: Design, name: str) -> Iterator[None]:
+    """Hold a lock of an experiment, which ends with this process, however it ends.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    with open(experiment_folder(design.id) / name, "wb", opener=private_files.open_private) as lock:
+        if not try_lock(lock.fileno()):
+            hint = f"dflash-tui ab attach {design.id}"
+            raise UsageError(f"{design.id} is already running", hint=hint)
+        yield
 
 
 def find_driver(folder: Path) -> Driver | None:

@@ -82,7 +82,6 @@ def _list_layer_texts(recipe: Recipe, layer: Layer) -> Iterator[tuple[str, str]]
 
 
 def _describe_patch(patch: Patch) -> Ingredient:
-    """Return what a patch changes, and what it sets where it is not applied."""
     sets = [
         f"--speculative-config {key}={value}"
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()

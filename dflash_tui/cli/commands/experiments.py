@@ -24,13 +24,12 @@ from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Preparing, encode
-from dflash_tui.experiments import builder, controller, runner, store, variation
+from dflash_tui.experiments import builder, controller, runner, store, tune_schedule, tuner, variation
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design, join_requests
-from dflash_tui.experiments.tuning import schedule, tuner
-from dflash_tui.experiments.tuning.tuner import BuiltTune
+from dflash_tui.experiments.tuner import BuiltTune
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -126,7 +125,7 @@ class _Terminal:
                 print_status(self._describe([run.id for run in in_the_way]))
             case Preparing():
                 self._lines(event)
-            case controller.ServerStopped(run):
+            case controller.ServerStopping(run, is_over=True):
                 print_status(f"{run.id} stopped")
 
 
@@ -328,7 +327,7 @@ def keep_best(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
-    best = schedule.judge_tune(progress)
+    best = tune_schedule.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
             f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
@@ -491,7 +490,9 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
+    return "\n".join(
+        experiment_text.list_outcome_lines(progress.design, progress.boots, tune_schedule.judge_tune(progress))
+    )
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:

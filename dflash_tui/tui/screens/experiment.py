@@ -16,11 +16,10 @@ from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import controller, store
+from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import tuner
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label

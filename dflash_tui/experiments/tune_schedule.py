@@ -31,7 +31,7 @@ from dflash_tui.experiments.analysis.report import Comparison, OutputVerdict, Tu
 from dflash_tui.experiments.analysis.verdict import NEAR
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, Boot, KeptAnswer, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.candidates import Candidate, Proposal, judges_starts
+from dflash_tui.experiments.tune_candidates import Candidate, Proposal, judges_starts
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 

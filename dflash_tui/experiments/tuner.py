@@ -20,14 +20,13 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import boot, builder, store, variation
+from dflash_tui.experiments import boot, builder, store, tune_candidates, tune_schedule, variation
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
 from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import candidates, schedule
-from dflash_tui.experiments.tuning.schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
+from dflash_tui.experiments.tune_schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner, recipe_files, recipe_trust
 from dflash_tui.launch.planner import PlannedLaunch
@@ -51,7 +50,7 @@ class MachineTuner(NamedTuple):
 
     def plan_round(self, progress: Progress) -> NextRound | None:
         """Return another round once all boots are over; None at the end."""
-        following = schedule.plan_round(progress, partial(candidates.propose_candidates, plan=self.plan))
+        following = tune_schedule.plan_round(progress, partial(tune_candidates.propose_candidates, plan=self.plan))
         if following:
             names = [arm.name for arm in (*progress.design.arms, *following.event.arms)]
             field = ", ".join(names[arm] for arm in following.event.field)
@@ -61,8 +60,8 @@ class MachineTuner(NamedTuple):
     def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
         """Return the report with what the tune has found; a best that is faster becomes a recipe."""
         kept_answers = store.read_answers(store.experiment_folder(progress.design.id))
-        tune = schedule.judge_tune(progress, kept_answers)
-        if progress.design.tuning and schedule.is_worth_keeping(tune):
+        tune = tune_schedule.judge_tune(progress, kept_answers)
+        if progress.design.tuning and tune_schedule.is_worth_keeping(tune):
             try:
                 path = keep_best(progress, tune, progress.design.tuning.save_as, overwrite=False)
                 tune = replace(tune, recipe=str(path))
@@ -128,11 +127,11 @@ def build_tune(
     )
     streams = max(request.concurrency)
     chosen = (
-        candidates.Axes(tuple(axes), {})
+        tune_candidates.Axes(tuple(axes), {})
         if axes
-        else candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
+        else tune_candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
     )
-    keys = [schedule.list_key(axis) for axis in chosen.axes]
+    keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(name or choose_name(base.recipe))
