@@ -301,7 +301,7 @@ def refuse_running_server(folder: Path) -> None:
 
 
 def _refuse_link(folder: Path) -> None:
-    """Refuse to remove what a link leads to: somebody may have moved the engine, or others may need what is there."""
+    """Raise UsageError for a link: the user may have moved the engine, and others may need its files."""
     if folder.is_symlink():
         hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
         raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)

@@ -102,7 +102,7 @@ def find_listening_port(process: psutil.Process) -> int | None:
 
 
 def find_port_listener(port: int) -> str:
-    """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
+    """Return who listens on TCP `port` as `name (pid 1234)`; empty if none does, or it may not be known."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
@@ -168,8 +168,8 @@ def send_signal(process: psutil.Process, number: int) -> None:
 async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
     """Tell a process that was started in a session of its own to end, with all that it has started; then kill the rest.
 
-    They are told by their group, which a process that is being started at this moment is in already; those that do not
-    listen are killed after `patience` seconds. Of one that has ended nothing is told: its group may be another's.
+    The signal goes to the group, so that it reaches a process that is being started as well; those that run after
+    `patience` seconds are killed. A process that has ended gets no signal: its group may be another's by now.
     """
     if process.returncode is not None:
         return
@@ -178,7 +178,7 @@ async def end_group(process: asyncio.subprocess.Process, patience: float) -> Non
     others = [member for member in psutil.process_iter() if _read_group(member) == process.pid != member.pid]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), patience)
-    # Before the leader is waited for without a limit: whoever of them has its pipes open keeps that wait from ending.
+    # Before the wait for the leader, which has no limit and lasts while one of them holds its pipes open.
     await asyncio.to_thread(end_processes, others, patience)
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
