@@ -29,11 +29,7 @@ from dflash_tui.runs.run import Run
 _MAX_TRIES = 20
 
 
-class _Admitted(NamedTuple):
-    """A plan whose port and GPUs are reserved, and the reservation."""
-
-    planned: PlannedLaunch
-    path: Path
+_Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserved, and the reservation
 
 
 @asynccontextmanager
@@ -54,14 +50,14 @@ async def reserve_launch(
     """
     admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report, forced))
     try:
-        admitted = await asyncio.shield(admission)
+        admitted, path = await asyncio.shield(admission)
     except asyncio.CancelledError:
         admission.add_done_callback(_drop_admitted)
         raise
     try:
-        yield admitted.planned
+        yield admitted
     finally:
-        reservation.drop_reservation(admitted.path)
+        reservation.drop_reservation(path)
 
 
 @contextmanager
@@ -94,7 +90,7 @@ def find_gpu_claim(plan: Plan) -> str:
 
 def _drop_admitted(admission: asyncio.Future[_Admitted]) -> None:
     if not admission.cancelled() and not admission.exception():
-        reservation.drop_reservation(admission.result().path)
+        reservation.drop_reservation(admission.result()[1])
 
 
 def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -> _Admitted:
@@ -105,7 +101,7 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -
             free = lifecycle.find_free_port(plan.port)
             claim = "" if forced else find_gpu_claim(plan)
             if free == plan.port and not claim:
-                return _Admitted(planned, reservation.write_reservation(f"launch of {plan.recipe}", plan))
+                return planned, reservation.write_reservation(f"launch of {plan.recipe}", plan)
             owners = "" if free == plan.port else lifecycle.describe_passed_ports(plan.port, free)
         planned = _plan_around(planned, free, owners, claim)
         if owners:

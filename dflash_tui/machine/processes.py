@@ -80,25 +80,17 @@ def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
     return total
 
 
+def list_listening_ports(process: psutil.Process) -> set[int]:
+    """Return the TCP ports on which a process listens, as far as they may be known."""
+    try:
+        return {s.laddr.port for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
+    except psutil.Error:
+        return set()
+
+
 def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
     """Whether one of `members` is the program that answers on TCP `port`."""
-    for process in members:
-        try:
-            sockets = process.net_connections("tcp")
-        except psutil.Error:
-            continue
-        if any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in sockets):
-            return True
-    return False
-
-
-def find_listening_port(process: psutil.Process) -> int | None:
-    """Return the first TCP port on which a process listens; None where it is none, or may not be known."""
-    try:
-        sockets = process.net_connections("tcp")
-    except psutil.Error:
-        return None
-    return min((s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN), default=None)
+    return any(port in list_listening_ports(process) for process in members)
 
 
 def find_port_listener(port: int) -> str:
@@ -223,7 +215,7 @@ def find_orphans() -> list[Orphan]:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
-                born, port = read_process_identity(process.pid), find_listening_port(process)
+                born, port = read_process_identity(process.pid), min(list_listening_ports(process), default=None)
                 memory = measure_resident_memory(family)
                 orphans.append(Orphan(process.pid, title.strip(), memory, born, port))
         except (psutil.Error, OSError):
