@@ -21,7 +21,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.private_files import DiskCount
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, published_files, status
@@ -141,7 +140,7 @@ def print_status_of_patches(args: argparse.Namespace) -> int:
     ]
     print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
     for name, why in scope.unusable.items():
-        print_status(f"! {name} is unusable: {clean_line(why)}")
+        print_status(f"! {name} is unusable: {why}")
     for state in states:
         if state.drift:
             print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
@@ -227,7 +226,7 @@ def revert_patches(args: argparse.Namespace) -> int:
 
 def _clean_diff(diff: str) -> str:
     """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
-    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
+    return "\n".join(diff.splitlines())
 
 
 def verify_patches(args: argparse.Namespace) -> int:
@@ -328,7 +327,7 @@ def inspect_engine(args: argparse.Namespace) -> int:
     rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(contents.packages)))]
     rows += [("patch", f"{status_of_patch.name}: {status_of_patch.state.value}") for status_of_patch in states]
-    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
+    rows += [("patch", f"{name} is unusable: {why}") for name, why in unusable.items()]
     rows += [("drift", line) for line in _drift(chosen, contents)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -101,7 +101,7 @@ def _clean_check(name: str, level: CheckLevel, finding: str, fix: Fix = "") -> C
     """Return a check with clean texts: names of processes, devices and models may hold terminal escapes."""
     parts = (fix,) if isinstance(fix, str | Hint) else fix
     advice = tuple(clean_text(part) if isinstance(part, str) else part for part in parts if part)
-    return Check(name, level, clean_line(finding), advice)
+    return Check(name, level, finding, advice)
 
 
 def list_local_files(models: tuple[model_hub.ModelAvailability, ...]) -> list[Path]:
