@@ -40,7 +40,6 @@ class Engine(msgspec.Struct, frozen=True):
     packages: tuple[str, ...]
     """Every installed distribution, as `name==version`."""
     adopted: bool = False
-    """Whether the user made it."""
     base: str = ""
     """The folder of the engine that a patched one was made from; empty for one that is as it was installed."""
     patch_digests: dict[str, str] = {}

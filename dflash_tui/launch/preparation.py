@@ -346,7 +346,6 @@ class _Build(NamedTuple):
 
 
 def _measure_written(pid: int | None) -> int:
-    """Return the bytes that uv has written: it unpacks while it downloads."""
     try:
         return int(psutil.Process(pid).io_counters().write_chars) if pid else 0
     except psutil.Error:

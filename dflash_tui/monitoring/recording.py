@@ -380,12 +380,7 @@ class Player(PlaybackClock):
     """
 
     def __init__(
-        self,
-        recording: Recording,
-        *,
-        at: float = 0.0,
-        speed: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, recording: Recording, *, at: float = 0.0, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(recording.last_event_time() - recording.started_at, speed, clock)
         self.recording = recording

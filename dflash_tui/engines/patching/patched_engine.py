@@ -42,7 +42,6 @@ class PatchedEngine(NamedTuple):
     added: tuple[str, ...] = ()
     """The patches that it needed and was given now; none where it was there already."""
     note: str = ""
-    """What could not be checked."""
 
 
 def make_patched_engine(
@@ -132,7 +131,6 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 
 
 def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
-    """Make the engine in `making`, check it, and give it its name."""
     began = time.monotonic()
     clone_environment(base, making, folder)
     clone = replace(base, folder=str(making), adopted=False, base=base.folder)

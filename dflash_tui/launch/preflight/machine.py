@@ -171,7 +171,6 @@ def _check_compiler(situation: Situation, name: str, variable: str, names: tuple
 
 
 def _has_python_headers(engine: Engine | None) -> bool:
-    """Whether the headers of the Python interpreter of the engine, or of ours without an engine, are installed."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
@@ -357,7 +356,6 @@ def _hint_settings(changes: Mapping[str, int | float]) -> Advice:
 
 
 def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
-    """Check page cache and swap, which matter where the GPU uses the memory of the system."""
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"
