@@ -21,10 +21,9 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.benchmark import client, stats, suites
-from dflash_tui.benchmark.imported_results import ImportedMeasurement, load_imported_result
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling, Suite
+from dflash_tui.benchmark.result_files import ImportedMeasurement, load_imported_result
 from dflash_tui.benchmark.stats import BootLogs, PromptCell
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status

@@ -10,9 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from dflash_tui.common.formatting import fit_table, fold_line
+from dflash_tui.common.formatting import fit_table, fold_line, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
-from dflash_tui.common.ssh_host import name_commands
 
 # What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")

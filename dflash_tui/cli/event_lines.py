@@ -10,7 +10,6 @@ from typing import ClassVar
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
-from dflash_tui.event_json import encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -27,6 +26,7 @@ from dflash_tui.events import (
     PhaseStarted,
     Preparing,
     RequestDone,
+    encode,
 )
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.benchmark_text import format_latency

@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
+from dflash_tui.common.formatting import has_terminal, name_commands
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
-from dflash_tui.common.terminal import has_terminal
 
 if TYPE_CHECKING:  # the panel alone parses nothing
     import argparse

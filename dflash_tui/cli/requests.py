@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.benchmark import datasets
+from dflash_tui.benchmark import suites
 from dflash_tui.cli.console import ask_yes, can_ask, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
@@ -175,8 +175,8 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
-    """Return when these patches may be in an engine."""
-    if untrusted := recipe_trust.list_untrusted_patches(patches, engine):
+    """Return when an engine may be made from `engine` with these patches."""
+    if untrusted := recipe_trust.list_untrusted_patches(patches):
         if not args.trust:
             error = recipe_trust.build_untrusted_patch_error(untrusted)
             _ask_trust(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)
@@ -194,6 +194,6 @@ def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, 
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
-    """Fetch the data set that `words` names, unless it is there."""
-    if words and (name := datasets.name_missing_dataset(words)) is not None:
+    """Fetch the data set that `words` names where nobody has yet."""
+    if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

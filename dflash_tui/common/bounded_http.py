@@ -61,11 +61,7 @@ def open_client(
 ) -> httpx.AsyncClient:
     """Return a client that asks no proxy, follows no redirect and keeps no cookie.
 
-    Args:
-        base_url: what paths are added to.
-        timeout: seconds for each part of a request.
-        reading: seconds for each part of an answer, where that is another time.
-        headers: are sent with each request.
+    `timeout` is in seconds for each part of a request, `reading` for each part of an answer where it differs.
     """
     import httpx
 
@@ -111,11 +107,7 @@ async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> 
 async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[bytes], object], name: str = "") -> None:
     """Give the body of the answer to GET `url` to `take`, piece by piece.
 
-    Args:
-        client: what asks; the request says that nothing may be packed.
-        url: the address, or a path of the client's.
-        take: called with each piece, of 64 KiB at most, between which everything else goes on.
-        name: what the address is called in errors.
+    `take` is called with each piece, of 64 KiB at most; `name` is what the address is called in errors.
 
     Raises:
         BadResponse: its status is not 200, or it is larger than `BODY_LIMIT`.

@@ -152,7 +152,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     kind: str
     """The name of the cause; `unknown` without one."""
     cause: str
-    """The cause in words."""
     evidence: tuple[str, ...]
     """The lines that show it, the best first."""
     fix: tuple[str, ...]
@@ -164,7 +163,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     advice: str = ""
     """The recipe's own words on this failure; empty when it does not know it."""
     confidence: Confidence = "certain"
-    """How sure the cause is."""
     process: str = ""
     """Which process of the server failed first, as vLLM calls it; empty when the log does not say."""
 
@@ -174,10 +172,7 @@ def diagnose_run(
 ) -> Diagnosis | None:
     """Return why the run of `state` failed, or None while it did not.
 
-    Args:
-        state: the state of the run.
-        recipe_failures: the failures that its recipe lists.
-        circumstances: what ran where; None where only the log knows.
+    `circumstances` is None where only the log tells what ran where.
     """
     circumstances = _complete_circumstances(circumstances or Circumstances(), state)
     unhealthy = state.exit is None and state.status == "unhealthy"
@@ -343,7 +338,8 @@ def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
             (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
         )
         return _explain_exit("terminated", stop_line, waits)
-    dead = gone or next((line.text for line in _list_error_lines(state) if _tells_of_dead_engine(line.text)), "")
+    errors = (line.text.strip() for line in _list_error_lines(state))
+    dead = gone or next((text for text in errors if recognize_failure(text) in _ENGINE_FAILED), "")
     kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""
     if not kind and not dead:
         return None
@@ -378,10 +374,6 @@ def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosi
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
 
 
-def _tells_of_dead_engine(text: str) -> bool:
-    return recognize_failure(text.strip()) in _ENGINE_FAILED
-
-
 def _list_error_lines(state: RunState) -> Iterator[LogLine]:
     """Yield the lines that may tell of trouble: those without a level, as tracebacks are, and those with a bad one."""
     end = state.exit.at if state.exit else state.health_at
@@ -390,22 +382,19 @@ def _list_error_lines(state: RunState) -> Iterator[LogLine]:
 
 
 def _matches_sign(sign: str, text: str) -> bool:
-    """Whether a line of `text` has the parts of a recipe's sign, which `.*` parts, one after the other.
+    """Whether a line of `text` has the parts of a recipe's sign, which `.*` separates, one after the other.
 
-    A sign is no regular expression: others write it, and one can take for ever.
+    A sign is no regular expression: a recipe may come from anybody, and a pattern can take for ever.
     """
-    parts = sign.split(".*")
-    return any(_has_in_order(parts, line) for line in text.split("\n"))
 
+    def has_parts(line: str) -> bool:
+        for part in filter(None, sign.split(".*")):
+            _, found, line = line.partition(part)
+            if not found:
+                return False
+        return True
 
-def _has_in_order(parts: Sequence[str], line: str) -> bool:
-    end = 0
-    for part in parts:
-        start = line.find(part, end)
-        if start < 0:
-            return False
-        end = start + len(part)
-    return True
+    return any(has_parts(line) for line in text.split("\n"))
 
 
 def _find_peak_memory(state: RunState) -> MemorySampled | None:

@@ -15,8 +15,8 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.model_hub import Access, HubAccessError, ModelAvailability
-from dflash_tui.planning.derivation import pair
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
+from dflash_tui.planning.derivation.pair import look_up_drafter
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import Method
 
@@ -112,7 +112,7 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
         )
     try:
         # Its texts become lines of a recipe file.
-        return untrusted_json.decode_untrusted(await _read_file(model, "config.json"), _CONFIG, one_line=True)
+        return untrusted_json.decode_json(await _read_file(model, "config.json"), _CONFIG)
     except _UNREADABLE as error:
         do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
         raise DflashError(f"{model.repo} has no config.json that can be read", evidence=str(error), hint=do) from None
@@ -169,7 +169,6 @@ class TreeDrafter(msgspec.Struct, frozen=True):
     """A drafter that the hub's model tree has for a model."""
 
     repo: str
-    """Its repository."""
     method: Method | None = None
     """How it drafts, by its config.json; None where that may not be read."""
     oldest_vllm: VllmVersion | None = None
@@ -222,5 +221,5 @@ async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
         return TreeDrafter(name, gated=True) if gated and error.access is not Access.UNREACHABLE else None
     except msgspec.MsgspecError:
         return None
-    kind = pair.look_up_drafter(read_checkpoint(name, config))
+    kind = look_up_drafter(read_checkpoint(name, config))
     return TreeDrafter(name, kind.method, kind.since, gated) if kind else None

@@ -103,7 +103,6 @@ def _read_config(model: str, revision: str) -> dict[str, Any]:
 
 
 def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:
-    """Return the names of a model's class, the likeliest first."""
     listed = config.get("architectures")
     own = [name for name in listed[:1] if isinstance(name, str)] if isinstance(listed, list) else []
     if not drafts:
@@ -130,6 +129,5 @@ def _key(names: Sequence[str]) -> str:
 
 
 def _record_path(plan: Plan) -> Path:
-    """Return the file of what is known for an engine in a cache root."""
     place = f"{plan.engine_folder}\n{plan.env.get(_CACHE_ROOT, '')}"
     return paths.cache_folder() / "inspected" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"

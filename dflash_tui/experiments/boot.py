@@ -13,18 +13,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
-from dflash_tui.benchmark.client import AnswerSink
-from dflash_tui.benchmark.conversation.token_scores import MOST_POSITIONS, TokenScorer, measure_gaps, measure_shifts
+from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Prompt, Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import environments
-from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
+from dflash_tui.events import FILLER, WARM_UP, Counters, Event, Health, Preparing, RankState, RequestDone, Step
 from dflash_tui.experiments import boot_server, conditions, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
@@ -36,10 +34,8 @@ from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import FORK
-from dflash_tui.readings import Counters
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import subtract
 
@@ -86,15 +82,7 @@ class PreparedBoot(NamedTuple):
 
 
 def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRecipe, *, first: bool) -> PreparedBoot:
-    """Return what a boot launches.
-
-    Args:
-        design: the experiment.
-        number: the place of the boot in its order.
-        attempt: which attempt it is.
-        resolved: the resolved recipe of its arm.
-        first: whether no boot of the arm came up before; a cache of the arm's own is emptied then.
-    """
+    """Return what a boot launches; an arm's own cache is emptied until its `first` boot is up, and for cold starts."""
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
@@ -140,7 +128,6 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
 
 
 async def _measure_launched(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
-    """Return the boot with what its server was launched with and what it measured, or why it measured nothing."""
     boot = replace(
         boot,
         run=run.id,
@@ -186,9 +173,9 @@ class _Watch(NamedTuple):
         taken = []
         async for request in requests:
             if request.kind == FILLER:
-                run_files.record_event(self.run, request)
+                self.run.record(request)
                 continue
-            run_files.record_event(self.run, request if stage == "round" else replace(request, kind=WARM_UP))
+            self.run.record(request if stage == "round" else replace(request, kind=WARM_UP))
             # A disk may take a second to keep it, and other answers are being timed.
             await asyncio.to_thread(self.tell, RequestMeasured(time.time(), self.prepared.number, stage, request))
             taken.append(request)
@@ -215,13 +202,11 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
 
 
 def _describe_doubt(state: RunState) -> str:
-    """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
     alarm = alarms.check_first_answer(state, time.time())
     return f"{alarm.what}: {alarm.evidence}" if alarm else ""
 
 
 def _with_start(boot: Boot, state: RunState) -> Boot:
-    """Return the boot with how long its start took, and from which state of the caches."""
     return replace(
         boot,
         cache=state.startup.cache,
@@ -232,11 +217,11 @@ def _with_start(boot: Boot, state: RunState) -> Boot:
 
 
 async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
-    """Return the boot with what its requests measured: a cold one, those that warm up, and the rounds.
+    """Send the cold request, the warm-ups and the rounds, and return the boot with what they measured.
 
     Raises:
         _BootFailed: the server dies, or answers no request of the rounds.
-        DflashError: it takes a prompt for wrong.
+        DflashError: the server rejects a prompt.
     """
     design, run, state = watch.prepared.design, watch.run, watch.state
     suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
@@ -271,13 +256,11 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
 
 
 def _with_networks(hosts: tuple[HostFacts, ...], state: RunState) -> tuple[HostFacts, ...]:
-    """Return the other hosts with what NCCL said there that it talks over."""
     samples = [state.ranks.get(rank) for rank in range(1, len(hosts) + 1)]
     return tuple(replace(host, network=s.network if s else "") for host, s in zip(hosts, samples, strict=True))
 
 
 def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:
-    """Return the boot with what the server's counters grew by in its rounds."""
     return replace(
         boot,
         generated=max(0.0, after.generated - before.generated),
@@ -288,7 +271,6 @@ def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:
 
 
 def _build_keeper(design: Design, run: Run) -> AnswerSink | None:
-    """Return what keeps the answers of a boot in the folder of the experiment; None where none are to be kept."""
     folder, full = store.experiment_folder(design.id), False
 
     def keep(request: RequestDone, answer: Answer, arrivals: tuple[ArrivalMark, ...]) -> None:
@@ -307,18 +289,12 @@ def _build_rejected_error(prepared: PreparedBoot, request: RequestDone) -> Dflas
 
 
 def _choose_timeout(design: Design) -> float:
-    """Return how many seconds a start may take: one that hangs must not take all of a tune's budget."""
     if design.tuning is None:
         return READY_TIMEOUT
     return min(READY_TIMEOUT, max(_LEAST_START, design.tuning.budget * _START_SHARE))
 
 
 async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], timeout: float) -> None:
-    """Wait for the first answer, so many seconds.
-
-    Raises:
-        _BootFailed: the server ended, cannot generate, or took too long.
-    """
     deadline = time.monotonic() + timeout
     while state.health is not Health.WARM or state.ready_at is None:
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
@@ -333,7 +309,7 @@ async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], 
 
 
 async def _raise_unless_alive(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
-    """Return when a request failed and the server lives on: one that is dying answers badly first.
+    """Wait a few seconds after a failed request and raise if the server is dying.
 
     Raises:
         _BootFailed: it dies.
@@ -347,10 +323,10 @@ async def _raise_unless_alive(run: Run, state: RunState, over: asyncio.Task[None
 
 
 async def _require_far_ranks(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
-    """Return once the other ranks were seen at work after this: rank 0 is healthy without them until it is asked.
+    """Wait until every other rank was seen at work: rank 0 stays healthy without them until a request comes.
 
     Raises:
-        _BootFailed: one has ended, or was not seen.
+        _BootFailed: a rank has ended, or was not seen.
     """
     asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
     while unseen := [far for far in run.far_ranks if not _is_at_work(state, far.rank, asked_at)]:
@@ -370,12 +346,11 @@ def _is_at_work(state: RunState, rank: int, since: float) -> bool:
 
 
 async def _wait_for_autopsy(over: asyncio.Task[None]) -> None:
-    """Give a dying server the seconds in which its log and the system say why."""
+    """Give a dying server the seconds in which its log and the system show the cause."""
     await asyncio.wait({over}, timeout=10)
 
 
 def _describe_failure(run: Run, state: RunState) -> str:
-    """Return why a server fails, with the line that shows it."""
     if failure := postmortem.build_postmortem(run, state):
         diagnosis = failure.diagnosis
         return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
@@ -400,17 +375,6 @@ def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
     """Return how measured prompts are answered by a server whose log says that it samples with these."""
     sampling = Sampling(design.scale, design.seed, design.temperature, design.fixed, top_p=design.top_p)
     return sampling._replace(tokens=design.checks_output).suit_to(samplers)
-
-
-def count_most_tokens(design: Design) -> int:
-    """Return the tokens of all answers of a boot with one stream, each as long as it may be: 0 without its suite."""
-    try:
-        suite = store.load_experiment_suite(design)
-    except DflashError:
-        return 0
-    lengths = [client.answer_length(prompt, design.scale) for prompt in suite.prompts]
-    measured = sum(length * prompt.repeat for length, prompt in zip(lengths, suite.prompts, strict=True))
-    return lengths[0] + sum(_short(design, prompt) for prompt in suite.prompts) + design.rounds * measured
 
 
 async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
@@ -448,15 +412,9 @@ async def send_measured_rounds(
     keep: AnswerSink | None = None,
     records: list[LoadRecord] | None = None,
 ) -> AsyncIterator[RequestDone]:
-    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams; fillers, too.
+    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams, fillers included.
 
-    Args:
-        design: the experiment, whose seed gives the order.
-        suite: the prompts.
-        run: the server.
-        sampling: how they are to be answered.
-        keep: takes each answer that counts.
-        records: gets the record of each number of streams.
+    `keep` takes each answer that counts; `records` gets the record of each number of streams.
     """
     meter = nvml.find_energy_meter(run.metered_gpus)
     for streams in design.concurrency:

@@ -12,13 +12,11 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import GpusSampled, RankSampled
+from dflash_tui.events import GpuLoad, GpusSampled, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -87,7 +85,6 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
 
 
 def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
-    """Return how each other host of a run is now; throttling and foreign load count when seen after `since`."""
     samples = _read_rank_samples(run)
     conditions: dict[str, Conditions] = {}
     for far in run.far_ranks:
@@ -105,7 +102,6 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
 
 
 def _read_rank_samples(run: Run) -> list[RankSampled]:
-    """Return what the keeper recorded of the other ranks."""
     samples = list[RankSampled]()
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():

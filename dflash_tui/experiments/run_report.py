@@ -103,7 +103,6 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
 
 
 def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions | None:
-    """Return the worst that the GPUs said from the first request to the end of the last one."""
     if not requests:
         return None
     since = min(done.at - done.total for done in requests)
@@ -174,7 +173,6 @@ def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
 
 
 def _name_sides(ours: Side, theirs: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
-    """Return what the sides are called, and what is varied: the one thing that differs, where that is short to say."""
     if varied == ["mode"]:
         return (ours.plan.mode.value, theirs.plan.mode.value), "mode"
     if varied == ["n"]:
@@ -199,7 +197,6 @@ def _add_confounds(comparison: Comparison, confounds: tuple[Confound, ...]) -> C
 
 
 def _find_differences(ours: Side, theirs: Side, varied: list[str]) -> Iterator[Confound]:
-    """Yield what was not measured alike."""
     if len(varied) > 1:
         yield Confound("more than one thing differs between the launches", ", ".join(varied)[:400], refuses=True)
     elif varied:

@@ -15,7 +15,6 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
@@ -83,7 +82,6 @@ def _list_layer_texts(recipe: Recipe, layer: Layer) -> Iterator[tuple[str, str]]
 
 
 def _describe_patch(patch: Patch) -> Ingredient:
-    """Return what a patch changes, and what it sets where it is not applied."""
     sets = [
         f"--speculative-config {key}={value}"
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
@@ -152,30 +150,20 @@ def trust_shown(untrusted: Untrusted) -> None:
     _add_digests(untrusted.names)
 
 
-def list_untrusted_patches(
-    patches: Iterable[Patch], engine: Engine, reverted: Collection[str] = ()
-) -> tuple[Patch, ...]:
-    """Return those of `patches` that the user has to be asked about before they are brought into `engine`.
-
-    So are those that are in it in another edition and stay: a neighbour in the same file brings in the newer one, also
-    where it is itself one of the `reverted`.
-    """
-    from dflash_tui.engines.patching import status
-
-    patches_by_name = {patch.name: patch for patch in patch_file.load_all_patches()[0]}
-    staying = [name for name in status.list_applied_patches(engine) if name not in reverted]
-    applied = (patches_by_name[name] for name in staying if name in patches_by_name)
-    candidates = {patch.name: patch for patch in (*patches, *applied)}
-    return tuple(_keep_untrusted(candidates.values()))
+def list_untrusted_patches(patches: Iterable[Patch]) -> tuple[Patch, ...]:
+    """Return those of `patches` that are not shipped, and that the user has not said yes to."""
+    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
+    trusted = _read_digests() if own else ()
+    return tuple(patch for patch in own if _hash(patch) not in trusted)
 
 
-def require_patch_trust(patches: Iterable[Patch], engine: Engine) -> None:
-    """Return when `patches` may be brought into `engine`.
+def require_patch_trust(patches: Iterable[Patch]) -> None:
+    """Return when an engine may be made with `patches`.
 
     Raises:
         UsageError: one is not shipped, and the user has not said yes to it.
     """
-    if untrusted := list_untrusted_patches(patches, engine):
+    if untrusted := list_untrusted_patches(patches):
         raise build_untrusted_patch_error(untrusted)
 
 
@@ -198,18 +186,12 @@ def trust_patches(patches: Iterable[Patch]) -> None:
     _add_digests({_hash(patch): patch.name for patch in patches})
 
 
-def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
+def _load_untrusted_patches(plans: Sequence[Plan]) -> tuple[Patch, ...]:
     """Return the patches that need trust: those that are applied, and others that set variables or keys instead."""
     names = dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches))
     applied = {name for plan in plans for name in plan.patches}
     patches = [patch_file.load_patch(name) for name in names]
-    return _keep_untrusted(patch for patch in patches if patch.name in applied or patch.without_patch or patch.by_key)
-
-
-def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:
-    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
-    trusted = _read_digests() if own else ()
-    return [patch for patch in own if _hash(patch) not in trusted]
+    return list_untrusted_patches(p for p in patches if p.name in applied or p.without_patch or p.by_key)
 
 
 def _add_digests(names: dict[str, str]) -> None:

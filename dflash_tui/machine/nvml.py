@@ -181,7 +181,6 @@ def _read_all() -> tuple[Gpu, ...]:
 
 
 def _read_gpu(index: int) -> Gpu:
-    """Return a GPU; of one that has failed as a whole only why."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except _ERRORS as error:

@@ -14,57 +14,45 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
+import msgspec
 import psutil
 from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers import cluster_launch, connection, copies, keeper
+from dflash_tui.peers import cluster_launch, copies, keeper
 from dflash_tui.peers.connection import (
+    LEASE_SECONDS,
+    LONGEST_LINE,
     PROTOCOL,
-    AgentMessage,
-    AnyCommand,
-    AskRoom,
-    Beat,
-    CheckRank,
     Done,
-    Finding,
-    FinishCopy,
     Greeting,
-    LaunchRank,
-    ListOrphans,
+    HostSide,
     LogChunk,
-    OrphanFound,
-    OrphansListed,
-    PrepareRank,
+    OrphansFound,
     RankBeat,
     RankChecked,
     RankLaunched,
     RankOrder,
-    RankPrepared,
     RankProgress,
     Refused,
-    RemoveCaches,
-    RoomFound,
-    SayHello,
-    StopMarked,
-    StopRank,
-    WatchRank,
+    encode_line,
 )
+from dflash_tui.peers.copies import CopyManifest, RoomFound
 from dflash_tui.peers.far_installer import LINK
 from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -76,6 +64,10 @@ _BEAT = 1.0
 _GPU_SECONDS = 0.5
 _LOG_INTERVAL = 0.2
 _WORKER = "VLLM::Worker"
+LARGEST_CHUNK = 1 << 15
+Handler = Callable[..., Coroutine[None, None, msgspec.Struct | None]]
+# The name of a folder that is removed: neither empty nor a path.
+Mark = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.:-]*\Z")]
 
 
 class Agent:
@@ -89,18 +81,19 @@ class Agent:
 
     async def take_line(self, line: bytes) -> None:
         """Do what a line asks for; what takes long is done while further lines come."""
-        command = connection.decode_command(line)
-        if command is None:
-            self._refuse(
-                connection.read_command_id(line), UsageError("no such command", hint=f"dflash-tui {__version__}")
-            )
-        elif isinstance(command, Beat):
-            if self._watched and command.renews:
-                keeper.renew_lease(self._watched)
-        else:
-            task = asyncio.create_task(self._answer(command))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        try:
+            command = msgspec.json.decode(line, type=_Command)
+        except (msgspec.MsgspecError, ValueError):
+            command = _Command()
+        try:
+            handler, decoder = _COMMANDS[command.do]
+            fields = msgspec.structs.asdict(decoder.decode(line))
+        except (KeyError, msgspec.MsgspecError, ValueError):
+            self._refuse(command.id, UsageError("no such command", hint=f"dflash-tui {__version__}"))
+            return
+        task = asyncio.create_task(self._answer(command.id, handler, fields))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Give up what is under way; what was launched goes on."""
@@ -108,73 +101,154 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, command: AnyCommand) -> None:
+    async def _answer(self, number: int, handler: Handler, fields: dict[str, Any]) -> None:
         try:
-            self._say(await self._do(command))
+            if answer := await handler(self, **fields):
+                self._say("hello" if isinstance(answer, Greeting) else "answer", answer, number)
         except DflashError as error:
-            self._refuse(command.id, error)
+            self._refuse(number, error)
         except (OSError, RuntimeError, psutil.Error) as error:
-            self._refuse(command.id, DflashError(f"{type(error).__name__}", evidence=str(error)))
+            self._refuse(number, DflashError(f"{type(error).__name__}", evidence=str(error)))
 
-    async def _do(self, command: AnyCommand) -> AgentMessage:
-        answers: dict[type, Callable[[Any], Awaitable[AgentMessage]]] = {
-            SayHello: _greet,
-            CheckRank: _check_rank,
-            PrepareRank: self._prepare,
-            LaunchRank: self._launch,
-            WatchRank: self._watch,
-            StopRank: _stop_rank,
-            StopMarked: _stop_marked,
-            RemoveCaches: _remove_caches,
-            ListOrphans: _list_orphans,
-            AskRoom: _find_room,
-            FinishCopy: _finish_copy,
-        }
-        return await answers[type(command)](command)
+    async def greet(self) -> Greeting:
+        """Return who this side is."""
+        memory = system.read_system_memory()
+        return Greeting(
+            PROTOCOL,
+            __version__,
+            platform.node(),
+            platform.machine(),
+            processes.read_boot_id(),
+            time.time(),
+            memory.available,
+            memory.total,
+            await asyncio.to_thread(network.read_network),
+            is_own=_is_own_program(Path(sys.prefix)),
+        )
 
-    async def _prepare(self, command: PrepareRank) -> RankPrepared:
-        planned, own_caches = await asyncio.to_thread(_plan_rank, command.order), _find_arm_caches(command.order)
-        if own_caches and command.order.cache and command.order.cache.is_fresh:
-            await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
-        await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
-        return RankPrepared(command.id, await asyncio.to_thread(cluster_launch.describe_side, planned))
-
-    async def _launch(self, command: LaunchRank) -> RankLaunched:
-        planned = await asyncio.to_thread(_plan_rank, command.order)
+    async def check_rank(self, order: RankOrder) -> RankChecked:
+        """Plan the rank on this machine, and run the checks of a launch; nothing is started."""
+        planned = await asyncio.to_thread(_plan_rank, order)
         _require_free(planned)
-        run = await preparation.prepare_and_launch(planned.resolved, planned.plan, self._report)
-        keeper.write_lease(run, command.lease)
-        keeper.start_guard(run)
-        return RankLaunched(command.id, run.id, run.pid)
+        report = await runner.run_preflight(planned.resolved, planned.plan)
+        side = await asyncio.to_thread(cluster_launch.describe_side, planned)
+        return RankChecked(planned.plan, report.checks, side, planned.memory)
 
-    async def _watch(self, command: WatchRank) -> Done:
-        self._watched = _find_run(command.run)
+    async def prepare_rank(self, order: RankOrder) -> HostSide:
+        """Install the engine of the rank, fetch its models, and do what else comes before its launch."""
+        planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
+        if own_caches and order.cache and order.cache.is_fresh:
+            await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
+        await preparation.prepare_without_launch(LaunchJob(planned), self._report)
+        return await asyncio.to_thread(cluster_launch.describe_side, planned)
+
+    async def launch_rank(self, order: RankOrder) -> RankLaunched:
+        """Launch the rank and the guard that ends it when its lease is not renewed."""
+        planned = await asyncio.to_thread(_plan_rank, order)
+        _require_free(planned)
+        run = await preparation.prepare_and_launch(LaunchJob(planned), self._report)
+        keeper.write_lease(run, LEASE_SECONDS)
+        keeper.start_guard(run)
+        return RankLaunched(run.id)
+
+    async def watch_run(self, run: str, start: int) -> Done:
+        """Send the log of a run from the byte `start` on, and a beat each second."""
+        self._watched = _find_run(run)
         if self._watch_task:
             self._watch_task.cancel()
-        self._watch_task = asyncio.create_task(self._tell(self._watched, command.start))
+        self._watch_task = asyncio.create_task(self._tell(self._watched, start))
         keeper.renew_lease(self._watched)
-        return Done(command.id)
+        return Done()
+
+    async def take_beat(self, renews: bool) -> None:
+        """Renew the lease of the watched run, where rank 0 is alive."""
+        if self._watched and renews:
+            keeper.renew_lease(self._watched)
+
+    async def stop_run(self, run: str) -> Done:
+        """Stop a run and all its processes."""
+        await lifecycle.stop_server(_find_run(run))
+        return Done()
+
+    async def stop_marked(self, mark: Mark) -> Done:
+        """Stop the ranks that an experiment has left here, as when its driver was killed."""
+        for run in await asyncio.to_thread(registry.list_runs):
+            if run.plan.rank and run.plan.env.get(EXPERIMENT_MARK) == mark and server_process.list_processes(run):
+                await lifecycle.stop_server(run)
+        return Done()
+
+    async def remove_caches(self, mark: Mark) -> Done:
+        """Remove what an experiment has compiled here."""
+        await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
+        return Done()
+
+    async def list_orphans(self) -> OrphansFound:
+        """Return the engine processes that outlived their servers."""
+        return OrphansFound(tuple(await asyncio.to_thread(find_orphans)))
+
+    async def find_room(self, manifest: CopyManifest, begins: bool) -> RoomFound:
+        """Return what of a model is here, and the room for the rest."""
+        return await asyncio.to_thread(copies.describe_room, manifest, begins=begins)
+
+    async def finish_copy(self, manifest: CopyManifest) -> Done:
+        """Move the files of a model that came to where a launch looks for them."""
+        await asyncio.to_thread(copies.finish_copy, manifest)
+        return Done()
 
     async def _tell(self, run: Run, position: int) -> None:
-        """Send the log of a run from a byte on, and a beat each second."""
         last = -_BEAT
         while True:
             while data := await asyncio.to_thread(_read_log, run, position):
                 position += len(data)
-                self._say(LogChunk(0, data))
+                self._say("log", LogChunk(data))
             if time.monotonic() - last >= _BEAT:
                 last = time.monotonic()
-                self._say(await asyncio.to_thread(_measure_beat, run))
+                self._say("beat", await asyncio.to_thread(_measure_beat, run))
             await asyncio.sleep(_LOG_INTERVAL)
 
     def _report(self, event: Preparing) -> None:
-        self._say(RankProgress(0, event))
+        self._say("preparing", RankProgress(event))
 
     def _refuse(self, number: int, error: DflashError) -> None:
-        self._say(Refused(number, error.what, error.evidence, error.hint, error.exit_code))
+        self._say("refused", Refused(error.what, error.evidence, error.hint, error.exit_code), number)
 
-    def _say(self, message: AgentMessage) -> None:
-        self._write(connection.encode_line(message))
+    def _say(self, say: str, said: msgspec.Struct, number: int = 0) -> None:
+        self._write(encode_line(say, number, said))
+
+
+class _Command(msgspec.Struct, frozen=True):
+    """What each line of the near side has: what to do, and its number."""
+
+    do: str = ""
+    id: int = 0
+
+
+register_type(_Command)
+
+
+def _read_fields(handler: Handler) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a command, whose fields are the parameters of the method that answers it."""
+    types = get_type_hints(handler, include_extras=True)
+    return msgspec.json.Decoder(
+        msgspec.defstruct(handler.__name__, [item for item in types.items() if item[0] != "return"])
+    )
+
+
+_HANDLERS: dict[str, Handler] = {
+    "hello": Agent.greet,
+    "check": Agent.check_rank,
+    "prepare": Agent.prepare_rank,
+    "launch": Agent.launch_rank,
+    "watch": Agent.watch_run,
+    "beat": Agent.take_beat,
+    "stop": Agent.stop_run,
+    "stop marked": Agent.stop_marked,
+    "remove caches": Agent.remove_caches,
+    "orphans": Agent.list_orphans,
+    "room": Agent.find_room,
+    "finish copy": Agent.finish_copy,
+}
+_COMMANDS = {do: (handler, _read_fields(handler)) for do, handler in _HANDLERS.items()}
 
 
 def _plan_rank(order: RankOrder) -> PlannedLaunch:
@@ -196,16 +270,6 @@ def _find_arm_caches(order: RankOrder) -> Path | None:
     if not order.mark or order.cache is None:
         return None
     return paths.arm_caches_folder() / order.mark / f"rank{order.rank}" / str(order.cache.arm)
-
-
-async def _check_rank(command: CheckRank) -> RankChecked:
-    """Plan the rank on this machine, and run the checks of a launch."""
-    planned = await asyncio.to_thread(_plan_rank, command.order)
-    _require_free(planned)
-    report = await runner.run_preflight(planned.resolved, planned.plan)
-    findings = tuple(Finding(check.name, check.level.value, check.finding, check.advice) for check in report.checks)
-    side = await asyncio.to_thread(cluster_launch.describe_side, planned)
-    return RankChecked(command.id, planned.plan, findings, side, planned.memory)
 
 
 def _require_free(planned: PlannedLaunch) -> None:
@@ -232,68 +296,17 @@ def _find_run(name: str) -> Run:
     return run
 
 
-async def _greet(command: SayHello) -> Greeting:
-    memory = system.read_system_memory()
-    return Greeting(
-        command.id,
-        PROTOCOL,
-        __version__,
-        platform.node(),
-        platform.machine(),
-        processes.read_boot_id(),
-        time.time(),
-        memory.available,
-        memory.total,
-        await asyncio.to_thread(network.read_network),
-        is_own=_is_own_program(Path(sys.prefix)),
-    )
-
-
 def _is_own_program(environment: Path) -> bool:
     """Whether an environment is one that `far_installer` made."""
     home = paths.resolve_links(paths.data_folder())
     return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
 
 
-async def _stop_rank(command: StopRank) -> Done:
-    await lifecycle.stop_server(_find_run(command.run))
-    return Done(command.id)
-
-
-async def _find_room(command: AskRoom) -> RoomFound:
-    return await asyncio.to_thread(copies.describe_room, command.id, command.manifest, begins=command.begins)
-
-
-async def _finish_copy(command: FinishCopy) -> Done:
-    await asyncio.to_thread(copies.finish_copy, command.manifest)
-    return Done(command.id)
-
-
-async def _stop_marked(command: StopMarked) -> Done:
-    for run in await asyncio.to_thread(registry.list_runs):
-        if run.plan.rank and run.plan.env.get(EXPERIMENT_MARK) == command.mark and server_process.list_processes(run):
-            await lifecycle.stop_server(run)
-    return Done(command.id)
-
-
-async def _remove_caches(command: RemoveCaches) -> Done:
-    await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / command.mark, ignore_errors=True)
-    return Done(command.id)
-
-
-async def _list_orphans(command: ListOrphans) -> OrphansListed:
-    orphans = await asyncio.to_thread(find_orphans)
-    return OrphansListed(
-        command.id,
-        tuple(OrphanFound(orphan.pid, orphan.name, orphan.resident, orphan.port) for orphan in orphans),
-    )
-
-
 def _read_log(run: Run, position: int) -> bytes:
     try:
         with run.log.open("rb") as file:
             file.seek(position)
-            return file.read(connection.LARGEST_CHUNK)
+            return file.read(LARGEST_CHUNK)
     except OSError:
         return b""
 
@@ -303,7 +316,6 @@ def _measure_beat(run: Run) -> RankBeat:
     record, memory = keeper.read_lease(run), system.read_system_memory()
     cards = () if run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
     return RankBeat(
-        0,
         is_alive=server_process.is_alive(run),
         processes=len(members),
         workers=_count_workers(members),
@@ -363,7 +375,7 @@ async def serve_stdin() -> None:
             except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
                 select.select([], [output], [], PATIENCE)
 
-    agent, buffer = Agent(write), LineBuffer(connection.LONGEST_LINE)
+    agent, buffer = Agent(write), LineBuffer(LONGEST_LINE)
     try:
         while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
             for line in buffer.feed(data):

@@ -28,20 +28,13 @@ from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
 from dflash_tui.peers import copies, keeper
 from dflash_tui.peers.connection import (
-    AgentMessage,
-    CheckRank,
+    Done,
     Greeting,
     HostSide,
-    LaunchRank,
     PeerConnection,
-    PrepareRank,
     RankChecked,
     RankLaunched,
     RankOrder,
-    RankPrepared,
-    RemoveCaches,
-    StopMarked,
-    StopRank,
     open_connection,
     require_same_release,
 )
@@ -183,14 +176,14 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) 
     near = await asyncio.to_thread(describe_side, planned)
     sources = await find_sources(planned.plan)
     orders = zip(peers, list_orders(planned), strict=True)
-    answers = await asyncio.gather(*(peer.ask(CheckRank, _CHECK_SECONDS, order=order) for peer, order in orders))
+    answers = await asyncio.gather(
+        *(peer.ask("check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
+    )
     checks: list[Check] = []
     ranks: list[RankCommand] = []
     checked: list[RankChecked] = []
     fits = [("", planned.memory)]
     for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
-        if not isinstance(answer, RankChecked):
-            raise DflashError(f"{peer.host} sent an unexpected answer", hint=f"install {__version__} there")
         checks += _check_host(peer.host, peer.greeting, peer.skew)
         host_checks = await _check_models(planned, sources, peer, rank, answer)
         checks += host_checks
@@ -211,10 +204,7 @@ async def _check_models(
     planned: PlannedLaunch, sources: Sequence[CopySource], peer: PeerConnection, rank: int, answer: RankChecked
 ) -> list[Check]:
     """Return what a peer found, and which models it gets from here: where they come from else does not count then."""
-    checks = [
-        Check(f"{peer.host}: {finding.name}", CheckLevel(finding.level), finding.finding, finding.advice)
-        for finding in answer.findings
-    ]
+    checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
     if planned.plan.cluster is None:
         return checks
     missing = await copies.find_missing(sources, peer)
@@ -452,7 +442,7 @@ async def prepare_hosts(
     if peers:
         await _prepare_all(LaunchJob(planned), peers, report)
     else:
-        await preparation.prepare_engine_and_models(planned.resolved, planned.plan, report)
+        await preparation.prepare_engine_and_models(LaunchJob(planned), report)
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
@@ -465,7 +455,7 @@ async def stop_marked(hosts: Sequence[str], mark: str) -> None:
 
     async def stop(host: str) -> None:
         async with open_connection(host) as peer:
-            await peer.ask(StopMarked, _STOP_SECONDS, mark=mark)
+            await peer.ask("stop marked", Done, _STOP_SECONDS, mark=mark)
 
     await asyncio.gather(*map(stop, dict.fromkeys(hosts)))
 
@@ -476,7 +466,7 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     async def remove(host: str) -> str:
         try:
             async with open_connection(host) as peer:
-                await peer.ask(RemoveCaches, _STOP_SECONDS, mark=mark)
+                await peer.ask("remove caches", Done, _STOP_SECONDS, mark=mark)
         except DflashError as error:
             return f"{host}: {error.what}"
         return ""
@@ -513,10 +503,10 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
     orders = list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=job.forced)
+    near = preparation.prepare_without_launch(job._replace(planned=planned), report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
-        *answers, _ = await asyncio.gather(*tasks, near)
+        await asyncio.gather(near, *tasks)
     finally:  # where one failed, the others would go on
         for task in tasks:
             task.cancel()
@@ -524,9 +514,8 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
     here = await asyncio.to_thread(describe_side, planned)
     checks = [
         check
-        for peer, answer in zip(peers, answers, strict=True)
-        if isinstance(answer, RankPrepared)
-        for check in compare_hosts(here, answer.side, peer.host)
+        for peer, task in zip(peers, tasks, strict=True)
+        for check in compare_hosts(here, task.result(), peer.host)
     ]
     if wrong := [check for check in checks if check.level is CheckLevel.FAIL]:
         raise PreflightFailed(
@@ -536,10 +525,10 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
         )
 
 
-async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> AgentMessage:
+async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> HostSide:
     """Copy the models that a peer lacks and this machine has, and let it prepare the rest."""
     await copy_missing(sources, peer, order.cluster, order.rank, peer.report)
-    return await peer.ask(PrepareRank, _PREPARE_SECONDS, order=order)
+    return await peer.ask("prepare", HostSide, _PREPARE_SECONDS, order=order)
 
 
 def _name_host(host: str, report: Callable[[Preparing], None]) -> Callable[[Preparing], None]:
@@ -555,9 +544,7 @@ async def _launch_peers(
         DflashError: a peer cannot launch its rank; those before it are in `far`.
     """
     for peer, order in zip(peers, list_orders(planned), strict=True):
-        answer = await peer.ask(LaunchRank, _LAUNCH_SECONDS, order=order)
-        if not isinstance(answer, RankLaunched):
-            raise DflashError(f"{peer.host} sent an unexpected answer")
+        answer = await peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order)
         far.append(FarRank(order.rank, peer.host, answer.run))
         text = f"rank {order.rank} launched, as {answer.run}"
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
@@ -565,5 +552,5 @@ async def _launch_peers(
 
 async def _stop_launched(peers: Sequence[PeerConnection], far: Sequence[FarRank]) -> None:
     """Stop what was launched elsewhere; what cannot be reached ends with its lease."""
-    stops = [peers[rank.rank - 1].ask(StopRank, _STOP_SECONDS, run=rank.run) for rank in far]
+    stops = [peers[rank.rank - 1].ask("stop", Done, _STOP_SECONDS, run=rank.run) for rank in far]
     await asyncio.gather(*stops, return_exceptions=True)

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
@@ -26,7 +28,7 @@ from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import AskRoom, CopyFile, CopyManifest, FinishCopy, PeerConnection, RoomFound
+from dflash_tui.peers.connection import Done, PeerConnection
 from dflash_tui.peers.transport import LinkAddress
 from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.plan import Plan, PlannedModel
@@ -44,6 +46,45 @@ _AGAIN = "run the same command again: the copy resumes where it stopped"
 _RSYNC = ("rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-")
 # Both are of one process group; what did not arrive is found by its size.
 _TAR = ("sh", "-c", 'mode=$1 folder=$2; shift 2; tar "$mode" - -C "$folder" --null -T - | "$@"', "sh")
+
+
+class CopyFile(msgspec.Struct, frozen=True):
+    """A file of a model."""
+
+    name: str
+    """Its path in the folder of the model."""
+    size: int
+    """Its bytes."""
+    data: str
+    """The path of its bytes there: in the hub's cache the name is a link to them."""
+
+
+class CopyManifest(msgspec.Struct, frozen=True):
+    """The files of one model, and their place on the other host."""
+
+    folder: str
+    """The name of the model's folder, in the hub's cache or among our own models."""
+    version: str
+    """The commit; of our own models a digest of names, sizes and times: a copy of another version is not resumed."""
+    files: tuple[CopyFile, ...]
+    revision: str | None = None
+    """The branch, tag or commit in the hub's cache; None for a folder among our own models."""
+    path: str = ""
+    """The path that the user named: where the other host has a folder there, that is used."""
+
+
+class RoomFound(msgspec.Struct, frozen=True):
+    """What another host has of a model, and the room there."""
+
+    missing: dict[str, int]
+    """By the path of each file that is needed there, the bytes that are still to be sent."""
+    free: int
+    """The free bytes of the disk."""
+    is_done: bool
+    """Whether nothing is left to do."""
+    folder: str
+    """Where the files are to be copied to."""
+    has_rsync: bool
 
 
 class CopySource(NamedTuple):
@@ -153,7 +194,7 @@ async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> l
     for source in sources if peer.host != LOCAL else ():
         room = await _ask_room(peer, source)
         if not room.is_done:
-            missing.append(MissingModel(source, _count_missing(source, room), room.free))
+            missing.append(MissingModel(source, sum(room.missing.values()), room.free))
     return missing
 
 
@@ -217,14 +258,13 @@ async def send_copy(
         DflashError: no room, no connection, or a file changed meanwhile.
     """
     room = await _ask_room(peer, source, begins=True)
-    missing = _count_missing(source, room)
+    missing = sum(room.missing.values())
     if room.free < missing + RESERVE:
         what = f"not enough disk space: {format_gigabytes(missing)} to copy, {format_gigabytes(RESERVE)} to stay free"
         hint = "free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
         raise DflashError(f"{peer.host}: {what}", evidence=f"{format_gigabytes(room.free)} free there", hint=hint)
     files = source.manifest.files
-    names = {file.data for file, offset in zip(files, room.offsets, strict=True) if offset is not None}
-    names |= {file.name for file in files if file.name != file.data}
+    names = {*room.missing} | {file.name for file in files if file.name != file.data}
     follows_links = source.manifest.revision is None
     if shutil.which("rsync") and room.has_rsync:
         links = "--copy-links" if follows_links else "--links"
@@ -242,7 +282,7 @@ async def send_copy(
         {file.name: source.folder / file.name for file in files}
     ):
         raise DflashError(f"{source.title} changed while it was copied", hint="run the same command again")
-    await peer.ask(FinishCopy, _ROOM_SECONDS, manifest=source.manifest)
+    await peer.ask("finish copy", Done, _ROOM_SECONDS, manifest=source.manifest)
     progress.finish("copied")
 
 
@@ -267,7 +307,7 @@ async def _run(command: Sequence[str], names: str, look: Callable[[], Awaitable[
 
 async def _report_progress(peer: PeerConnection, source: CopySource, progress: ByteProgress) -> None:
     room = await _ask_room(peer, source)
-    progress.report(source.size - _count_missing(source, room))
+    progress.report(source.size - sum(room.missing.values()))
 
 
 async def _explain_failure(
@@ -281,22 +321,13 @@ async def _explain_failure(
     if code != _SSH_FAILED and "connection unexpectedly closed" not in errors:
         return DflashError(f"{source.title} was not copied to {peer.host}", evidence=evidence, hint=_AGAIN)
     error = transport.explain_end(peer.host, _SSH_FAILED, errors)
-    has_begun = _count_missing(source, await _ask_room(peer, source)) < missing
+    has_begun = sum((await _ask_room(peer, source)).missing.values()) < missing
     kind = DflashError if has_begun else _NotReached
     return kind(error.what, evidence=error.evidence, hint=f"{_AGAIN}; {error.hint}")
 
 
 async def _ask_room(peer: PeerConnection, source: CopySource, *, begins: bool = False) -> RoomFound:
-    room = await peer.ask(AskRoom, _ROOM_SECONDS, manifest=source.manifest, begins=begins)
-    if not isinstance(room, RoomFound):
-        raise DflashError(f"{peer.host} sent an unexpected answer")
-    return room
-
-
-def _count_missing(source: CopySource, room: RoomFound) -> int:
-    """Return the bytes that are still to be sent."""
-    files = zip(source.manifest.files, room.offsets, strict=True)
-    return sum(file.size - offset for file, offset in files if offset is not None)
+    return await peer.ask("room", RoomFound, _ROOM_SECONDS, manifest=source.manifest, begins=begins)
 
 
 def _describe_way(cluster: Cluster, rank: int) -> str:
@@ -316,13 +347,8 @@ def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
-def describe_room(number: int, manifest: CopyManifest, *, begins: bool = False) -> RoomFound:
-    """Return what of a model is here, and the room for the rest, as the answer to a command.
-
-    Args:
-        number: the id of the command.
-        manifest: the files of the model.
-        begins: whether the copy begins now, so that the folder for it is made.
+def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
+    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy.
 
     Raises:
         OSError: the folder cannot be made, or the disk cannot be read.
@@ -333,14 +359,13 @@ def describe_room(number: int, manifest: CopyManifest, *, begins: bool = False) 
     elif begins:
         work.mkdir(parents=True, exist_ok=True)
     has_all = _is_done(manifest, folder)
-    offsets: list[int | None] = []
-    data = set[str]()
-    for file in manifest.files:
-        is_here = has_all or file.data in data or file.size in {_size(folder / file.name), _size(folder / file.data)}
-        offsets.append(None if is_here else min(_size(work / file.data) or 0, file.size))
-        data.add(file.data)
+    missing = {
+        file.data: file.size - min(_size(work / file.data) or 0, file.size)
+        for file in manifest.files
+        if not has_all and file.size not in {_size(folder / file.name), _size(folder / file.data)}
+    }
     free = shutil.disk_usage(paths.find_existing(work)).free
-    return RoomFound(number, tuple(offsets), free, has_all, str(work), shutil.which("rsync") is not None)
+    return RoomFound(missing, free, has_all, str(work), shutil.which("rsync") is not None)
 
 
 def finish_copy(manifest: CopyManifest) -> None:

@@ -24,19 +24,17 @@ from dflash_tui.monitoring import sampler
 from dflash_tui.peers.connection import (
     LEASE_SECONDS,
     LOST_SECONDS,
-    Beat,
+    Done,
     LogChunk,
     PeerConnection,
     PeerLost,
     RankBeat,
-    StopRank,
-    WatchRank,
     open_connection,
 )
-from dflash_tui.runs import lifecycle, rank_records, registry, run_files, server_process
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
-from dflash_tui.runs.rank_records import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.runs.server_process import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.vllm_output.log_facts import NetworkReader
 
 _LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
@@ -136,7 +134,7 @@ class Keeper:
         while True:
             try:
                 async with open_connection(far.host) as peer:
-                    await peer.ask(StopRank, _STOP_SECONDS, run=far.run)
+                    await peer.ask("stop", Done, _STOP_SECONDS, run=far.run)
             except DflashError as error:
                 self._set(far, RankState.LEFT, f"cannot be stopped yet: {error.what}")
                 if time.monotonic() > deadline:
@@ -156,7 +154,7 @@ class Keeper:
                 async with open_connection(far.host) as peer:
                     log = self._run.folder / far.log_name
                     start = log.stat().st_size if log.exists() else 0
-                    await peer.ask(WatchRank, run=far.run, start=start)
+                    await peer.ask("watch", Done, run=far.run, start=start)
                     await self._watch(far, peer)
             except DflashError as error:
                 if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
@@ -168,7 +166,7 @@ class Keeper:
         while True:
             if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
                 sent = time.monotonic()
-                await peer.tell(Beat)
+                await peer.send_beat(renews=True)
             try:
                 message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
             except TimeoutError:
@@ -179,7 +177,7 @@ class Keeper:
                 raise PeerLost("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
-            elif isinstance(message, RankBeat):
+            else:
                 self._judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:
@@ -245,13 +243,15 @@ class Keeper:
         if before and not _has_changed(before, sample) and sample.at - before.at < _RECORD_SECONDS:
             return
         self._recorded[status.rank] = sample
-        run_files.record_event(self._run, sample)
+        self._run.record(sample)
 
     def _write(self) -> None:
         pid = os.getpid()
         record = KeptRanks(pid, processes.read_process_identity(pid), tuple(self._ranks.values()))
         with contextlib.suppress(OSError):
-            private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
+            private_files.replace_private_file(
+                self._run.folder / server_process.RANKS_FILE, msgspec.json.encode(record)
+            )
 
 
 def _has_new_state(before: RankStatus | RankSampled, after: RankStatus | RankSampled) -> bool:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import is_host_name
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.common.ssh_host import is_host_name
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
-from dflash_tui.benchmark import latency
+from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.common.formatting import (
     UNKNOWN,
@@ -310,7 +310,7 @@ def list_stock_rows(design: Design) -> list[str]:
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "measures for shorter starts and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches without which it does not run this pair: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
         f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
@@ -332,7 +332,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     patches = [f"patch {name}" for name in ours.plan.patches if name not in bare.plan.patches]
     measures = [f"start.{name}" for name in ours.plan.start if name not in bare.plan.start]
     named = [word for word in _format_settings(ours, shared=False) if not word.startswith(_SHOWN_OTHERWISE)]
-    of_measures = {name for measure in startup_optimizations.MEASURES.values() for name in measure.env}
+    of_measures = {name for measure in startup_optimizations.OPTIMIZATIONS.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
     return [*mode, *method, *drafts, *patches, *measures, *named, *env]
@@ -529,7 +529,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
         for streams in report.design.concurrency:
-            groups = latency.group_latencies([done for done in requests if done.streams == streams], {})
+            groups = summary.group_latencies([done for done in requests if done.streams == streams], {})
             named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
             rows += [
                 (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event
-from dflash_tui.experiments import store
+from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis.measures import ArmSummary, median_speed, summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate
@@ -26,12 +26,10 @@ from dflash_tui.experiments.design import (
     RoundBegan,
 )
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import schedule
-from dflash_tui.experiments.tuning.schedule import NO_ROOM, is_faster, reckon_verdict_budget
+from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
-_MANY_HOURS = 3  # from here on minutes say nothing
 STAGES = {
     "starting": "starting",
     "cold": "the first request, alone",
@@ -120,14 +118,9 @@ def _format_duration_estimate(estimate: DurationEstimate) -> str:
     duration = f"about {format_duration(estimate.seconds)}"
     if estimate.whole:
         return f"{duration}, {estimate.source}"
-    answers = "the answers"
-    if estimate.answers is not None:
-        most = estimate.answers / 3600
-        hours = f"{most:.0f} h" if most >= _MANY_HOURS else format_duration(estimate.answers)
-        answers = f"at most about {hours} for the answers, by published speeds ({estimate.published})"
     if estimate.seconds is not None:
-        return f"{duration} for the starts, {estimate.source}; and {answers}"
-    return f"{answers}; and the starts" if estimate.answers is not None else "unknown until the first boot is over"
+        return f"{duration} for the starts, {estimate.source}; and the answers"
+    return "unknown until the first boot is over"
 
 
 def describe_experiment_commands(design: Design, program: str) -> str:
@@ -235,7 +228,7 @@ def list_candidates(progress: Progress) -> list[CandidateRow]:
     """Return every setting of a tune, the fastest first, then those to come and those that failed."""
     design = progress.design
     field = progress.rounds[-1].field if progress.rounds else (0,)
-    best = schedule.choose_leader(progress) if progress.boots else 0
+    best = tune_schedule.choose_leader(progress) if progress.boots else 0
     candidates = []
     for arm, setting in enumerate(design.arms):
         summary = summarize_arm(progress.boots, arm)

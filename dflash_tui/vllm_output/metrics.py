@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.readings import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)(?:[ \t]*(\{)|[ \t])")
 # Nothing in here can match in two ways, so that a label that is none is given up after one look at each character.

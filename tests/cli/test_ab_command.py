@@ -5,7 +5,7 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import datasets
+from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
@@ -177,7 +177,7 @@ def test_what_is_drawn_from_is_asked_of_the_server_and_told():
 
 def test_the_published_benchmark_is_one_command():
     """mt-bench, 80 prompts of 2,048 tokens, one at a time at temperature 0, with and without speculation."""
-    file = datasets.fetched_dataset_file("mt-bench")
+    file = suites.fetched_dataset_file("mt-bench")
     file.parent.mkdir(parents=True)
     file.write_text("\n".join(f'{{"question_id": {n}, "category": "math", "turns": ["Q{n}"]}}' for n in range(81, 161)))
     words = ("--vary", "spec=on,off", "--dataset", "mt-bench", "--temperature", "0")
@@ -245,7 +245,6 @@ def test_a_patch_is_taken_out_in_one_arm():
         pytest.param(DurationEstimate(None, whole=False, source=""), id="unknown"),
         pytest.param(DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), id="whole"),
         pytest.param(DurationEstimate(90.0, whole=False, source="by earlier starts"), id="starts"),
-        pytest.param(DurationEstimate(90.0, whole=False, source="by starts", answers=4e4, published="x"), id="both"),
     ],
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):

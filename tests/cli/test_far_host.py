@@ -22,7 +22,7 @@ from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
 from tests.support.waiting import wait_until
 
 PROGRAM = [sys.executable, "-P", "-m", "dflash_tui"]
-GREETING = Greeting(1, PROTOCOL, __version__, "b", "aarch64", "boot", 1.0, 5, 9, Network())
+GREETING = Greeting(PROTOCOL, __version__, "b", "aarch64", "boot", 1.0, 5, 9, Network())
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def far(tmp_path, monkeypatch) -> FarHome:
 
 def put_far_program(far: FarHome, then: str, **greeting: object) -> None:
     """Let ssh itself play a host: it greets as `greeting` says, and whatever else is run is `then`."""
-    said = encode_line(replace(GREETING, **greeting)).decode()
+    said = encode_line("hello", 1, replace(GREETING, **greeting)).decode()
     hello = f"printf '%s' '{said}'; cat >/dev/null; exit"
     far.put_answer(f"for words; do :; done\ncase $words in *' agent'*) {hello};; esac\n{then}")
 

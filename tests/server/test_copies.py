@@ -18,8 +18,8 @@ from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.peers import copies, transport
-from dflash_tui.peers.connection import RoomFound, open_connection
-from dflash_tui.peers.copies import CopySource
+from dflash_tui.peers.connection import open_connection
+from dflash_tui.peers.copies import CopySource, RoomFound
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan, PlannedModel
 from tests import ROOT
@@ -166,12 +166,12 @@ def test_cached_model_keeps_its_layout(tool, source, far, there):
 
 
 def test_present_files_are_not_sent_again(source, far, there):
-    assert ask(source).offsets.count(None) == 1  # of two files with the same blob one is sent
+    assert len(ask(source).missing) == len(source.manifest.files) - 1  # of two files with the same blob one is sent
     put_model(there.parent)
     assert ask(source).is_done
     (there / "refs" / "main").write_text("f" * 40)
     room = ask(source)
-    assert (room.is_done, {*room.offsets}) == (False, {None})
+    assert (room.is_done, room.missing) == (False, {})
     blob = (there / BLOB).stat().st_ino
     copy(source)
     assert ask(source).is_done
@@ -197,7 +197,7 @@ def test_copy_resumes_at_last_byte(way, source, far, there):
         assert "resumes" in refuse(source).hint
     wait_until(lambda: not find_processes("rsync --server"))
     assert {path.name for path in there.iterdir()} == {".dflash-tui.copy"}
-    came = max(offset or 0 for offset in ask(source).offsets)
+    came = source.size - 2 - sum(ask(source).missing.values())
     assert 600_000 < came == part.stat().st_size
     put_short_rsync(far, len(WEIGHTS) - came + 10_000)
     copy(source)
@@ -272,7 +272,7 @@ def test_changed_folder_does_not_get_its_name(tune, far):
     (tune / "config.json").write_bytes(b"{ }")
     assert "changed" in refuse(source).what
     assert not (far.data / "models" / source.manifest.folder).exists()
-    assert ask(find_tune(tune)).offsets == (0, 0)
+    assert sum(ask(find_tune(tune)).missing.values()) == find_tune(tune).size
 
 
 def test_folder_at_the_same_path_is_used(tune, far):

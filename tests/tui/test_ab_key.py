@@ -9,6 +9,7 @@ from dflash_tui.experiments import controller, store
 from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
+from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import verdict_text
@@ -141,7 +142,7 @@ async def test_a_failed_preparation_leaves_the_server_running(monkeypatch):
     """Servers in the way are stopped once the arms are prepared, not before; the dialog can begin it again."""
     recipe = the_recipe({})
     planned_launch = command_line.planned(recipe.name)
-    other = await preparation.prepare_and_launch(planned_launch.resolved, planned_launch.plan, lambda _event: None)
+    other = await preparation.prepare_and_launch(LaunchJob(planned_launch), lambda _event: None)
     fake_engine.lose_models(monkeypatch)
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -9,7 +9,7 @@ from textual.visual import VisualType
 from textual.widgets import Input, Static
 from textual.worker import WorkerCancelled
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, PieceSink, ToolCall, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
 from dflash_tui.presentation.client_text import list_cautions
 from dflash_tui.runs import server_process

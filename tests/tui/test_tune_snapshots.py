@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiment_view import ExperimentView
 from dflash_tui.tui.screens import experiment
@@ -47,7 +47,7 @@ def a_view(boots: int, *, driven: bool, budget: float = 1800.0, synthetic: str =
         number = progress.next[0]
         happened.append(BootBegan(BASE - 20, number, progress.design.order[number], "20261121-012400-gemma"))
     progress = fold_progress(design, happened, due=10, driven=driven, now=BASE)
-    return ExperimentView(progress, None, (), schedule.judge_tune(progress))
+    return ExperimentView(progress, None, (), tune_schedule.judge_tune(progress))
 
 
 def shown(words: str, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:

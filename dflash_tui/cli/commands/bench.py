@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import client, latency, suites
-from dflash_tui.benchmark.latency import Goodput, Slo
+from dflash_tui.benchmark import client, suites, summary
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Suite
-from dflash_tui.benchmark.sampling import Sampling, name_template
+from dflash_tui.benchmark.prompts import Sampling, Suite, name_template
 from dflash_tui.benchmark.sse import CompletionStream
-from dflash_tui.benchmark.summary import LevelSummary
+from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import print_event
 from dflash_tui.cli.requests import ensure_dataset
@@ -26,7 +24,7 @@ from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry, run_files
+from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
 # Seconds for the server's last counters to be recorded.
@@ -84,7 +82,7 @@ class Bench(NamedTuple):
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
-                run_files.record_event(run, request)
+                run.record(request)
                 if request.kind == FILLER:
                     continue
                 done.append(request)
@@ -120,7 +118,7 @@ def bench(args: argparse.Namespace) -> int:
         raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
     benchmark = Bench(
         run, suite, sampling.as_published(run.plan.expected), args.rounds, args.concurrency, args.json,
-        rate=args.rate, ramp=args.ramp, slo=latency.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
+        rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
     )  # fmt: skip
     return asyncio.run(_bench(benchmark))
 

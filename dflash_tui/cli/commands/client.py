@@ -10,11 +10,10 @@ from ipaddress import ip_address, ip_interface
 
 import msgspec
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.common.ssh_host import name_program, read_called_name
+from dflash_tui.common.formatting import format_host_and_port, name_program, read_called_name
 from dflash_tui.machine import network
 from dflash_tui.presentation.client_text import (
     PLACES,

@@ -17,9 +17,9 @@ from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
 from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine

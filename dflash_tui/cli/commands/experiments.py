@@ -19,20 +19,17 @@ from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
-from dflash_tui.common.formatting import format_duration
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
 from dflash_tui.common.sanitizer import clean_line, join_last_lines
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.common.ssh_host import name_commands, name_program
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import builder, controller, runner, store, variation
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputComparison, OutputVerdict
+from dflash_tui.experiments import builder, controller, runner, store, tune_schedule, tuner, variation
+from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
-from dflash_tui.experiments.progress import Progress, extend_design
-from dflash_tui.experiments.tuning import schedule, tuner
-from dflash_tui.experiments.tuning.tuner import BuiltTune
+from dflash_tui.experiments.progress import Progress, extend_design, join_requests
+from dflash_tui.experiments.tuner import BuiltTune
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -102,7 +99,7 @@ class _Terminal:
                 print_status(self._describe([run.id for run in in_the_way]))
             case Preparing():
                 self._lines(event)
-            case controller.ServerStopped(run):
+            case controller.ServerStopping(run, is_over=True):
                 print_status(f"{run.id} stopped")
 
 
@@ -232,34 +229,19 @@ def ab_remove(args: argparse.Namespace) -> int:
 def ab_play(args: argparse.Namespace) -> int:
     """`ab play [ID]`: open the panel on it, or write the picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
-    comparison = _find_comparison(report, args.arm)
-    if not args.svg:
-        return _play_in_panel(report, comparison, args.prompt or "")
-    from dflash_tui.tui import svg_export
+    arm, prompt = args.arm or "", args.prompt or ""
+    if args.svg:
+        from dflash_tui.tui import svg_export
 
-    path = paths.expand_home(args.svg)
-    write_whole_file(path, redact_secrets(svg_export.draw_playback(report, comparison, args.prompt or "")))
-    print_written_file(path, as_json=args.json)
-    return 0
-
-
-def _play_in_panel(report: ExperimentReport, comparison: Comparison | None, prompt: str) -> int:
+        path = paths.expand_home(args.svg)
+        write_whole_file(path, redact_secrets(svg_export.draw_playback(report, arm, prompt)))
+        print_written_file(path, as_json=args.json)
+        return 0
     if not has_terminal():
         raise UsageError("ab play needs a terminal", hint="without one: --svg FILE")
-    from dflash_tui.tui.screens.playback import build_playback
+    from dflash_tui.tui.screens.playback import PlaybackScreen
 
-    return open_panel(playback=build_playback(report, comparison, prompt))
-
-
-def _find_comparison(report: ExperimentReport, arm: str | None) -> Comparison | None:
-    """Return the comparison of the first arm with the one that is named; None before there is a verdict."""
-    if arm is None:
-        return next(iter(report.comparisons), None)
-    names = [report.design.arms[comparison.b].name for comparison in report.comparisons]
-    if arm not in names:
-        hint = f"there are: {', '.join(map(clean_line, names))}" if names else "the verdict comes at the end"
-        raise UsageError(f"no arm '{clean_line(arm)}' was compared with the first one", hint=hint)
-    return report.comparisons[names.index(arm)]
+    return open_panel(playback=PlaybackScreen(report, arm, prompt))
 
 
 def tune_attach(args: argparse.Namespace) -> int:
@@ -314,7 +296,7 @@ def tune_keep(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
-    best = schedule.judge_tune(progress)
+    best = tune_schedule.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
             f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
@@ -373,7 +355,7 @@ def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -
     """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else."""
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
-        for event in _watch_events(folder):
+        for event in join_requests(_watch_events(folder)):
             design = extend_design(design, event)
             if as_json:
                 print_event(event)
@@ -453,7 +435,9 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
+    return "\n".join(
+        experiment_text.list_outcome_lines(progress.design, progress.boots, tune_schedule.judge_tune(progress))
+    )
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:

@@ -16,8 +16,8 @@ import shtab
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.formatting import format_gigabytes
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory, model_hub
 from dflash_tui.peers import far_installer
 from dflash_tui.planning.recipes import recipe_loader

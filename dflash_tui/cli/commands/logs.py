@@ -13,9 +13,9 @@ from typing import BinaryIO
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import name_commands
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log, format_explanation

@@ -17,7 +17,7 @@ import time
 
 from dflash_tui.cli.console import print_status
 from dflash_tui.cli.json_lines import print_written_file
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.formatting import has_terminal
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring import recording as run_export
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording

@@ -23,8 +23,8 @@ from dflash_tui.common.formatting import (
     format_number,
     format_percent,
     format_usage,
+    name_commands,
 )
-from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.launch import shutdown
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
@@ -36,9 +36,8 @@ from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.process_environment import build_own_path
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning import serve_flags
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.request import LaunchChanges
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict, summarize_plan
 from dflash_tui.runs import lifecycle
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import imported_results
-from dflash_tui.benchmark.exported_results import Measured, build_vllm_bench
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import result_files
+from dflash_tui.benchmark.result_files import ImportedResult, Measured, build_vllm_bench
 from dflash_tui.cli.commands.servers import print_broken_runs
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
 from dflash_tui.common import paths
@@ -178,7 +177,7 @@ def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | Non
         return _check_arms_named(path, store.decode_report(data))
     with contextlib.suppress(msgspec.MsgspecError):
         return decode_record(data, _RUNS, upgrade_record)
-    return imported_results.load_imported_result(path)
+    return result_files.load_imported_result(path)
 
 
 def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:

@@ -14,9 +14,9 @@ import psutil
 from dflash_tui.cli.console import ask_yes, print_json, print_status, print_table
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_gigabytes, pluralize
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
@@ -25,9 +25,9 @@ from dflash_tui.machine import processes
 from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.monitoring import observer
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import ListOrphans, OrphansListed, open_connection
+from dflash_tui.peers.connection import OrphansFound, open_connection
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
-from dflash_tui.runs import rank_records, registry, reservation, run_removal, server_process
+from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_facts import describe_network
 
@@ -38,7 +38,7 @@ def ps(args: argparse.Namespace) -> int:
     runs, broken = registry.load_runs()
     for run in runs:
         living = server_process.is_alive(run)
-        if not living and not args.all and not rank_records.list_left(run):
+        if not living and not args.all and not server_process.list_left(run):
             continue
         status, endpoint = observer.replay_run(run).status, Endpoint.from_run(run)
         memory = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
@@ -89,9 +89,9 @@ def _remark(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
-    record = rank_records.read_kept(run)
-    there = run.far_ranks and (server_process.is_alive(run) or rank_records.list_left(run))
-    if there and not rank_records.is_kept(run):
+    record = server_process.read_kept(run)
+    there = run.far_ranks and (server_process.is_alive(run) or server_process.list_left(run))
+    if there and not server_process.is_kept(run):
         states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
         remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
     else:
@@ -128,7 +128,7 @@ def runs(args: argparse.Namespace) -> int:
 def runs_prune(args: argparse.Namespace) -> int:
     """`runs prune`: list the runs that ended long ago, and with --yes remove them; those of an A/B stay with it."""
     runs_of_experiments = _list_runs_of_experiments()
-    over = [run for run in registry.list_runs() if run_removal.is_over(run)]
+    over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
     old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
     standalone = [(run, age) for run, age in old if run.id not in runs_of_experiments]
@@ -156,7 +156,7 @@ def runs_prune(args: argparse.Namespace) -> int:
 def _find_age(run: Run, now: float) -> float | None:
     """Return the seconds since the run was last written; None where somebody else has removed it meanwhile."""
     try:
-        return now - run_removal.find_last_change(run)
+        return now - registry.find_last_change(run)
     except FileNotFoundError:
         return None
 
@@ -166,7 +166,7 @@ def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun
     try:
         size = count.measure_folder(run.folder)
         if remove:
-            run_removal.remove_run(run)
+            registry.remove_run(run)
     except FileNotFoundError:
         return None
     return PrunedRun(run.id, run.plan.recipe, age, size, remove)
@@ -213,7 +213,7 @@ def _stop_run(run: Run) -> StoppedServer:
         if run.plan.restart.times:
             restarts.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
-        if rank_records.list_left(run):
+        if server_process.list_left(run):
             _stop_far_ranks(run)
         return StoppedServer(run.id, 0, ran=False)
     seconds, unreleased = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
@@ -228,7 +228,7 @@ def _stop_run(run: Run) -> StoppedServer:
 def _stop_far_ranks(run: Run) -> None:
     """Wait until the other hosts of a server have none of it any more; what is left is said, and shown by `ps`."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
-        print_status(f"{'! ' if rank.state in rank_records.THERE else ''}{rank}")
+        print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
 
 
 _STOP_TIMEOUT = 5.0
@@ -262,9 +262,7 @@ def orphans(args: argparse.Namespace) -> int:
 
 async def _list_far_orphans(host: str) -> list[Orphan]:
     async with open_connection(host) as peer:
-        answer = await peer.ask(ListOrphans, _LIST_TIMEOUT)
-    reports = answer.orphans if isinstance(answer, OrphansListed) else ()
-    return [Orphan(report.pid, report.name, report.resident, port=report.port) for report in reports]
+        return [*(await peer.ask("orphans", OrphansFound, _LIST_TIMEOUT)).orphans]
 
 
 def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:

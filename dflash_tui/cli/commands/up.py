@@ -10,7 +10,7 @@ import time
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.hosts import plan_over_peers
 from dflash_tui.cli.commands.logs import Failed, format_postmortem
@@ -30,9 +30,7 @@ from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
-from dflash_tui.common.formatting import describe_attach_and_stop
-from dflash_tui.common.ssh_host import name_program, read_called_name
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.formatting import describe_attach_and_stop, has_terminal, name_program, read_called_name
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, HealthChanged, Preparing
 from dflash_tui.launch import session, shutdown

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, PatchError
-from dflash_tui.common.file_lock import acquire_lock
+from dflash_tui.common.private_files import acquire_lock
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import engine_python, environments
 from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine
@@ -43,7 +43,6 @@ class PatchedEngine(NamedTuple):
     added: tuple[str, ...] = ()
     """The patches that it needed and was given now; none where it was there already."""
     note: str = ""
-    """What could not be checked."""
 
 
 def make_patched_engine(
@@ -133,7 +132,6 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 
 
 def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
-    """Make the engine in `making`, check it, and give it its name."""
     began = time.monotonic()
     clone_environment(base, making, folder)
     clone = replace(base, folder=str(making), adopted=False, base=base.folder)

@@ -34,7 +34,6 @@ class EngineFiles(NamedTuple):
     digests: dict[str, str]
     """Their SHA-256, but for those that cannot be read."""
     unreadable: dict[str, str]
-    """Why a file has no text."""
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:
@@ -261,11 +260,6 @@ def list_present_patches(engine: Engine) -> tuple[str, ...]:
     patches, _ = patch_file.load_all_patches()
     states = [find_patch_status(patch, engine) for patch in patches if patch.distribution == engine.distribution]
     return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
-
-
-def list_applied_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of the patches that the engine was made with."""
-    return engine.patches
 
 
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:

@@ -68,15 +68,7 @@ class _ArmPair(NamedTuple):
 def find_confounds(
     design: Design, boots: Sequence[Boot], a: int, b: int, measure: str = TOKENS
 ) -> tuple[Confound, ...]:
-    """Return what besides two arms may have made their difference, what refuses a verdict first.
-
-    Args:
-        design: the experiment.
-        boots: its boots.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        measure: what is judged.
-    """
+    """Return what besides two arms may have made their difference, what refuses a verdict first."""
     pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}], measure)
     confounds = [confound for rule in _RULES for confound in rule(pair)]
     confounds += find_disturbances(pair.measured)
@@ -84,7 +76,7 @@ def find_confounds(
 
 
 def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Flags and variables: those of the boot's own arm, and beyond them the same in all boots."""
+    """Flags and variables: a boot has those of its own arm, and all others are the same in all boots."""
     plain: dict[int, dict[str, str]] = {}
     for boot in pair.measured:
         plan = pair.arm(boot).plan
@@ -106,7 +98,6 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
     plans = [pair.design.arms[arm].plan for arm in pair.arms]
     engines = {plan.unpatched_folder for plan in plans}
     apart = [select_measured_boots(pair.boots, arm) for arm in pair.arms]
@@ -146,7 +137,6 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
-    """Errors, answers that ended before their length, and lengths that differ."""
     for boot in pair.measured:
         failed = [request for request in boot.requests if request.error]
         if failed:
@@ -171,10 +161,9 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
-    """Requests that were answered and whose judged figure nobody knows: they are in no mean.
+    """Requests that were answered without a figure in the judged measure.
 
-    A prompt without any figure in a boot is compared in no boot, which refuses a verdict unless an answer of one token
-    is the reason: that has no speed.
+    A prompt without any figure in a boot cannot be compared. That refuses a verdict unless its answers have one token.
     """
     evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
     for boot in sorted(pair.measured, key=lambda boot: boot.number):
@@ -198,7 +187,7 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _load_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Boots of before, whose load fell towards the end, beside some whose load was kept up."""
+    """Boots of earlier releases, whose load fell towards the end, beside boots whose load was kept up."""
     measured = [boot for boot in pair.measured if _is_of_experiment(boot)]
     several = [boot for boot in measured if any(request.streams > 1 for request in boot.requests)]
     loads = {boot.number: {"load": "kept up" if boot.windows else "falling"} for boot in several}
@@ -210,12 +199,11 @@ def _load_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _is_of_experiment(boot: Boot) -> bool:
-    """Whether a boot is no run set beside others, of which much is recorded nowhere."""
+    """Whether a boot belongs to an experiment; of a single run much is not recorded."""
     return boot.inherited is not None
 
 
 def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
-    """Preemptions and what the prefix cache answered."""
     for boot in pair.measured:
         if boot.preemptions:
             evidence = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
@@ -227,7 +215,7 @@ def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
-    """What could be known of a boot and nobody could read: the rules find nothing in it, which proves nothing."""
+    """What could not be read of a boot: the other rules find nothing there, which proves nothing."""
     power = any(boot.after and boot.after.power for boot in pair.measured)
     lacking: dict[str, list[int]] = {}
     for boot in sorted(pair.measured, key=lambda boot: boot.number):
@@ -252,7 +240,6 @@ def _name_boots(numbers: Sequence[int], of: Sequence[Boot]) -> str:
 
 
 def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
-    """Boots that measured nothing."""
     for arm in pair.arms:
         name = pair.design.arms[arm].name
         errors = [boot.error for boot in pair.boots if boot.arm == arm and boot.error]
@@ -264,7 +251,7 @@ def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
-    """Others at work on the processors that a server computes on; one boot each cannot tell that from the arms."""
+    """Other load on the CPU of a CPU server; with one boot each it cannot be told from the effect of the arms."""
     if not any(pair.design.arms[arm].plan.on_cpu for arm in pair.arms):
         return
     busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
@@ -275,7 +262,6 @@ def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
-    """What the figures are worth: weights that are random, and answers that have nothing in common."""
     if pair.design.synthetic:
         yield Confound("no real model", pair.design.synthetic, refuses=False)
     for boot in pair.measured:
@@ -293,7 +279,6 @@ def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
-    """More requests than one arm alone takes at once: the others wait there, and that is compared, too."""
     sent = max(pair.design.concurrency)
     limits = {arm: pair.design.arms[arm].plan.most_requests for arm in pair.arms}
     waits = [arm for arm, most in limits.items() if most is not None and most < sent]
@@ -358,7 +343,7 @@ def find_disturbances(boots: Sequence[Boot]) -> Iterator[Confound]:
 
 
 def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Tokens that the server generated meanwhile and that are in no answer of ours."""
+    """Tokens that the server generated and that are in none of our answers."""
     for boot in boots:
         ours = sum(done.tokens for done in boot.requests) + sum(window.filler_tokens for window in boot.windows)
         strange = (boot.generated or 0.0) - ours
@@ -370,7 +355,6 @@ def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
 
 
 def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Throttling, the load of others and the power supply."""
     powers = {}
     limits = {}
     for boot in boots:
@@ -395,9 +379,9 @@ def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
 
 
 def _power_limits(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Power limits that differ: by arms it is as if they were varied, else it is in the spread between boots.
+    """Power limits that differ: between arms that is a confound, within an arm it is part of its spread.
 
-    Arms on another number of cards have another sum of limits by themselves.
+    Arms on different numbers of GPUs have different sums, which is no confound.
     """
     ends = [(boot, boot.after) for boot in boots if boot.after]
     limits = {boot.number: after.power_limit_w for boot, after in ends if after.power_limit_w}
@@ -414,7 +398,6 @@ def _power_limits(boots: Sequence[Boot]) -> Iterator[Confound]:
 
 
 def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Clocks, temperatures and load that differ between boots: worth knowing, no reason to refuse."""
     ends = {boot.number: boot.after for boot in boots if boot.after}
     # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
     begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
@@ -435,7 +418,6 @@ def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
 
 
 def _weight_loading(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Weights that came from the disk once and from memory later: the arms' starts differ by that, too."""
     phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
     took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in boots if phases[0] in b.phases}
     starts = [boot.ready for boot in boots if boot.ready]
@@ -473,7 +455,6 @@ def name_boots(numbers: Sequence[int]) -> str:
 
 
 def _list_conditions(boot: Boot) -> list[Conditions]:
-    """Return how all hosts of a boot were."""
     near = [conditions for conditions in (boot.before, boot.after) if conditions]
     return [*near, *(far for conditions in near for far in conditions.hosts.values())]
 

@@ -34,11 +34,9 @@ class Check(msgspec.Struct, frozen=True):
     """The result of one preflight check."""
 
     name: str
-    """What was checked."""
     level: CheckLevel
     """Whether it is right, worth a warning, or blocks the launch."""
     finding: str
-    """What was found."""
     advice: Advice = ()
     """What to do about it; empty when it is right."""
     final: bool = False
@@ -54,13 +52,9 @@ class Situation(msgspec.Struct, frozen=True):
     """All that the checks of a launch look at, probed once."""
 
     resolved: ResolvedRecipe
-    """The resolved recipe."""
     plan: Plan
-    """What would be launched."""
     probe: GpuProbe
-    """The GPUs of the machine, and the driver."""
     gpus: tuple[Gpu, ...]
-    """The GPUs that the server would use."""
     engine: Engine | None
     """The engine, or None when it is not installed."""
     models: tuple[model_hub.ModelAvailability, ...]

@@ -20,12 +20,12 @@ from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.cluster import count_gpus_per_host
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import Advice, Hint, LaunchChanges, hint_setting
-from dflash_tui.planning.server_command import count_gpus_per_host
 
 # Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
 HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"
@@ -172,7 +172,6 @@ def _check_compiler(situation: Situation, name: str, variable: str, names: tuple
 
 
 def _has_python_headers(engine: Engine | None) -> bool:
-    """Whether the headers of the Python interpreter of the engine, or of ours without an engine, are installed."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
@@ -358,7 +357,6 @@ def _hint_settings(changes: Mapping[str, int | float]) -> Advice:
 
 
 def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
-    """Check page cache and swap, which matter where the GPU uses the memory of the system."""
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"

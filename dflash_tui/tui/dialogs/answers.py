@@ -11,12 +11,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.answers import AnswerPair, split_at_difference
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.render.playback import describe_blank
+from dflash_tui.tui.screens.playback import describe_blank
 from dflash_tui.tui.widgets.basic import MUTED
 
 # Characters that stay of what both answers begin with, above their first difference.

@@ -58,9 +58,8 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        from dflash_tui.experiments import controller
+        from dflash_tui.experiments import controller, tuner
         from dflash_tui.experiments.builder import ExperimentRequest
-        from dflash_tui.experiments.tuning import tuner
 
         built = tuner.build_tune(
             ExperimentRequest(self.plan.relaunch_request),

@@ -185,11 +185,11 @@ class PatchScreen(Dialog[None]):
         self.notify(event.text, markup=False, timeout=10) if event.done else None
 
     def action_apply(self) -> None:
-        if self.view is None or (engine := self.view.engine) is None:
+        if self.view is None or self.view.engine is None:
             return
         try:
             patches = status.load_planned_patches(self.plan)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        ask_patch_trust(self.app, patches, engine, lambda: self.act(make=True))
+        ask_patch_trust(self.app, patches, lambda: self.act(make=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -13,7 +13,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
@@ -84,15 +83,9 @@ def ask_trust(
     _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
 
 
-def ask_patch_trust(
-    app: App[Any],
-    patches: Sequence[Patch],
-    engine: Engine,
-    then: Callable[[], object],
-    reverted: Collection[str] = (),
-) -> None:
-    """Go on with `then` when patches may be in an engine, after asking: those to bring in, and those that stay."""
-    untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
+def ask_patch_trust(app: App[Any], patches: Sequence[Patch], then: Callable[[], object]) -> None:
+    """Go on with `then` when an engine may be made with these patches, after asking."""
+    untrusted = recipe_trust.list_untrusted_patches(patches)
     question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
     _ask(
         app,

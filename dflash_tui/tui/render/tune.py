@@ -20,7 +20,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.schedule import is_faster
+from dflash_tui.experiments.tune_schedule import is_faster
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_text import CandidateRow
 from dflash_tui.presentation.report import Note

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 from textual import work
@@ -17,11 +16,10 @@ from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import controller, store
+from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import tuner
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
@@ -35,7 +33,6 @@ from dflash_tui.tui.render import experiment, experiment_progress, tune
 from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.screens.playback import open_playback, show_playback
 from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, Requests, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart
 
@@ -55,7 +52,6 @@ class ExperimentScreen(SizedScreen[None]):
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
-        Binding("p", "play", "Play", tooltip="Two arms write the same answer as fast as they did"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
@@ -277,9 +273,6 @@ class ExperimentScreen(SizedScreen[None]):
             return progress is not None and progress.driven
         if action == "resume":
             return progress is not None and progress.status in {"halted", "interrupted"}
-        if action == "play":
-            measured = {boot.arm for boot in progress.boots if boot.requests} if progress else set()
-            return len(measured) > 1 and progress is not None and progress.design.tuning is None
         if action == "keep":
             outcome = self.view.tune if self.view else None
             return outcome is not None and bool(outcome.best) and not outcome.recipe
@@ -287,10 +280,6 @@ class ExperimentScreen(SizedScreen[None]):
 
     def action_verdict(self) -> None:
         self.post_message(self.Over(self.identity))
-
-    def action_play(self) -> None:
-        if self.view:
-            show_playback(self, partial(open_playback, self.view.progress.design.id))
 
     def action_keep(self) -> None:
         if self.view and self.view.tune:

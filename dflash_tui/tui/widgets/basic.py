@@ -18,9 +18,16 @@ from textual.widget import Widget
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_duration, format_number, truncate, truncate_middle
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    draw_bar,
+    format_duration,
+    format_number,
+    name_commands,
+    truncate,
+    truncate_middle,
+)
 from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.events import RequestDone
 from dflash_tui.run_state.speculation import DraftAdvice
 from dflash_tui.run_state.startup import PhaseSpan

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -109,21 +108,6 @@ def test_an_engine_that_hangs_ends_with_the_command_that_asked_it(tmp_path, word
     assert asking.wait(60) == 128 + number
     wait_until(lambda: not psutil.pid_exists(engines))
     assert list(temporary.iterdir()) == []
-
-
-def test_ctrl_c_while_an_engine_is_being_started_leaves_nothing(tmp_path, monkeypatch):
-    """The signal arrives when there is a process already, and nobody knows it yet."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*words: Any, **more: Any) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(["sleep", "300"]))
-        os.kill(os.getpid(), signal.SIGINT)
-        return started[0]
-
-    monkeypatch.setattr(engine_python, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
-    with pytest.raises(KeyboardInterrupt):
-        engine_python.run_script(Path(sys.executable), "describe.py", timeout=60)
-    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_ctrl_c_between_the_start_of_an_engine_and_its_answer_leaves_nothing(monkeypatch):

@@ -19,14 +19,13 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.prompts import Prompt
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Prompt, Sampling
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.experiments import store
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import lifecycle, registry, run_files, server_process
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import VERSION, Run
 from tests.support.experiment_factories import a_design
 from tests.support.fake_runs import made, recorded, watching
@@ -277,12 +276,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
     for path in sorted(run.folder.iterdir()):
         path.unlink()
     run.folder.rmdir()
-    run_files.record_event(run, HealthChanged(1.0, Health.WARM))
+    run.record(HealthChanged(1.0, Health.WARM))
     assert observer.replay_run(run).health is Health.STARTING
     assert server_process.is_alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
-    run_files.record_event(run, HealthChanged(1.0, Health.WARM))
+    run.record(HealthChanged(1.0, Health.WARM))
     assert isinstance(next(iter(observer.replay_run(run).lines), None), LogLine | None)
     run.folder.unlink()
 

@@ -3,9 +3,9 @@
 import psutil
 import pytest
 
+from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.monitoring.sampler import has_load_changed, read_gpu_loads
-from dflash_tui.readings import Foreign, GpuLoad
 from tests.support import fake_nvml
 
 PID = str(psutil.Process().pid)

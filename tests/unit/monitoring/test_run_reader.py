@@ -21,23 +21,6 @@ def test_nothing_new_is_nothing(tail):
     assert [tail[1].read() for _ in range(3)] == [b"", b"", b""]
 
 
-def test_a_log_that_has_not_grown_is_not_looked_for(tmp_path):
-    log, looks = tmp_path / "server.log", 0
-    log.write_bytes(b"first\n")
-
-    def find():
-        nonlocal looks
-        looks += 1
-        return log
-
-    reader = TailReader(find)
-    assert [reader.read() for _ in range(4)] == [b"first\n", b"", b"", b""]
-    assert looks == 1
-    with log.open("ab") as file:
-        file.write(b"second\n")
-    assert reader.read() == b"second\n"
-
-
 def test_a_renamed_log_is_read_on(tail):
     log, reader = tail
     renamed = log.rename(log.with_name("server.log.1"))

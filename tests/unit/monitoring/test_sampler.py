@@ -7,8 +7,7 @@ import time
 
 import psutil
 
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import Activity
+from dflash_tui.events import Activity, decode_recorded, encode
 from dflash_tui.monitoring import sampler
 
 WORK = """

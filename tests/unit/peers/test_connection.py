@@ -14,17 +14,17 @@ from dflash_tui.peers.connection import (
     PROTOCOL,
     Done,
     Greeting,
-    ListOrphans,
     LogChunk,
     PeerLost,
     RankProgress,
     Refused,
+    encode_line,
     open_connection,
 )
 from dflash_tui.peers.transport import NeedsProgram
 
-GREETING = Greeting(1, PROTOCOL, "0.1.0", "b", "aarch64", "boot", 1.0, 5, 9, Network())
-SAID = connection.encode_line(GREETING).decode()
+GREETING = Greeting(PROTOCOL, "0.1.0", "b", "aarch64", "boot", 1.0, 5, 9, Network())
+SAID = encode_line("hello", 1, GREETING).decode()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def ssh(tmp_path, monkeypatch):
 
 async def ask(timeout: float = 20.0):
     async with open_connection("spark-b") as peer:
-        return await peer.ask(ListOrphans, timeout)
+        return await peer.ask("stop", Done, timeout, run="r")
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_a_host_without_our_program_is_told_apart(ssh):
 
 def test_what_a_login_shell_prints_is_passed_over(ssh):
     ssh(f"""printf 'Welcome\\n\\033[2J{{"say":"hello"}}\\n%s' '{SAID}'; read a; read b
-    printf '%s' '{connection.encode_line(Done(2)).decode()}'; cat >/dev/null""")
-    assert asyncio.run(ask()) == Done(2)
+    printf '%s' '{encode_line("answer", 2, Done()).decode()}'; cat >/dev/null""")
+    assert asyncio.run(ask()) == Done()
 
 
 def test_an_endless_line_is_dropped_and_the_next_is_read(ssh):
     ssh(f"""printf '%s' '{SAID}'; head -c 5000000 /dev/zero | tr '\\0' x; echo
-    printf '%s' '{connection.encode_line(Done(2)).decode()}'; cat >/dev/null""")
-    assert asyncio.run(ask()) == Done(2)
+    printf '%s' '{encode_line("answer", 2, Done()).decode()}'; cat >/dev/null""")
+    assert asyncio.run(ask()) == Done()
 
 
 def test_a_refusal_is_an_error_of_ours(ssh):
-    refusal = connection.encode_line(Refused(2, "no room", "x", "y", 4)).decode()
+    refusal = encode_line("refused", 2, Refused("no room", "x", "y", 4)).decode()
     ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{refusal}'; cat >/dev/null")
     with pytest.raises(DflashError, match="spark-b: no room"):
         asyncio.run(ask())
@@ -147,7 +147,7 @@ def test_a_refusal_is_an_error_of_ours(ssh):
 
 def test_a_flood_of_events_waits_for_who_reads(ssh):
     """What is not read is not kept: the queue is bounded, and closing does not wait for the flood to end."""
-    line = connection.encode_line(LogChunk(0, b"x" * 100)).decode().strip()
+    line = encode_line("log", 0, LogChunk(b"x" * 100)).decode().strip()
     ssh(f"printf '%s' '{SAID}'; yes '{line}'")
 
     async def look() -> int:
@@ -182,15 +182,15 @@ def test_an_end_in_the_middle_is_lost_and_says_why(ssh):
 
 
 def test_a_preparation_over_there_is_reported_here(ssh):
-    step = connection.encode_line(RankProgress(0, Preparing(1.0, Step.INSTALL, "halfway", 0.5))).decode()
-    step += connection.encode_line(Done(2)).decode()
+    step = encode_line("preparing", 0, RankProgress(Preparing(1.0, Step.INSTALL, "halfway", 0.5))).decode()
+    step += encode_line("answer", 2, Done()).decode()
     ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{step}'; cat >/dev/null")
     events: list[Preparing] = []
 
     async def look() -> None:
         async with open_connection("spark-b") as peer:
             peer.report = events.append
-            await peer.ask(ListOrphans, 20.0)
+            await peer.ask("orphans", Done, 20.0)
 
     asyncio.run(look())
     assert [event.fraction for event in events] == [0.5]
@@ -199,9 +199,9 @@ def test_a_preparation_over_there_is_reported_here(ssh):
 def test_the_agent_hears_of_us_however_long_its_answer_takes(ssh, monkeypatch):
     """It ends when it hears nothing for half a minute, and an installation takes longer."""
     monkeypatch.setattr(connection, "_IDLE_BEAT", 0.02)
-    done = connection.encode_line(Done(2)).decode()
+    done = encode_line("answer", 2, Done()).decode()
     count = (
         """n=0; while [ $n -lt 3 ] && read l; do case "$l" in *'"beat"'*'"renews":false'*) n=$((n+1));; esac; done"""
     )
     ssh(f"printf '%s' '{SAID}'; {count}; printf '%s' '{done}'; cat >/dev/null")
-    assert asyncio.run(ask()) == Done(2)
+    assert asyncio.run(ask()) == Done()

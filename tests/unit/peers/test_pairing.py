@@ -29,7 +29,7 @@ SIDE = HostSide("vllm 0.33.0, python3.12", "none (0)", "setup", "commit 1", "com
 
 
 def greeting(known: Network, boot: str = "other", **fields) -> Greeting:
-    return replace(Greeting(1, PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
+    return replace(Greeting(PROTOCOL, "0.1.0", "b", "aarch64", boot, time.time(), 5, 9, known), **fields)
 
 
 @pytest.fixture(autouse=True)

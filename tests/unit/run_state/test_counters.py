@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_tui.events import LatenciesSampled
-from dflash_tui.readings import Counters, Histogram
+from dflash_tui.events import Counters, Histogram, LatenciesSampled
 from dflash_tui.run_state.series import (
     DENSE_SECONDS,
     MAX_AGE,

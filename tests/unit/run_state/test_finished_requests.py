@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.events import PROBE, WARM_UP, RequestDone, Sampled
-from dflash_tui.readings import Counters
+from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone, Sampled
 from dflash_tui.run_state.state import RunState
 
 

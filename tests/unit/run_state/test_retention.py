@@ -3,30 +3,10 @@
 import pytest
 
 from dflash_tui.events import LogLine
-from dflash_tui.run_state.series import MAX_BYTES, MAX_LINES, THINNING_PERIOD
+from dflash_tui.run_state.series import THINNING_PERIOD
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.recorded_load import HOUR, load
-
-
-def folded(state: RunState, count: int, text: str) -> tuple[int, int]:
-    """Take so many lines into the state; return how many lines and bytes of text it holds then."""
-    for place in range(count):
-        state.apply(LogLine(float(place), f"{place:08} {text}"))
-    return len(state.lines), sum(len(line.text.encode()) for line in state.lines)
-
-
-@pytest.mark.parametrize("text", ["usual " * 30, "long " * 400, "長" * 1900, ""], ids=("usual", "long", "wide", "none"))
-def test_twice_the_lines_take_no_more(text):
-    """However long lines are: no more than so many, nor than so many bytes, and the newest are there."""
-    state = RunState()
-    once = folded(state, MAX_LINES + 7, text)
-    assert folded(state, 2 * MAX_LINES, text) == once
-    assert once[0] <= MAX_LINES
-    assert once[1] <= MAX_BYTES
-    assert once[0] == MAX_LINES or once[1] > MAX_BYTES / 2
-    assert state.line_count == 3 * MAX_LINES + 7
-    assert [line.text[:8] for line in state.lines[-2:]] == [f"{2 * MAX_LINES - 2:08}", f"{2 * MAX_LINES - 1:08}"]
 
 
 def test_levels_and_files_of_lines_are_held_once():

@@ -26,7 +26,7 @@ def test_the_published_cycle_is_named_when_acceptance_falls(count):
     found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(count)), lambda speed: 5.2 * speed / 220))
     assert found is not None
     assert (found.period, found.slow, found.cause) == (10, 4, "acceptance length")
-    assert re.findall(r"\d+", str(found)) == ["4", "10", "62", f"{found.fast_tok_s:.0f}"]
+    assert re.findall(r"\d+", found.what)[:3] == ["4", "10", "62"]
     assert found.evidence.endswith("the drafter")
 
 

@@ -8,16 +8,15 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.benchmark import client, scraper, suites
-from dflash_tui.benchmark.conversation.chat import AnswerStream, Turn
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark import client, suites
+from dflash_tui.benchmark.chat import AnswerStream, Turn
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common import bounded_http
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.events import RequestDone
+from dflash_tui.events import Counters, RequestDone
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import Counters
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
@@ -198,6 +197,6 @@ def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
 async def _read_counters(run: Run) -> Counters | None:
     try:
         async with bounded_http.open_client(run.url, timeout=bounded_http.WHOLE) as http:
-            return (await scraper.fetch_metrics(http)).counters
+            return (await client.fetch_metrics(http)).counters
     except bounded_http.list_failures(bounded_http.BadResponse):
         return None
