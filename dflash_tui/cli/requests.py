@@ -176,11 +176,12 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
     """Return when an engine may be made from `engine` with these patches."""
-    if untrusted := recipe_trust.list_untrusted_patches(patches):
+    untrusted = recipe_trust.find_untrusted_patches(patches)
+    if ingredients := untrusted.ingredients:
         if not args.trust:
             error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask_trust(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)
-        recipe_trust.trust_patches(untrusted)
+            _ask_trust(f"vLLM in {engine.folder}", ingredients, error, args)
+        recipe_trust.trust_shown(untrusted)
 
 
 def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
