@@ -119,7 +119,9 @@ def _dispatch(args: argparse.Namespace) -> int:
 
     # Each command imports what it needs and nothing of the others.
     module = import_module(f"dflash_tui.cli.commands.{COMMANDS[args.command].module}")
-    handler: Callable[[argparse.Namespace], int] = getattr(module, args.command.replace("-", "_"))
+    action = getattr(args, "action", None)
+    name = f"{args.command}_{action}" if action else args.command
+    handler: Callable[[argparse.Namespace], int] = getattr(module, name.replace("-", "_"))
     with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
         return handler(args)
 
