@@ -20,7 +20,6 @@ from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
 from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
-from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.vllm_output.metrics import MetricsReader, Scrape, subtract
@@ -291,7 +290,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
         else:
             stream.status = response.status_code
             beginning = await _read_beginning(response)
-            text = clean_lines(beginning.decode(errors="replace"))
+            text = beginning.decode(errors="replace")
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 
