@@ -20,7 +20,6 @@ from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
 from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
-from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.vllm_output.metrics import MetricsReader, Scrape, subtract
@@ -80,19 +79,10 @@ async def send_suite(
     keep: AnswerSink | None = None,
     record: LoadRecord | None = None,
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send the prompts of a suite and yield each request as it ends; whatever fails is in the request's `error`.
+    """Send the prompts of a suite and yield each request as it ends; a failure is in the request's `error`.
 
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        suite: the prompts.
-        sampling: how they are to be answered.
-        rounds: how often all of them are sent.
-        streams: how many requests are under way at a time; fewer at the end.
-        key: the API key that the server requires, or empty.
-        keep: takes each answer that is complete and when it came, before its request is yielded.
-        record: takes down what is under way. Then its load is what counts, not `streams`, and the fillers that keep it
-            up are yielded, too, as prompts of the kind `FILLER`.
+    `streams` requests are under way at a time. `keep` takes each complete answer before its request is yielded. With a
+    `record` its load counts, not `streams`, and the fillers that keep it up are yielded, too, as of the kind `FILLER`.
     """
     record = record or LoadRecord(Load(streams, refill=False))
     requests = _iterate_requests(suite, sampling.seed)
@@ -122,16 +112,7 @@ async def send_suite(
 async def send_prompt(
     url: str, model: str, prompt: Prompt, sampling: Sampling, *, number: int = 0, key: str = ""
 ) -> RequestDone:
-    """Send one prompt alone; whatever fails is in the request's `error`.
-
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        prompt: what is sent.
-        sampling: how it is to be answered.
-        number: tells repetitions of the prompt apart, so that no cache answers.
-        key: the API key that the server requires, or empty.
-    """
+    """Send one prompt alone; `number` tells its repetitions apart, so that no cache answers."""
     body = _build_measured_body(model, prompt, number, sampling)
     async with _client(url, key) as client:
         return await _send_measured(client, body, CompletionStream(prompt.kind, number))
@@ -165,27 +146,13 @@ async def send_long_warm_up(url: str, model: str, words: int, *, key: str = "") 
 async def send_conversation(
     url: str, body: Mapping[str, Any], stream: CompletionStream, *, key: str = ""
 ) -> RequestDone:
-    """Send a conversation, whose answer `stream` takes as it comes; whatever fails is in the request's `error`.
-
-    Args:
-        url: where the server listens.
-        body: the model, the messages and what else goes with them.
-        stream: takes the answer.
-        key: the API key that the server requires, or empty.
-    """
+    """Send the body of a conversation; `stream` takes the answer as it comes."""
     async with _client(url, key) as client:
         return await _send_measured(client, {**body, **_STREAMED}, stream)
 
 
 async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
-    """Ask for one token, to see whether a server that was idle can still generate.
-
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        patience: seconds after which it counts as failed.
-        key: the API key that the server requires, or empty.
-    """
+    """Ask for one token within `patience` seconds, to see whether a server that was idle can still generate."""
     async with _client(url, key, patience) as client:
         body = _build_body(model, _PROBE.text, _PROBE.max_tokens)
         return await _send(client, body, CompletionStream(PROBE), patience)
@@ -323,7 +290,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
         else:
             stream.status = response.status_code
             beginning = await _read_beginning(response)
-            text = clean_lines(beginning.decode(errors="replace"))
+            text = beginning.decode(errors="replace")
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 

@@ -14,7 +14,6 @@ from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common import bounded_http
 from dflash_tui.common.formatting import format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Counters, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
@@ -96,7 +95,7 @@ async def _check_tool(run: Run) -> FunctionalCheck:
     if turn.request.error:
         return _failed(name, turn.request.error)
     if len(turn.tool_calls) != 1:
-        return _failed(name, f"{pluralize(len(turn.tool_calls), 'call')} instead of one: {clean_line(turn.text)[:80]}")
+        return _failed(name, f"{pluralize(len(turn.tool_calls), 'call')} instead of one: {turn.text[:80]}")
     call = turn.tool_calls[0]
     try:
         words = msgspec.json.decode(call.arguments)
@@ -148,7 +147,7 @@ async def _check_long_context(run: Run) -> FunctionalCheck:
         return _passed(name, f"{place} is answered; what was found is not judged: {run.plan.synthetic}")
     if _NEEDLE in f"{turn.thinking}{turn.text}".lower():
         return _passed(name, f"found in {place}")
-    return _failed(name, f"not found in {place}: {clean_line(turn.text)[:80] or 'no answer'}")
+    return _failed(name, f"not found in {place}: {turn.text[:80] or 'no answer'}")
 
 
 def _hide_needle(characters: int) -> str:

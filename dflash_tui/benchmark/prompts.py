@@ -116,8 +116,7 @@ class Sampling(NamedTuple):
     def as_published(self, expected: Iterable[ExpectedFigures]) -> Sampling:
         """Return the same, sampled as the published requests to such a launch were, where nothing else was asked for.
 
-        Args:
-            expected: what others measured, nearest to the launch first.
+        `expected` is what others measured, nearest to the launch first.
         """
         if any(value is not None for value in (self.temperature, self.top_p, self.top_k)):
             return self
@@ -145,9 +144,6 @@ class Sampling(NamedTuple):
 
         A request with a seed has a generator of its own, for which vLLM leaves FlashInfer's sampler of top-k and top-p.
         At temperature 0 nothing is drawn.
-
-        Args:
-            samplers: what the server's log says that it samples with.
         """
         return self._replace(seeded=self.temperature == 0 or _FAST not in samplers)
 

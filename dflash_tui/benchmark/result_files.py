@@ -18,7 +18,6 @@ from msgspec import Meta
 from dflash_tui import __version__
 from dflash_tui.benchmark.summary import busy_seconds
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Amount, RequestDone, Whole
 
@@ -204,9 +203,9 @@ def load_imported_result(path: Path) -> ImportedResult:
             raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, which no benchmark result is")
         content = _decode(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{path} cannot be read", evidence=clean_line(str(error))) from None
+        raise UsageError(f"{path} cannot be read", evidence=str(error)) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise UsageError(f"{path} is not JSON", evidence=clean_line(str(error))) from None
+        raise UsageError(f"{path} is not JSON", evidence=str(error)) from None
     return _parse_result(path, content)
 
 
@@ -237,7 +236,7 @@ def _parse_result(path: Path, content: Any) -> ImportedResult:
             do = "give the JSON of `vllm bench serve --save-result`"
             raise UsageError(f"{path} is not a known benchmark result", hint=do)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is not a valid benchmark result", evidence=clean_line(str(error))) from None
+        raise UsageError(f"{path} is not a valid benchmark result", evidence=str(error)) from None
     if not result.measured:
         raise UsageError(f"{path} holds no measurement", evidence=f"{result.source} wrote none: did its requests fail?")
     return result
@@ -272,4 +271,4 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _clean_name(text: str) -> str:
-    return clean_line(text)[:200]
+    return text[:200]

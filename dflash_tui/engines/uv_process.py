@@ -70,11 +70,8 @@ class InstallProgress:
 async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded: Path) -> str:
     """Run uv and return its stdout.
 
-    Args:
-        argv: Its words.
-        progress: What is told each line of its stderr.
-        lock: The descriptor of the lock on the engine's folder, which it keeps.
-        recorded: The lock of the engine's packages, which is there if it was installed before.
+    `progress` takes each line of its stderr, `lock` is the descriptor of the lock that it keeps, and `recorded` the
+    engine's lock of packages, which is there if it was installed before.
 
     Raises:
         EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
@@ -237,12 +234,7 @@ def record_lock(folder: Path, lock: Path) -> None:
 
 
 def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
-    """Return the error for a package whose hash is not the one that was expected; None when that is not what uv says.
-
-    Args:
-        stderr: What uv says.
-        recorded: The engine's lock, which is there when the engine was installed before.
-    """
+    """Return the error for a package with another hash than expected; None when that is not what uv says."""
     match = _MISMATCH.search(stderr)
     if match is None:
         return None

@@ -22,7 +22,6 @@ from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
@@ -129,7 +128,7 @@ def _load_design(path: Path) -> Design:
         design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
-        raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
+        raise UsageError(f"its {_DESIGN} cannot be read: {why}") from None
     if design.id != path.parent.name:  # by its id it is written to, and removed
         raise UsageError(f"its {_DESIGN} is another experiment's")
     return design

@@ -16,7 +16,7 @@ import psutil
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines import (
     download,
     engine_python,
@@ -221,7 +221,7 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
     except (DflashError, OSError, msgspec.MsgspecError) as error:
         why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
         environments.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
-        text = f"left to vLLM, which imports itself again for each model: {clean_line(why)}"
+        text = f"left to vLLM, which imports itself again for each model: {why}"
         report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
         return
     environments.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)
@@ -346,7 +346,6 @@ class _Build(NamedTuple):
 
 
 def _measure_written(pid: int | None) -> int:
-    """Return the bytes that uv has written: it unpacks while it downloads."""
     try:
         return int(psutil.Process(pid).io_counters().write_chars) if pid else 0
     except psutil.Error:

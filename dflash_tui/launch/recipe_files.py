@@ -57,11 +57,7 @@ def refuse_name(name: str, *, replace: bool = False) -> None:
 def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = False) -> Path:
     """Write a recipe into the user's folder, and return its path.
 
-    Args:
-        name: Its name.
-        text: Its text.
-        schema: The JSON Schema of recipes, to be put beside it and named in its first line, for editors.
-        replace: Whether one that is there is written over.
+    The JSON `schema` of recipes is put beside it and named in its first line, for editors.
 
     Raises:
         UsageError: the name is none, or one is there.
@@ -103,12 +99,6 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 
     One that is there under that name is left as it is.
 
-    Args:
-        target: The repository or folder of the target.
-        drafter: That of the drafter; empty where the method needs none.
-        method: How tokens are drafted, where the drafter does not say it.
-        schema: The JSON Schema of recipes.
-
     Raises:
         DflashError: a model cannot be read, or they cannot be served together.
     """
@@ -138,10 +128,6 @@ _TRANSPORT: httpx.AsyncBaseTransport | None = None  # httpx's own; tests answer 
 
 def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
     """Return the last part of a path or address without its ending, and what is there.
-
-    Args:
-        place: A path, or an address that begins with https://.
-        limit: The most bytes.
 
     Raises:
         UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.

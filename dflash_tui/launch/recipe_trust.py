@@ -82,7 +82,6 @@ def _list_layer_texts(recipe: Recipe, layer: Layer) -> Iterator[tuple[str, str]]
 
 
 def _describe_patch(patch: Patch) -> Ingredient:
-    """Return what a patch changes, and what it sets where it is not applied."""
     sets = [
         f"--speculative-config {key}={value}"
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
@@ -91,11 +90,6 @@ def _describe_patch(patch: Patch) -> Ingredient:
     instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
     changes = ", ".join(f"vllm/{path}" for path in patch.paths)
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
-
-
-def describe_patches(patches: Iterable[Patch]) -> tuple[Ingredient, ...]:
-    """Return what `patches` change."""
-    return tuple(_describe_patch(patch) for patch in patches)
 
 
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
@@ -114,9 +108,8 @@ def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
     Raises:
         DflashError: a patch of the plans is gone by now, or not valid.
     """
-    patches = _load_untrusted_patches(plans)
-    names = {_hash(patch): patch.name for patch in patches}
-    ingredients = describe_patches(patches)
+    untrusted = find_untrusted_patches(_load_patches(plans))
+    ingredients, names = untrusted.ingredients, dict(untrusted.names)
     if not is_trusted(recipe):
         names[_hash(recipe)] = recipe.name
         ingredients += tuple(_list_recipe_ingredients(recipe))
@@ -151,11 +144,12 @@ def trust_shown(untrusted: Untrusted) -> None:
     _add_digests(untrusted.names)
 
 
-def list_untrusted_patches(patches: Iterable[Patch]) -> tuple[Patch, ...]:
-    """Return those of `patches` that are not shipped, and that the user has not said yes to."""
+def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
+    """Return what the user has to be asked about before an engine is made with these patches."""
     own = [patch for patch in patches if not patch_file.is_shipped(patch)]
     trusted = _read_digests() if own else ()
-    return tuple(patch for patch in own if _hash(patch) not in trusted)
+    untrusted = [patch for patch in own if _hash(patch) not in trusted]
+    return Untrusted(tuple(map(_describe_patch, untrusted)), {_hash(patch): patch.name for patch in untrusted})
 
 
 def require_patch_trust(patches: Iterable[Patch]) -> None:
@@ -164,35 +158,28 @@ def require_patch_trust(patches: Iterable[Patch]) -> None:
     Raises:
         UsageError: one is not shipped, and the user has not said yes to it.
     """
-    if untrusted := list_untrusted_patches(patches):
+    untrusted = find_untrusted_patches(patches)
+    if untrusted.ingredients:
         raise build_untrusted_patch_error(untrusted)
 
 
-def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
+def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
     """Return the error that patches are not trusted."""
-    files = ", ".join(str(paths.user_patches_folder() / f"{patch.name}.yaml") for patch in patches)
+    files = ", ".join(str(paths.user_patches_folder() / f"{name}.yaml") for name in untrusted.names.values())
     return UsageError(
         "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
-        evidence="\n  ".join(map(str, describe_patches(patches))),
+        evidence="\n  ".join(map(str, untrusted.ingredients)),
         hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
     )
 
 
-def trust_patches(patches: Iterable[Patch]) -> None:
-    """Keep that the user said yes to patches as they are here, whatever their files say by now.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    _add_digests({_hash(patch): patch.name for patch in patches})
-
-
-def _load_untrusted_patches(plans: Sequence[Plan]) -> tuple[Patch, ...]:
-    """Return the patches that need trust: those that are applied, and others that set variables or keys instead."""
-    names = dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches))
+def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
+    """Yield the patches that need trust: those that are applied, and others that set variables or keys instead."""
     applied = {name for plan in plans for name in plan.patches}
-    patches = [patch_file.load_patch(name) for name in names]
-    return list_untrusted_patches(p for p in patches if p.name in applied or p.without_patch or p.by_key)
+    for name in dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches)):
+        patch = patch_file.load_patch(name)
+        if name in applied or patch.without_patch or patch.by_key:
+            yield patch
 
 
 def _add_digests(names: dict[str, str]) -> None:

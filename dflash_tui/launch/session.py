@@ -44,10 +44,8 @@ async def reserve_launch(
 
     A port that nobody asked for is replaced by the next free one, and GPUs that nobody asked for by others.
 
-    Args:
-        planned: what is to be launched.
-        report: called with a line when the port is another one than planned.
-        forced: why failed checks are overruled; then GPUs are shared with a server that is starting.
+    `report` takes a line when the port is another one than planned. With `forced`, the reason why failed checks are
+    overruled, GPUs are shared with a server that is starting.
 
     Raises:
         UsageError: the port that was asked for is not free; it says who has it.
@@ -286,11 +284,7 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
 
     Nothing is launched when a question is answered with no.
 
-    Args:
-        job: what to launch.
-        front: asks, shows and watches.
-        open_hosts: connects to other hosts by their names; without names it yields `ThisMachine`.
-        policy: whether and how often a server that failed is launched again.
+    Without names `open_hosts` yields `ThisMachine`.
 
     Raises:
         DflashError: the server cannot be launched.

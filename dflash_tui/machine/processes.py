@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.common.sanitizer import clean_line
-
 
 def read_process_identity(pid: int) -> str:
     """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
@@ -108,7 +106,7 @@ def find_port_listener(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""

@@ -174,10 +174,7 @@ class _Recorder:
 
     async def run(self) -> None:
         """Record until the server has exited or the lease is lost."""
-        async with (
-            bounded_http.open_client(self._run.url, timeout=_TIMEOUT) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with bounded_http.open_client(self._run.url, timeout=_TIMEOUT) as client, asyncio.TaskGroup() as group:
             request: asyncio.Task[None] | None = None
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.untrusted_json import LineBuffer
-from dflash_tui.events import Phase, Preparing, Recorded, Step, decode_recorded
+from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.startup import Startup
@@ -305,10 +302,6 @@ def _median_known(values: Iterable[float | None]) -> float | None:
     return median.seconds if median else None
 
 
-_CHUNK = 1 << 18
-# The first request comes within minutes of the launch; a server that is not up by this much log never came up.
-_MAX_LOG_BYTES = 64 << 20
-_MAX_SAMPLES_BYTES = 4 << 20
 _starts_by_run: dict[str, RecordedStart | None] = {}
 
 
@@ -358,22 +351,16 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 def _read_start(run: Run) -> RecordedStart | None:
     """Read a start from the beginnings of its files; None when it never came up."""
+    from dflash_tui.monitoring.observer import EventSource
     from dflash_tui.run_state.state import RunState
-    from dflash_tui.vllm_output.log_reader import LogReader
 
-    state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
+    state, source, more = RunState(), EventSource(run), True
     state.apply(run.launched)
-    for chunk in _read_chunks(run.log, _MAX_LOG_BYTES):
-        for event in reader.feed(chunk):
-            state.apply(event)
-        if reader.up:
-            break
+    while more and state.ready_at is None:
+        events, more = source.read()
+        state.apply_all(events)
     if state.up_at is None:
         return None
-    for sample in _read_samples(run.samples):
-        state.apply(sample)
-        if state.ready_at is not None:
-            break
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
     return RecordedStart(
@@ -391,19 +378,3 @@ def _read_start(run: Run) -> RecordedStart | None:
         synthetic=plan.synthetic,
         measures=plan.start,
     )
-
-
-def _read_chunks(path: Path, most: int) -> Iterator[bytes]:
-    read = 0
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        while read < most and (data := file.read(_CHUNK)):
-            read += len(data)
-            yield data
-
-
-def _read_samples(path: Path) -> Iterator[Recorded]:
-    buffer = LineBuffer(_MAX_SAMPLES_BYTES)
-    for chunk in _read_chunks(path, _MAX_SAMPLES_BYTES):
-        for line in buffer.feed(chunk):
-            if event := decode_recorded(line):
-                yield event

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dflash_tui.events import BROKEN_OFF, OURS, Counters, RequestDone
 from dflash_tui.run_state.series import CounterReading
-from dflash_tui.vllm_output.metrics import subtract
+from dflash_tui.vllm_output.metrics import compute_rates, subtract
 
 _LONGEST, _MIN_REQUESTS = 100, 12
 _MIN_SPEED_RATIO = 1.3
@@ -230,17 +230,11 @@ def _mean_request(at: float, before: Counters, base: Counters, now: Counters, co
     """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
     speed = (tokens - count) / seconds if seconds > _EPSILON and tokens > count else None
-    steps, accepted = subtract(now.steps, base.steps), subtract(now.accepted, base.accepted)
-    length = _acceptance_length(accepted, steps)
+    rates = compute_rates(base, now, 1.0)
+    length = rates.acceptance_length if rates else None
     sizes = subtract(now.finished_prompt_tokens, before.finished_prompt_tokens)
     size = None if sizes is None else sizes / count
     return FinishedRequest(at, "", speed, length, _steps_per_second(speed, length), count, prompt_tokens=size)
-
-
-def _acceptance_length(accepted: float | None, steps: float | None) -> float | None:
-    if accepted is None or steps is None or steps <= _EPSILON:
-        return None
-    return 1 + max(0.0, accepted) / steps
 
 
 def _steps_per_second(speed: float | None, length: float | None) -> float | None:

@@ -16,8 +16,6 @@ from dflash_tui.vllm_output.metrics import Rates
 
 # Fewer steps do not show whether a position is never accepted.
 _MIN_STEPS = 50
-# A draft that is accepted less often costs about what it gives.
-_WORTH = 0.05
 _NO_DRAFTS = 0.01
 _MIN_POSITIONS = 4
 
@@ -52,7 +50,8 @@ class SpeculationTotals(NamedTuple):
         shares = [accepted / self.steps for accepted in self.positions] if self.steps >= _MIN_STEPS else []
         if len(shares) < _MIN_POSITIONS or any(shares[len(shares) // 2 :]):
             return None
-        return max((place for place, share in enumerate(shares, 1) if share >= _WORTH), default=1)
+        advice = advise_draft_length(shares, self.steps, _MIN_STEPS)
+        return advice.suggested if advice else None
 
     def describe_positions(self) -> str:
         """Return the share of steps in which the draft at each position was accepted."""
@@ -74,14 +73,16 @@ class DraftAdvice(NamedTuple):
     suggested: int
 
 
-def advise_draft_length(shares: Sequence[float | None], steps: float) -> DraftAdvice | None:
+def advise_draft_length(
+    shares: Sequence[float | None], steps: float, min_steps: float = MIN_STEPS
+) -> DraftAdvice | None:
     """Return how many tokens to draft, by the `shares` of `steps` in which each position was accepted.
 
     Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Under
     `MIN_GAIN` of those, verifying it costs at least as much in every model that was measured. None for too few steps,
     and where a position is unknown before one that is useless.
     """
-    if not shares or steps < MIN_STEPS:
+    if not shares or steps < min_steps:
         return None
     length = 1.0
     for index, share in enumerate(shares):

@@ -152,20 +152,14 @@ RUNNERS: tuple[tuple[str, str], ...] = (
 STEPS: tuple[tuple[str, str], ...] = (
     ("dynamo", rf"{TAG}{_DYNAMO}(?P<s>[\d.]+) s"),
     ("inductor", rf"{TAG}{_GRAPH}.+ takes (?P<s>[\d.]+) s"),
-    (
-        "loaded",
-        rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s",
-    ),
+    ("loaded", rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s"),
     ("loaded", rf"{TAG}{_LOADED_AOT} from path (?P<s>)"),
     ("again", rf"{TAG}{_RECOMPILED} from (?P<s>)"),
     ("saved", rf"{TAG}saved AOT compiled function to (?P<s>)"),
     ("total", rf"{TAG}{_COMPILED}(?P<s>[\d.]+) s in total"),
 )
 BARS: tuple[tuple[Phase, str], ...] = (
-    (
-        Phase.WEIGHTS,
-        rf"{SHARDS} \| (?P<n>\d{{1,18}})/(?P<of>\d{{1,18}})",
-    ),
+    (Phase.WEIGHTS, rf"{SHARDS} \| (?P<n>\d{{1,18}})/(?P<of>\d{{1,18}})"),
     (Phase.GRAPHS, rf"{_BAR_OF_GRAPHS}(?P<what>[^)]*)\): +\d+%\|.*?\| *(?P<n>\d{{1,18}})/(?P<of>\d{{1,18}})"),
 )
 CACHE_FOLDER = rf"{TAG}{_CACHE}(?P<path>\S+) for vLLM's torch\.compile"

@@ -292,7 +292,7 @@ def test_every_patch_command_requires_trust(patched):
     with pytest.raises(UsageError, match="not said yes"):
         asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     assert list_marks(patched) == set()
-    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
     asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     write_patch(MINE, "second")
     with pytest.raises(UsageError, match="not said yes"):

@@ -160,15 +160,22 @@ async def test_a_further_rank_is_asked_nothing(launch, monkeypatch):
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
     monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 1.0)
-    monkeypatch.setattr(up, "_BAD_FOR", 0.5)
+    monkeypatch.setattr(up, "_UNHEALTHY_GRACE_SECONDS", 0.5)
     first = launch()
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
+    told = ""
+
+    def is_told() -> bool:
+        nonlocal told
+        told += capsys.readouterr().err
+        return bool(told)
+
     async with watching(ours) as state:
         telling = asyncio.create_task(up._report_unhealthy(ours, state, as_json=False))
-        await until(telling.done)
+        await until(is_told)
+        telling.cancel()
     assert state.health is Health.UNHEALTHY
-    told = capsys.readouterr().err
     assert f"{first.plan.port} is held by python" in told
     assert f"(pid {first.pid})" in told
     assert f" --port {lifecycle.find_free_port(first.plan.port)}" in told

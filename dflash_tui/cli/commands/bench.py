@@ -16,9 +16,10 @@ from dflash_tui.benchmark.prompts import Sampling, Suite, name_template
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
 from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.event_lines import print_event
 from dflash_tui.cli.requests import ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
-from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone, encode
+from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.presentation import benchmark_text
@@ -88,7 +89,7 @@ class Bench(NamedTuple):
                 if not self.as_json:
                     print_data(benchmark_text.format_request(request))
                 elif not self.watched:
-                    print_data(encode(request).decode())
+                    print_event(request)
         after, sampler = await recorder.read_counters(run), self.sampling.name_sampler(self.samplers)
         measured = LevelSummary.from_requests(run, done, before, after, self.suite, record=record)
         measured = replace(
@@ -100,7 +101,7 @@ class Bench(NamedTuple):
         )
         tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
         text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
-        print_data(encode(measured).decode() if self.as_json else text)
+        print_event(measured) if self.as_json else print_data(text)
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
         return measured
@@ -179,11 +180,7 @@ async def show_exchange(run: Run) -> None:
 
 
 async def run_bench(benchmark: Bench) -> None:
-    """Send and sum up each level, then show the levels beside each other when there are several.
-
-    Raises:
-        ServerFailed: no request of a level succeeded.
-    """
+    """Send and sum up each level, then show the levels beside each other when there are several."""
     levels = []
     await benchmark.send_warm_up()
     for streams in benchmark.levels:

@@ -127,12 +127,7 @@ class Talk:
             return ""
 
     def ask(self, text: str) -> None:
-        """Send a line and print the answer as it comes.
-
-        Raises:
-            ServerFailed: there is none, and nobody is there to send another line.
-            KeyboardInterrupt: it was interrupted, and so is what the line came from.
-        """
+        """Send a line and print the answer as it comes."""
         self._parts.clear()
         try:
             turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))

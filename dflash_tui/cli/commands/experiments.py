@@ -14,16 +14,16 @@ from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
-from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
 from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.common.untrusted_json import LineBuffer
-from dflash_tui.events import Preparing, encode
+from dflash_tui.events import Preparing
 from dflash_tui.experiments import builder, controller, runner, store, tune_schedule, tuner, variation
 from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
@@ -39,22 +39,7 @@ from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
 
 
-def ab(args: argparse.Namespace) -> int:
-    """`ab …`: begin an experiment, or do something with one."""
-    actions = {
-        "run": start_ab,
-        "list": list_experiments,
-        "attach": attach_experiment,
-        "play": play,
-        "stop": stop_experiment,
-        "resume": resume_experiment,
-        "extend": extend_experiment,
-        "remove": remove_experiment,
-    }
-    return actions[args.action](args)
-
-
-def start_ab(args: argparse.Namespace) -> int:
+def ab_run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
@@ -77,14 +62,7 @@ def begin(
     resolved_recipes: list[ResolvedRecipe],
     describe: Callable[[list[str]], str],
 ) -> int:
-    """Say what an experiment will do, do it in a process of its own, and follow that to its report.
-
-    Args:
-        args: how it is begun and followed.
-        design: the experiment.
-        resolved_recipes: the resolved recipe of each of its arms.
-        describe: returns what it will do, given the runs that are stopped for it.
-    """
+    """Say what an experiment will do, do it in a process of its own, and follow that to its report."""
     with explain_detaching(design):
         begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
     if not begun:
@@ -101,11 +79,7 @@ class _Terminal:
         self._lines = PreparingLines(as_json=args.json)
 
     async def confirm(self, question: controller.ExperimentQuestion) -> bool:
-        """Return what the options say, else what is typed.
-
-        Raises:
-            UsageError: nobody can be asked, or the answer is no.
-        """
+        """Return what the options say, else what is typed."""
         match question:
             case TrustQuestion(recipe, plans):
                 confirm_trust(recipe, plans, self._args)
@@ -130,11 +104,7 @@ class _Terminal:
 
 
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
-    """
+    """Return what the options of `ab run` ask for."""
     return ExperimentRequest(
         launch=read_launch_request(args),
         vary=args.vary,
@@ -160,7 +130,7 @@ def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
         print_status(experiment_text.describe_experiment_commands(design, name_program()))
         if args.json:
-            print_data(encode(experiment_text.Detached(time.time(), design.id)).decode())
+            print_event(experiment_text.Detached(time.time(), design.id))
         else:
             print_data(design.id)
         return 0
@@ -175,7 +145,7 @@ def _ask_to_begin() -> bool:
     return answer.strip().lower() in {"", "y", "yes"}
 
 
-def list_experiments(args: argparse.Namespace) -> int:
+def ab_list(args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
     for design in store.list_experiments():
@@ -185,8 +155,9 @@ def list_experiments(args: argparse.Namespace) -> int:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
         age = format_duration(time.time() - design.made_at)
-        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design))
-        rows.append(tuple(map(clean_line, cells)))
+        remark = f"({design.synthetic})" if design.synthetic else ""
+        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, remark)
+        rows.append(cells)
     for name, why in store.list_broken_experiments().items():
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     if not args.json:
@@ -197,17 +168,13 @@ def list_experiments(args: argparse.Namespace) -> int:
     return 0
 
 
-def _remark(design: Design) -> str:
-    return f"({design.synthetic})" if design.synthetic else ""
-
-
-def attach_experiment(args: argparse.Namespace) -> int:
+def ab_attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
     design, details = store.find_experiment(args.experiment), getattr(args, "details", False)
     return follow_experiment(design, as_json=args.json, details=details)
 
 
-def stop_experiment(args: argparse.Namespace) -> int:
+def ab_stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
     design = store.find_experiment(args.experiment)
     if controller.stop_driver(design):
@@ -223,7 +190,7 @@ def stop_experiment(args: argparse.Namespace) -> int:
     return 0
 
 
-def resume_experiment(args: argparse.Namespace) -> int:
+def ab_resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
@@ -231,7 +198,7 @@ def resume_experiment(args: argparse.Namespace) -> int:
     return detach_or_follow(args, design)
 
 
-def extend_experiment(args: argparse.Namespace) -> int:
+def ab_extend(args: argparse.Namespace) -> int:
     """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
@@ -248,7 +215,7 @@ def _find_trusted_experiment(args: argparse.Namespace) -> Design:
     return design
 
 
-def remove_experiment(args: argparse.Namespace) -> int:
+def ab_remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
     design = store.find_experiment(args.experiment)
     is_finished = store.read_progress(store.experiment_folder(design.id)).finished
@@ -259,7 +226,7 @@ def remove_experiment(args: argparse.Namespace) -> int:
     return 0
 
 
-def play(args: argparse.Namespace) -> int:
+def ab_play(args: argparse.Namespace) -> int:
     """`ab play [ID]`: open the panel on it, or write the picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
     arm, prompt = args.arm or "", args.prompt or ""
@@ -277,21 +244,27 @@ def play(args: argparse.Namespace) -> int:
     return open_panel(playback=PlaybackScreen(report, arm, prompt))
 
 
-def tune(args: argparse.Namespace) -> int:
-    """`tune …`: begin a tune, or do something with one."""
-    if args.action in {"attach", "stop", "resume"}:
-        args.experiment = find_tune(args.experiment).id
-    actions = {
-        "run": start_tune,
-        "attach": attach_experiment,
-        "stop": stop_experiment,
-        "resume": resume_experiment,
-        "keep": keep_best,
-    }
-    return actions[args.action](args)
+def tune_attach(args: argparse.Namespace) -> int:
+    """`tune attach [ID]`: follow a tune, or print what it found."""
+    return ab_attach(_name_tune(args))
 
 
-def start_tune(args: argparse.Namespace) -> int:
+def tune_stop(args: argparse.Namespace) -> int:
+    """`tune stop [ID]`: end a tune and its server."""
+    return ab_stop(_name_tune(args))
+
+
+def tune_resume(args: argparse.Namespace) -> int:
+    """`tune resume [ID]`: go on after the last boot that is over."""
+    return ab_resume(_name_tune(args))
+
+
+def _name_tune(args: argparse.Namespace) -> argparse.Namespace:
+    args.experiment = find_tune(args.experiment).id
+    return args
+
+
+def tune_run(args: argparse.Namespace) -> int:
     """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
     ensure_dataset(args.suite or None, as_json=args.json)
     built = build_requested_tune(args)
@@ -304,11 +277,7 @@ def start_tune(args: argparse.Namespace) -> int:
 
 
 def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
-    """Return the tune that the options of `tune run` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or a combination is wrong.
-    """
+    """Return the tune that the options of `tune run` ask for."""
     request = ExperimentRequest(
         launch=read_launch_request(args),
         suite=args.suite or None,
@@ -323,7 +292,7 @@ def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
     return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
 
 
-def keep_best(args: argparse.Namespace) -> int:
+def tune_keep(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
@@ -339,11 +308,7 @@ def keep_best(args: argparse.Namespace) -> int:
 
 
 def find_tune(name: str | None) -> Design:
-    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest.
-
-    Raises:
-        UsageError: none fits, or it is an A/B.
-    """
+    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest."""
     if name is not None:
         design = store.find_experiment(name)
         if design.tuning is None:
@@ -357,23 +322,14 @@ def find_tune(name: str | None) -> Design:
 
 
 def verify_output(args: argparse.Namespace) -> int:
-    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else.
-
-    Raises:
-        OutputDiffers: an answer parts by more than rounding.
-        DflashError: that cannot be known.
-    """
+    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else."""
     request = read_output_request(args)
     ensure_dataset(request.suite, as_json=args.json)
     return begin_ab(args, *build_experiment(request, cluster=find_cluster(request.launch, args)))
 
 
 def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `verify-output` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or `--exact` is not for the CPU.
-    """
+    """Return what the options of `verify-output` ask for."""
     launch = read_launch_request(args)
     if args.exact:
         if not recipe_loader.find_recipe(launch.recipe).for_cpu:
@@ -396,19 +352,13 @@ _LARGEST_LOG = 64 << 20
 
 
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
-    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
-
-    Raises:
-        ServerFailed: an arm did not come up.
-        OutputDiffers: it was to show whether speculation changes answers, and it does, by more than rounding.
-        DflashError: the experiment ended early, or did not show that.
-    """
+    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else."""
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
         for event in join_requests(_watch_events(folder)):
             design = extend_design(design, event)
             if as_json:
-                print_data(encode(event).decode())
+                print_event(event)
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
     return _report_end(folder, design, as_json=as_json, details=details)
@@ -459,24 +409,19 @@ def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -
     why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
     raise DflashError(
         f"{design.id} ended early",
-        evidence=clean_line(why),
+        evidence=why,
         hint=f"dflash-tui {design.command_word} resume {design.id}",
     )
 
 
 def _build_start_error(progress: Progress, names: str) -> ServerFailed:
     failed = [boot for boot in progress.boots if boot.error]
-    what = f"{clean_line(names)} did not start"
+    what = f"{names} did not start"
     return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
 
 
 def raise_unless_alike(report: ExperimentReport) -> None:
-    """Raise what the exit code comes from, unless no answer is at fault.
-
-    Raises:
-        OutputDiffers: an answer parts by more than rounding.
-        DflashError: that cannot be known.
-    """
+    """Raise what the exit code comes from, unless no answer is at fault."""
     outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
     outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
     if outputs.verdict is OutputVerdict.DIFFERENT:
@@ -495,7 +440,7 @@ def _describe_best(folder: Path) -> str:
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
     if as_json:
-        print_data(encode(experiment_text.Reported(time.time(), report)).decode())
+        print_event(experiment_text.Reported(time.time(), report))
         return
     sections = build_report(report, details=details)
     if report.tune:

@@ -55,11 +55,7 @@ def logs(args: argparse.Namespace) -> int:
 
 
 def _open_log(run: Run, log: Path) -> BinaryIO:
-    """Return the opened log of a run.
-
-    Raises:
-        DflashError: something else lies in its place, or it may not be read.
-    """
+    """Return the opened log of a run."""
     try:
         return log.open("rb")
     except OSError as error:
@@ -78,11 +74,7 @@ def _print_line(line: bytes, *, as_json: bool) -> None:
 
 
 def _find_rank_log(run: Run, rank: int) -> Path:
-    """Return the copy of the log of a rank on another host.
-
-    Raises:
-        UsageError: there is no such rank.
-    """
+    """Return the copy of the log of a rank on another host."""
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"

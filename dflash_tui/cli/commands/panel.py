@@ -18,7 +18,6 @@ import time
 from dflash_tui.cli.console import print_status
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.common.formatting import has_terminal
-from dflash_tui.events import encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring import recording as run_export
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
@@ -65,23 +64,18 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
     Figures come every `--every` recorded seconds. A failure of the recorded server is printed, and is not ours.
     """
     from dflash_tui.cli.commands.logs import format_postmortem
-    from dflash_tui.cli.event_lines import AlarmLines, EventLines, WindowFigures
+    from dflash_tui.cli.event_lines import AlarmLines, EventLines, FigureLines
     from dflash_tui.diagnosis import postmortem
 
     state = RunState()
-    lines, rows = EventLines(state, as_json=args.json), 0
+    lines, figures = EventLines(state, as_json=args.json), FigureLines(state, args.every, as_json=args.json)
     began, begin = time.monotonic(), source.started_at + (args.at or 0.0)
     alarm_lines, alarms_due = AlarmLines(state, as_json=args.json), begin
     due = begin + args.every
     for event in source.events():
         while due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, due - begin)
-            if state.readings:
-                figures = WindowFigures.from_state(state, due, args.every)
-                if not args.json and rows % 20 == 0:
-                    print_data(WindowFigures.HEADER)
-                print_data(encode(figures).decode() if args.json else figures.line(state))
-                rows += 1
+            figures.show(due)
             # The rows of a long silence are all the same.
             due = event.at if event.at - due > _MAX_SILENCE else due + args.every
         while alarms_due <= event.at and state.exit is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from contextlib import suppress
@@ -49,7 +48,7 @@ def plan(args: argparse.Namespace) -> int:
     if args.json:
         expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
         figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
-        print_data(json.dumps(msgspec.to_builtins(planned.plan) | figures))
+        print_json(msgspec.to_builtins(planned.plan) | figures)
     else:
         print_data(_describe(planned, verbose=args.verbose))
         if not args.verbose:

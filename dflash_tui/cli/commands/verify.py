@@ -23,11 +23,7 @@ _OUTPUT = "output"
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen.
-
-    Raises:
-        DflashError: a check failed.
-    """
+    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
     as_json, args.json = args.json, False
     run = _find_running(args.recipe)
     launched = run is None

@@ -34,7 +34,6 @@ class EngineFiles(NamedTuple):
     digests: dict[str, str]
     """Their SHA-256, but for those that cannot be read."""
     unreadable: dict[str, str]
-    """Why a file has no text."""
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:

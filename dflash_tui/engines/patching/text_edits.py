@@ -104,7 +104,6 @@ def _answers(function: ast.FunctionDef) -> bool:
 
 
 def _used(tree: ast.Module) -> Iterator[str]:
-    """Yield what the code reads, and the arguments that it passes by name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield ast.unparse(node)

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.formatting import GIB, format_gib, format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
@@ -138,7 +137,7 @@ def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
 def _check_patch_files() -> Iterator[Check]:
     """Warn about invalid patch files; only recipes that name them are refused, when they are planned."""
     for name, why in patch_file.load_all_patches()[1].items():
-        yield warn_check("patch file", f"{name} is not valid: {clean_line(why)}", "fix it, or remove it")
+        yield warn_check("patch file", f"{name} is not valid: {why}", "fix it, or remove it")
 
 
 def _check_compilers(situation: Situation) -> Iterator[Check]:
@@ -172,7 +171,6 @@ def _check_compiler(situation: Situation, name: str, variable: str, names: tuple
 
 
 def _has_python_headers(engine: Engine | None) -> bool:
-    """Whether the headers of the Python interpreter of the engine, or of ours without an engine, are installed."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
@@ -358,7 +356,6 @@ def _hint_settings(changes: Mapping[str, int | float]) -> Advice:
 
 
 def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
-    """Check page cache and swap, which matter where the GPU uses the memory of the system."""
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -85,15 +86,10 @@ def ask_trust(
 
 def ask_patch_trust(app: App[Any], patches: Sequence[Patch], then: Callable[[], object]) -> None:
     """Go on with `then` when an engine may be made with these patches, after asking."""
-    untrusted = recipe_trust.list_untrusted_patches(patches)
-    question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
-    _ask(
-        app,
-        question,
-        recipe_trust.describe_patches(untrusted),
-        lambda: recipe_trust.trust_patches(untrusted),
-        lambda yes: then() if yes else None,
-    )
+    untrusted = recipe_trust.find_untrusted_patches(patches)
+    question = f"Change vLLM by {', '.join(untrusted.names.values())}?"
+    trust = partial(recipe_trust.trust_shown, untrusted)
+    _ask(app, question, untrusted.ingredients, trust, lambda yes: then() if yes else None)
 
 
 def _ask(

@@ -109,7 +109,7 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
     (folder / "mine.yaml").write_text(shipped.read_text())
     refused = propose("patch.mine=on", GEMMA)
     assert (refused.candidates, [*refused.left_out]) == ([], ["patch.mine=on"])
-    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
     assert [each.arm.name for each in propose("patch.mine=on", GEMMA).candidates] == ["patch.mine"]
 
 

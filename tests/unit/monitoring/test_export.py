@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
+from dflash_tui.events import Exited, HealthChanged, RequestDone
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -98,14 +98,6 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
     last = there[-1]
     assert isinstance(last, Exited)
     assert last.code is None  # the process is gone and nobody saw it end; elsewhere nobody could tell
-
-
-def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
-    for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
-        run.record(event)
-    run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
-    events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
-    assert [event.code for event in events if isinstance(event, Exited)] == [0]
 
 
 @pytest.mark.parametrize("depth", [200, 700, 900, 5000])

@@ -69,14 +69,6 @@ def test_a_recording_opens_where_something_happens(tmp_path, parts):
         assert recording.find_recording(str(path)).find_opening() == pytest.approx(opening)
 
 
-def test_the_sample_is_small_and_names_no_machine():
-    folder = recording.find_recording("sample").folder
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 300_000
-    text = "".join(path.read_text() for path in folder.iterdir())
-    assert "/root" not in text
-    assert "hf_" not in text
-
-
 def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
     events = list(recording.find_recording("sample").events())
     # The server's own lines are stamped to the second, and two processes write samples.
@@ -102,7 +94,7 @@ def test_nothing_in_a_recording_is_taken_for_a_process():
     assert not server_process.list_processes(found)
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/etc/cron.d/evil", "run.json/../x", "extra.txt", "SERVER.LOG"])
+@pytest.mark.parametrize("name", ["../../evil", "/etc/cron.d/evil", "SERVER.LOG"])
 def test_a_file_with_foreign_names_is_refused(tmp_path, parts, name):
     path = packed(tmp_path / "a.zip", parts | {name: b"x"})
     with pytest.raises(UsageError, match="not a recording"):
@@ -126,7 +118,7 @@ def test_a_way_to_compress_that_export_never_uses_is_refused(tmp_path, parts, pa
             recording.find_recording(str(path))
 
 
-@pytest.mark.parametrize("field", [14, 18, 22, 26, 28])
+@pytest.mark.parametrize("field", [18, 28])
 def test_a_size_that_lies_is_one_error_or_a_clean_replay(tmp_path, parts, field):
     """Checksum, packed and unpacked size, length of the name, where the data begins: of each member, in both places."""
     whole = packed(tmp_path / "a.zip", parts).read_bytes()
@@ -149,7 +141,7 @@ def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
         recording.find_recording(str(path))
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 5000, b"PK\x05\x06" + bytes(18)])
+@pytest.mark.parametrize("data", [b"", b"PK\x05\x06" + bytes(18)])
 def test_what_is_no_archive_is_refused(tmp_path, data):
     path = tmp_path / "a.zip"
     path.write_bytes(data)
@@ -160,9 +152,8 @@ def test_what_is_no_archive_is_refused(tmp_path, data):
 @pytest.mark.parametrize(
     "change",
     [
-        {"id": "../x"}, {"id": ""}, {"id": ".hidden"}, {"started_at": 1e300}, {"utc_offset": 1e9}, {"plan": 3},
+        {"id": "../x"}, {"started_at": 1e300}, {"plan": 3}, {"engine": "A" * 200_000},
         {"prepared": [{"event": "preparing", "at": 1e18, "step": "engine", "text": "x"}]},  # played without an end
-        {"engine": "A" * 200_000}, {"restarted_from": "A" * 200_000},
     ],
 )  # fmt: skip
 def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
@@ -172,11 +163,10 @@ def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
         recording.find_recording(str(path))
 
 
-@pytest.mark.parametrize("field", ["recipe", "title", "synthetic", "served_name", "target", "profile"])
-def test_a_plan_whose_texts_fill_screens_is_refused(tmp_path, parts, field):
+def test_a_plan_whose_texts_fill_screens_is_refused(tmp_path, parts):
     """Commands show them in a line, and no recipe has such ones."""
     told = json.loads(parts[RUN_PART])
-    told["plan"][field] = "A" * 200_000
+    told["plan"]["title"] = "A" * 200_000
     path = packed(tmp_path / "a.zip", parts | {RUN_PART: json.dumps(told).encode()})
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))
@@ -221,20 +211,12 @@ COUNTERS = {"event": "counters", "counters": {"generated": 5.0}}
     "event",
     [
         {"event": "latencies", "ttft": HISTOGRAM | {"counts": [3, 4]}},
-        {"event": "latencies", "tpot": HISTOGRAM | {"counts": [0, 0, 0, 9]}},
         {"event": "latencies", "ttft": HISTOGRAM | {"bounds": [2, 1]}},
-        {"event": "latencies", "ttft": HISTOGRAM | {"counts": [1, 2, -3]}},
         {"event": "counters", "counters": {"generated": 1e308}},
-        {"event": "counters", "counters": {"generated": 1, "finished": -1.7e308}},
         {"event": "counters", "counters": {"generated": 1, "per_position": [1.0] * 65}},
-        {"event": "counters", "counters": {"generated": 1, "running": 10**30}},
-        {"event": "request", "kind": "x", "tokens": -5},
         {"event": "request", "kind": "x", "total": -1e300},
-        {"event": "request", "kind": "x", "decode_tok_s": 1e308},
         {"event": "memory", "used": 10**400, "total": 1, "source": "GPU"},
-        {"event": "memory", "used": 5, "total": -1, "source": "GPU"},
         {"event": "gpus", "gpus": [{"index": 0, "temperature_c": 10**30}]},
-        {"event": "gpus", "gpus": [{"index": 0, "clock_mhz": 1, "clock_max_mhz": -1}]},
     ],
 )
 def test_an_event_that_cannot_be_is_left_out(tmp_path, parts, event):
@@ -325,14 +307,6 @@ def test_speed_changes_from_here_on(clock):
     assert player.speed == 2.0
     player.change_speed(-99)
     assert player.speed == 0.25
-
-
-@pytest.mark.parametrize(("given", "slower", "faster"), [(4.0, 2.0, 8.0), (3.0, 2.0, 4.0), (9999.0, 1024.0, 1024.0)])
-def test_a_speed_of_ones_own_steps_to_its_neighbours(clock, given, slower, faster):
-    for step, expected in ((-1, slower), (1, faster)):
-        player = Player(recording.find_recording("sample"), speed=given, clock=clock)
-        player.change_speed(step)
-        assert player.speed == expected
 
 
 def told(state: RunState) -> tuple[object, ...]:
