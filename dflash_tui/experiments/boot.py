@@ -29,7 +29,7 @@ from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
 from dflash_tui.launch import restarts
 from dflash_tui.machine import nvml
-from dflash_tui.monitoring import observer, recorder
+from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -227,14 +227,14 @@ async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
     suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
     cold = await watch.take("cold", send_cold_request(suite, run, sampling))
     await watch.take("warm-up", send_warm_up(design, suite, run, sampling))
-    since, before = time.time(), await recorder.read_counters(run)
+    since, before = time.time(), await client.read_counters(run.url)
     conditions_before = conditions.measure_conditions(run, state, since)
     worked = await asyncio.to_thread(conditions.read_processor_times, run)
     keep, records = _build_keeper(design, run), list[LoadRecord]()
     measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
     requests = await watch.take("round", measured)
     others = await watch.count_foreign_processors(worked)
-    after = await recorder.read_counters(run)
+    after = await client.read_counters(run.url)
     if all(request.error for request in requests):
         raise _BootFailed(requests[-1].error)
     await _require_far_ranks(run, state, watch.over)
