@@ -106,7 +106,7 @@ FIRST_REQUEST_RETRY = 30.0
 _LONG_WARM_UPS = (30, 100, 300)
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
-# So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
+# Failed health checks in a row that make a server unhealthy: a busy one misses one, as while it compiles.
 _FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
 RECORDING_AGAIN = "recording again"

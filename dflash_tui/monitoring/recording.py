@@ -401,7 +401,7 @@ class Player(PlaybackClock):
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most so many seconds; `behind` says whether there are more.
+        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more.
 
         Raises:
             DflashError: the recording cannot be read any further.

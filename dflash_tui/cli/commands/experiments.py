@@ -417,8 +417,6 @@ def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -
 def _build_start_error(progress: Progress, names: str) -> ServerFailed:
     failed = [boot for boot in progress.boots if boot.error]
     what = f"{names} did not start"
-    if not failed:  # the file of events may have lost some
-        return ServerFailed(what, evidence="none of its boots is recorded")
     return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
 
 

@@ -51,7 +51,7 @@ class PlayedAnswer(NamedTuple):
         return self.kept.arrivals[-1][0] / 1000
 
     def count_tokens(self, at: float) -> int:
-        """Return how many of its tokens have come after so many seconds."""
+        """Return how many of its tokens have come by `at`, in seconds."""
         place = bisect_right(self.kept.arrivals, 1000 * at, key=lambda mark: mark[0])
         return self.kept.arrivals[place - 1][1] if place else 0
 
