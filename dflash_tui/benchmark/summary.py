@@ -12,7 +12,6 @@ import msgspec
 from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
@@ -260,7 +259,7 @@ def parse_slo(text: str) -> Slo:
             limits[name] = math.nan
         if name not in Slo.__struct_fields__ or not 0 < limits[name] < math.inf:
             keys = ", ".join(Slo.__struct_fields__)
-            raise UsageError(f"--slo: expected KEY=SECONDS, not '{clean_line(word)}'", hint=f"KEY is one of {keys}")
+            raise UsageError(f"--slo: expected KEY=SECONDS, not '{word}'", hint=f"KEY is one of {keys}")
     return Slo(**limits)
 
 

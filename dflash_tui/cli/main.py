@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.formatting import has_terminal, name_commands
-from dflash_tui.common.sanitizer import clean_lines
+from dflash_tui.common.sanitizer import escape_control_characters
 
 if TYPE_CHECKING:  # the panel alone parses nothing
     import argparse
@@ -101,9 +101,9 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
             print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 
-    text = fold_status(f"dflash-tui: error: {name_commands(clean_lines(str(error)))}", terminal_width(sys.stderr))
+    text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
     with suppress(OSError):
-        print(text, file=sys.stderr)  # noqa: T201
+        print(escape_control_characters(text), file=sys.stderr)  # noqa: T201
     return error.exit_code
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any
 
-from dflash_tui.common.sanitizer import clean_line
-
 if TYPE_CHECKING:
     import httpx
 
@@ -51,9 +49,9 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no complete answer within {WHOLE:g} s"
     if isinstance(error, ssl.SSLError):
-        reason = clean_line(getattr(error, "reason", None) or "TLS").replace("_", " ").lower()
+        reason = (getattr(error, "reason", None) or "TLS").replace("_", " ").lower()
         return f"the encrypted connection broke ({reason}): check the server's TLS set-up, or the proxy in front of it"
-    return clean_line(str(error)) or type(error).__name__
+    return str(error) or type(error).__name__
 
 
 def open_client(

@@ -215,7 +215,7 @@ def _list_late_problems(state: RunState, seconds: float) -> Iterator[Problem]:
 
 
 def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
-    """Return the index of the first line that tells of `problem`, or None when it is no longer kept."""
+    """Return the index of the first line of `problem`, or None when it is no longer kept."""
     first = problem.text.partition("\n")[0]
     there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == first)
     return next(there, None)
@@ -261,7 +261,7 @@ def _explain_exit(kind: str, *evidence: str) -> Diagnosis:
 
 
 def _diagnose_reboot(state: RunState) -> Diagnosis | None:
-    """Nobody saw the end, the log does not tell of one, and the machine was booted since."""
+    """The end was not observed, the log does not show one, and the machine was booted since."""
     lost = state.exit is not None and state.exit.lost and find_logged_cause(state) is None
     return _explain_exit("rebooted", _format_memory(state)) if lost else None
 
@@ -327,7 +327,7 @@ def _put_recipe_first(listed: RecipeFailure, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
-    """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
+    """The way a server ends explains it where the log has no exception, not even an unknown one."""
     if find_logged_cause(state) is not None or state.exit is None:
         return None
     stop_line = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
@@ -368,7 +368,7 @@ def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosi
         steps = (area.advice.format_map(circumstances.advice_values), fix) if area else (fix,)
         return Diagnosis("", UNKNOWN, cause, evidence, steps, confidence="guess", process=problem.process)
     cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
-    if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
+    if state.exit and state.exit.code is None:  # only its parent knows how it ended
         cause += ", so that it was probably killed, often by the system because it is out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
@@ -384,7 +384,7 @@ def _list_error_lines(state: RunState) -> Iterator[LogLine]:
 def _matches_sign(sign: str, text: str) -> bool:
     """Whether a line of `text` has the parts of a recipe's sign, which `.*` separates, one after the other.
 
-    A sign is no regular expression: a recipe may come from anybody, and a pattern can take for ever.
+    A sign is no regular expression: a shared recipe is not trusted, and matching a pattern can take for ever.
     """
 
     def has_parts(line: str) -> bool:
@@ -404,7 +404,7 @@ def _find_peak_memory(state: RunState) -> MemorySampled | None:
 
 
 def _format_memory(state: RunState) -> str:
-    """Return how much that was, as a line; empty when nobody looked."""
+    """Return the peak memory as a line; empty when it was not sampled."""
     if (memory := _find_peak_memory(state)) is None:
         return ""
     share = f"{format_gib(memory.used)} of {format_gib(memory.total)}"

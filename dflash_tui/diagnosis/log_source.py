@@ -3,7 +3,7 @@
 Of a very large file the beginning and the end are read; a pipe may go on without an end, or send nothing. What wraps a
 log is recognised by its first lines: compose's `vllm-1  | `, the stamps of docker and Kubernetes, journalctl's host and
 unit, Docker's own files of JSON, one within the other; else any prefix of one shape before vLLM's stamps.
-A log may come from anybody, and a line may have a megabyte: no pattern looks back and forth in it.
+A posted log is not trusted, and a line may have a megabyte: no pattern looks back and forth in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explain why a server failed from nothing but its log: any vLLM's, wherever it ran, as somebody posted or piped it."""
+"""Explain from its log alone why a vLLM server failed, wherever it ran: a log that was posted or piped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _OF_VLLM = re.compile(
     rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
     rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError|SpecDecoding metrics: "
 )
-# Anybody may have written the log: no pattern looks back and forth in a line, which may have a megabyte.
+# A posted log is not trusted: no pattern looks back and forth in a line, which may have a megabyte.
 _BOOT = re.compile(rb"vLLM (?:API )?server version \S|\xe2\x96\x88(?:(?!\xe2\x96\x88)[^\n])*?\bversion \d")
 _BOOT_WORDS = (b"server version ", "█".encode())
 _SERVED = ('" 200 OK', "Avg prompt throughput: ")
@@ -91,7 +91,7 @@ _FRAGMENT = 400
 
 
 class LogExplanation(msgspec.Struct, frozen=True):
-    """Why a server failed, by its log alone. Programs read it: a field is never renamed or taken away."""
+    """Why a server failed, by its log alone. Programs read it: a field is never renamed or removed."""
 
     kind: str
     """The name of the cause; `unknown` without one, `none` where the log shows no failure, one of `SLOW_SIGNS` of a

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, explain_resource_limit
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.machine.process_environment import build_helper_environment
 
 IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
@@ -120,4 +120,4 @@ def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapp
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:
     what = "could not list the flags of vllm serve" if words == ("options",) else "could not inspect the engine"
-    return EngineError(f"{python}: {what}", evidence=clean_line(evidence)[:500], hint=hint)
+    return EngineError(f"{python}: {what}", evidence=evidence[:500], hint=hint)

@@ -13,7 +13,6 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 
 MARKER = "dflash-engine.json"
@@ -229,7 +228,7 @@ def read_failed_measures(folder: Path) -> dict[str, str]:
 
 def remember_failed_measure(folder: Path, name: str, why: str) -> None:
     """Have the next launches of the engine in `folder` do without a measure; one asked for by name is tried again."""
-    _write(folder, read_failed_measures(folder) | {name: clean_line(why)[:_LONGEST]})
+    _write(folder, read_failed_measures(folder) | {name: why[:_LONGEST]})
 
 
 def forget_failed_measure(folder: Path, name: str) -> None:

@@ -35,7 +35,7 @@ _MOST_LINE = 1 << 20
 
 
 MARK = EXPERIMENT_MARK
-# What changes how vLLM or what it computes with works, when it stands in the environment of whoever launches it.
+# Variables of the environment that change how vLLM or its libraries work.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
     "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LD_", "HF_", "TRANSFORMERS_", "TOKENIZERS_",
@@ -80,7 +80,7 @@ class BootServer:
     async def stop(self) -> list[str]:
         """Stop what was launched, on all hosts; return what is left of it, and where, as texts.
 
-        Whoever is cancelled meanwhile, as by a signal, is so afterwards.
+        A cancellation, as by a signal, takes effect afterwards.
 
         Raises:
             DflashError: a process here survived SIGKILL.

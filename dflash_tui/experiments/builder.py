@@ -247,7 +247,7 @@ class DurationEstimate(NamedTuple):
 
 
 class BootEstimate(NamedTuple):
-    """Seconds that a boot of each arm takes, None where nobody knows, without the answers unless `whole`."""
+    """Seconds that a boot of each arm takes, None where unknown, without the answers unless `whole`."""
 
     seconds: tuple[float | None, ...]
     whole: bool
@@ -255,7 +255,7 @@ class BootEstimate(NamedTuple):
 
 
 def estimate_duration(design: Design) -> DurationEstimate:
-    """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
+    """Return how long the boots of `design` will take; unknown where one arm is unknown."""
     boots = estimate_boots(design)
     return DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
 

@@ -48,7 +48,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times(run: Run) -> ProcessorTimes:
-    """Return how long the processors have worked by now, for anybody and for the server and this process."""
+    """Return how long the processors have worked by now, in all and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
     ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
     for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
@@ -119,7 +119,7 @@ def list_local_ranks(run: Run) -> list[Run]:
 def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
     """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
 
-    Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
+    Of several GPUs it has the slowest clock, the highest temperature and the sum of the powers.
     """
     first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
     meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]

@@ -116,7 +116,7 @@ def _require_no_driver(folder: Path, design: Design) -> None:
 
 
 def extend_experiment(design: Design, boots: int) -> None:
-    """Add so many boots of each arm to an A/B that is over, and launch a driver for them; it gets a new report.
+    """Add boots of each arm to an A/B that is over, and launch a driver for them; the A/B gets a new report.
 
     Raises:
         UsageError: it is not over, it is no A/B, another process is at work on it, or something else would disturb

@@ -203,7 +203,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     cold_request: RequestDone | None = None
     requests: tuple[RequestDone, ...] = ()
     windows: tuple[MeasuredWindow, ...] = ()
-    """The time in which they counted, for each number of streams; none in boots of before."""
+    """The time in which they counted, for each number of streams; none in boots of earlier releases."""
     generated: Amount | None = None
     """By how many tokens the server's counter grew while they ran."""
     preemptions: Amount = 0.0
@@ -219,9 +219,9 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     argv: tuple[str, ...] = ()
     env: dict[str, str] = {}
     sampler: str = ""
-    """What drew the tokens of its answers; empty where nobody recorded it."""
+    """What sampled the tokens of its answers; empty where it was not recorded."""
     inherited: dict[str, str] | None = None
-    """The variables beside these that a server heeds; None where nobody recorded them."""
+    """The variables of the environment that vLLM reads, besides these; None where they were not recorded."""
     patches: dict[str, str] = {}
     """Each patch in the engine, with the SHA-256 of the files that it made."""
     versions: dict[str, str] = {}
@@ -246,7 +246,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     round: Whole
     answer: Answer
     arrivals: tuple[ArrivalMark, ...] = ()
-    """When its tokens came; none where the server did not count, and in experiments of before."""
+    """When its tokens came; none where the server did not count, and in experiments of earlier releases."""
 
 
 class BootBegan(Event, frozen=True, tag="boot began"):
@@ -280,7 +280,7 @@ class RoundBegan(Event, frozen=True, tag="round began"):
     turn: int
     """How often all that is varied has been gone through, from 1 on."""
     field: tuple[int, ...]
-    """The arms that compete, the best of before first."""
+    """The arms that compete; the first is the best of the round before."""
     order: tuple[int, ...] = ()
     arms: tuple[Arm, ...] = ()
     left_out: dict[str, str] = msgspec.field(default_factory=dict)

@@ -34,7 +34,7 @@ _MEASURED_ALIKE = {
 }
 _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "unpatched_folder": "engine", "hardware": "hardware"}  # fmt: skip
-# What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
+# What is recorded of a boot of an experiment and not of a run.
 _UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
     "environment that it was launched from, what the patches made, the power supply, other load on the machine"

@@ -58,7 +58,7 @@ async def run_experiment(
         try:
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
-            # Between its boots as well: nobody else may begin there what the next boot would collide with.
+            # Between its boots as well: no other launch may take what the next boot needs.
             with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design

@@ -22,7 +22,6 @@ from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
@@ -120,7 +119,7 @@ def make_experiment_id(recipe: str, now: float) -> str:
 
 
 def write_json(path: Path, value: msgspec.Struct) -> None:
-    """Write a value as JSON; whoever reads finds the old file or the new one whole."""
+    """Write a value as JSON; a reader finds the old file or the new one whole."""
     private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
@@ -129,14 +128,14 @@ def _load_design(path: Path) -> Design:
         design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
-        raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
+        raise UsageError(f"its {_DESIGN} cannot be read: {why}") from None
     if design.id != path.parent.name:  # by its id it is written to, and removed
         raise UsageError(f"its {_DESIGN} is another experiment's")
     return design
 
 
 def decode_report(data: bytes) -> ExperimentReport:
-    """Return the report that `report.json`, or a file somebody has given away, holds.
+    """Return the report that `report.json`, or a file of another user, holds.
 
     Raises:
         msgspec.MsgspecError: it is none.
@@ -237,7 +236,7 @@ def record_driver(folder: Path) -> None:
 
 
 def append_event(folder: Path, event: Event) -> None:
-    """Add an event; what a killed driver wrote half stays a line of its own, which nobody reads.
+    """Add an event; a line that a killed driver wrote half stays, and is skipped by readers.
 
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
@@ -313,7 +312,7 @@ def read_report(folder: Path) -> ExperimentReport | None:
     if report.rules == RULES:
         return report
     judged = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
-    # What a tune has found was chosen before its last boots, by the rules of then.
+    # A tune made its choice before its last boots, by the rules of that release.
     return msgspec.structs.replace(judged, tune=report.tune)
 
 

@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Settings that nobody has tried yet, and what cannot be tried and why."""
+    """Settings that were not tried yet, and what cannot be tried and why."""
 
     candidates: list[Candidate]
     left_out: dict[str, str]

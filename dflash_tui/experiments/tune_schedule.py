@@ -1,10 +1,10 @@
 """The rounds of a tune: what competes next, given what the boots before have measured; pure but for planning.
 
 One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
-gets a boot, the better half another one, until one is left or they are told apart. What has been gone through is gone
-through again while that changes the best. The last rounds boot the best and the published setting in turn: they were
-chosen by chance, too, and only boots after the choice tell by how much they differ. How many there are follows from the
-budget and how long a boot takes, never from whether they show a difference.
+gets a boot, the better half another one, until one is left or a difference is shown. The axes are gone through again
+while that changes the best. The last rounds boot the best and the published setting in turn: both were chosen by
+chance, too, and only boots after the choice tell by how much they differ. Their number follows from the budget and
+the seconds of a boot, never from whether they show a difference.
 """
 
 from __future__ import annotations

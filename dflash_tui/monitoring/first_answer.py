@@ -15,7 +15,7 @@ import msgspec
 
 from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.sanitizer import clean_line, join_clean_lines
+from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import AnswerHeld
 from dflash_tui.planning.plan import Plan
@@ -81,7 +81,7 @@ def hold_answer(run: Run, answer: Answer) -> AnswerHeld | None:
         verdict,
         is_like_before=begins_alike(before.answer, answer),
         before=_quote(before.answer),
-        run=clean_line(before.run),
+        run=before.run,
     )
 
 

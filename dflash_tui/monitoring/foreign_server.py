@@ -68,7 +68,7 @@ class ForeignServer:
         """Poll the server once a second, without end: yield its counters, and its health when it changes."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
-        if zone:  # means something on this machine only, so that no other is told (RFC 6874)
+        if zone:  # has a meaning on this machine only, so it is not sent (RFC 6874)
             headers["Host"] = address + after_zone[after_zone.index("]") :]
         async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
             while True:

@@ -16,7 +16,6 @@ from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     OBSERVER_SOURCE,
-    Counters,
     Health,
     HealthChanged,
     Histogram,
@@ -107,7 +106,7 @@ FIRST_REQUEST_RETRY = 30.0
 _LONG_WARM_UPS = (30, 100, 300)
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
-# So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
+# Failed health checks in a row that make a server unhealthy: a busy one misses one, as while it compiles.
 _FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
 RECORDING_AGAIN = "recording again"
@@ -133,14 +132,6 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
             await asyncio.sleep(SAMPLE_INTERVAL)
     finally:
         lease.release()
-
-
-async def read_counters(run: Run) -> Counters | None:
-    """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
-        async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
-            return (await fetch_metrics(client)).counters
-    return None
 
 
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:

@@ -27,7 +27,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_line, clean_text
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded, encode
@@ -84,7 +84,7 @@ class Recording(Run, frozen=True):
                 exited = exited or isinstance(event, Exited)
                 yield event
         except _READ_ERRORS as error:
-            raise DflashError(f"{self.source} cannot be read to its end", evidence=clean_line(str(error))) from None
+            raise DflashError(f"{self.source} cannot be read to its end", evidence=str(error)) from None
         if not exited and self._exited_unrecorded:
             yield Exited(self.last_event_time(), None)
 
@@ -195,7 +195,7 @@ def read_recording(path: Path) -> Recording:
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
-        raise UsageError(what, evidence=clean_line(str(error)), hint=do) from None
+        raise UsageError(what, evidence=str(error), hint=do) from None
     if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (recording.started_at and recording.has_possible_times):
@@ -222,7 +222,7 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
     names = [member.filename for member in members]
     fault = ""
     if foreign := sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART}):
-        fault = f"it holds {clean_line(', '.join(foreign))}"
+        fault = f"it holds {', '.join(foreign)}"
     elif len(names) != len(set(names)):
         fault = "it holds a name twice"
     elif any(member.compress_type not in _METHODS for member in members):
@@ -401,7 +401,7 @@ class Player(PlaybackClock):
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most so many seconds; `behind` says whether there are more.
+        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more.
 
         Raises:
             DflashError: the recording cannot be read any further.

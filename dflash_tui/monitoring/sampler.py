@@ -93,7 +93,7 @@ def _differ_by(old: float | None, new: float | None, step: float) -> bool:
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 _ACTIVITY_INTERVAL = 2.0
-_BUSIER = 0.1  # processors; a smaller difference is told of every ten seconds only
+_BUSIER = 0.1  # processors; a smaller difference is recorded every ten seconds only
 
 
 class Sampler:

@@ -21,7 +21,6 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
 from dflash_tui.events import Phase
 from dflash_tui.experiments import variation
@@ -362,7 +361,7 @@ def arm_mark(arm: int) -> str:
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut so that it differs from those of the others."""
-    labels = [clean_line(label_arm(design, place)) for place in range(len(design.arms))]
+    labels = [label_arm(design, place) for place in range(len(design.arms))]
     return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
 
 
@@ -370,9 +369,9 @@ def describe_variation(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`; of a tune within which budget."""
     if design.tuning:
         return f"tune within {format_duration(design.tuning.budget)}"
-    names = [truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    names = [truncate_middle(arm.name, _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
-    return f"{clean_line(design.vary)}: {joined}"
+    return f"{design.vary}: {joined}"
 
 
 def describe_certainty(design: Design) -> str:
@@ -388,7 +387,7 @@ def describe_certainty(design: Design) -> str:
 
 def synthetic_label(design: Design) -> str:
     """Return why the figures are not those of a real model, or nothing."""
-    return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
+    return f"not a real model's figures: {design.synthetic}" if design.synthetic else ""
 
 
 def count_requests(boots: Iterable[Boot]) -> int:

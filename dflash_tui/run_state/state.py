@@ -107,7 +107,7 @@ class RunState:
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_MAX_PROBLEMS))
     """The errors in the log that may explain a failure, without mere symptoms."""
     stopping: bool = False
-    """Whether somebody asked the server to stop."""
+    """Whether the server was asked to stop."""
     exit: Exited | None = None
     """How the server exited; None while it runs."""
     autopsy: Autopsy | None = None

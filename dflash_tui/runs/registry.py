@@ -12,7 +12,6 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.private_files import find_in_folders, load_each
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.runs import server_process
@@ -78,7 +77,7 @@ def _load_run(path: Path) -> Run:
         run = decode_record(data, _decoder, upgrade_record)
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
-        raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
+        raise UsageError(f"its {RUN_FILE} cannot be read: {why}") from None
     if run.id != path.parent.name or not _is_possible(run):
         raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
     return run

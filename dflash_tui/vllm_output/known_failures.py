@@ -260,7 +260,7 @@ def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
     """Return the problem that explains a failed start, or None.
 
     The first known cause, or what the same process adds at that moment to a general one; else what came first of errors
-    that nobody knows and known consequences; else an error without a message.
+    that are not known and known consequences; else an error without a message.
     """
     bare: Problem | None = None
     first: Problem | None = None
@@ -284,7 +284,7 @@ def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
 
 
 def find_role(problem: Problem) -> Role | None:
-    """Return what a logged problem explains; None for one that nobody knows."""
+    """Return what a logged problem explains; None for an unknown one."""
     if not problem.kind:
         return None
     return next((failure.role for failure, _ in find_signs(problem.text, problem.frames)), None)

@@ -81,7 +81,7 @@ class ErrorReader:
         self._places.pop(process, None)
 
     def read_line(self, process: str, source: str, body: str, at: float) -> tuple[Problem, ...]:
-        """Return the error that a line of a process, logged by a source file, tells of, or nothing."""
+        """Return the error that a line of a process shows, which a source file logged, or nothing."""
         place = self._places.get(process)
         if place and place.source != source:  # another record
             self.end_message(process)

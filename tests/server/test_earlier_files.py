@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
-from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import RULES
 from dflash_tui.monitoring import observer
@@ -113,30 +111,3 @@ def test_an_experiment_goes_on(earlier, folders: Path):
     assert (found.status, found.boots[:2]) == ("finished", before.boots)
     assert [(boot.arm, boot.error) for boot in found.boots] == [(0, ""), (1, ""), (1, ""), (0, "")]
     assert found.boots[3].argv == before.boots[0].argv
-
-
-def test_an_end_without_a_boot_is_told_and_no_traceback(earlier, snapshot):
-    """A file of events that lost its boots."""
-    earlier(runs="runs", experiments="experiments")
-    events = store.experiment_folder(EXPERIMENT) / store.EVENTS
-    lines = events.read_text().splitlines()
-    events.write_text("".join(f"{line}\n" for line in lines if '"boot' not in line))
-    design = store.find_experiment(EXPERIMENT)
-    with pytest.raises(ServerFailed, match="7, 4 did") as caught:
-        experiment_lines.follow_experiment(design, as_json=True)
-    assert str(caught.value) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rounds", 10**9), ("seed", -1),
-    ],
-)  # fmt: skip
-def test_an_experiment_that_asks_for_more_than_options_may_is_none(earlier, field, value):
-    """Its next boot would never end: the file may be damaged, or be somebody else's."""
-    earlier(experiments="experiments")
-    path = store.experiment_folder(EXPERIMENT) / "experiment.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    assert f"$.{field}" in store.list_broken_experiments()[EXPERIMENT]
-    assert store.list_experiments() == []

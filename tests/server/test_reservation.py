@@ -250,10 +250,10 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
         record(plan.port + 1, parent, processes.read_process_identity(parent))
         moved = plan_launch_here(LaunchRequest("demo-cpu"), port=plan.port)
         lines = list[str]()
-        admitted = session._admit(moved, lines.append, "")
-        reservation.drop_reservation(admitted.path)
+        admitted, path = session._admit(moved, lines.append, "")
+        reservation.drop_reservation(path)
         listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
-    assert admitted.planned.plan.port == plan.port + 2
+    assert admitted.plan.port == plan.port + 2
     passed = f"{plan.port} is held by {listener}, {plan.port + 1} by {holder}"
     assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
     assert lifecycle.describe_passed_ports(plan.port, plan.port + 9).count(" by ") == 3

@@ -20,7 +20,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.common.private_files import DiskCount
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, published_files, status
@@ -124,10 +123,10 @@ def patch_status(args: argparse.Namespace) -> int:
     ]
     print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
     for name, why in scope.unusable.items():
-        print_status(f"! {name} is unusable: {clean_line(why)}")
+        print_status(f"! {name} is unusable: {why}")
     for state in states:
         if state.drift:
-            print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
+            print_data(f"\n{state.name}:\n{state.drift}")
     return 0
 
 
@@ -153,7 +152,7 @@ def patch_diff(args: argparse.Namespace) -> int:
     if args.json:
         print_json(diffs)
     else:
-        print_data(_clean_diff("".join(diffs.values())) if diffs else "nothing to change")
+        print_data("".join(diffs.values()).rstrip("\n") if diffs else "nothing to change")
     return 0
 
 
@@ -184,7 +183,7 @@ def patch_apply(args: argparse.Namespace) -> int:
         print_json(PatchOutcome(tuple(needed), str(folder), diffs, note))
         return 0
     if args.dry_run and diffs:
-        print_data(_clean_diff("".join(diffs.values())))
+        print_data("".join(diffs.values()))
     would = "would be in " if args.dry_run else ""
     print_data(f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply")
     if note:
@@ -206,11 +205,6 @@ def patch_revert(args: argparse.Namespace) -> int:
             "patched engines are folders of their own: dflash-tui engine list, dflash-tui engine remove ENGINE"
         )
     return 0
-
-
-def _clean_diff(diff: str) -> str:
-    """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
-    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
 
 
 def patch_verify(args: argparse.Namespace) -> int:
@@ -295,7 +289,7 @@ def engine_inspect(args: argparse.Namespace) -> int:
     rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(contents.packages)))]
     rows += [("patch", f"{state.name}: {state.state.value}") for state in states]
-    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
+    rows += [("patch", f"{name} is unusable: {why}") for name, why in unusable.items()]
     rows += [("drift", line) for line in _drift(chosen, contents)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0

@@ -20,7 +20,7 @@ from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_r
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
 from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Preparing
@@ -157,7 +157,7 @@ def ab_list(args: argparse.Namespace) -> int:
         age = format_duration(time.time() - design.made_at)
         remark = f"({design.synthetic})" if design.synthetic else ""
         cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, remark)
-        rows.append(tuple(map(clean_line, cells)))
+        rows.append(cells)
     for name, why in store.list_broken_experiments().items():
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     if not args.json:
@@ -409,16 +409,14 @@ def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -
     why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
     raise DflashError(
         f"{design.id} ended early",
-        evidence=clean_line(why),
+        evidence=why,
         hint=f"dflash-tui {design.command_word} resume {design.id}",
     )
 
 
 def _build_start_error(progress: Progress, names: str) -> ServerFailed:
     failed = [boot for boot in progress.boots if boot.error]
-    what = f"{clean_line(names)} did not start"
-    if not failed:  # the file of events may have lost some
-        return ServerFailed(what, evidence="none of its boots is recorded")
+    what = f"{names} did not start"
     return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
 
 

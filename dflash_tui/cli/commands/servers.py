@@ -17,7 +17,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_gigabytes, pluralize
 from dflash_tui.common.private_files import DiskCount
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.launch import restarts, shutdown
@@ -238,9 +237,7 @@ _LIST_TIMEOUT = 60.0
 def orphans(args: argparse.Namespace) -> int:
     """`orphans [PID]`: list them, or stop the one with this pid."""
     if args.peer and args.pid is not None:
-        raise UsageError(
-            "--peer HOST only lists processes", hint=f"ssh {clean_line(args.peer)} dflash-tui orphans {args.pid}"
-        )
+        raise UsageError("--peer HOST only lists processes", hint=f"ssh {args.peer} dflash-tui orphans {args.pid}")
     orphan_list = asyncio.run(_list_far_orphans(args.peer)) if args.peer else find_orphans()
     if args.pid is not None:
         return _end_orphan(args.pid, orphan_list, sure=args.yes)
@@ -250,7 +247,7 @@ def orphans(args: argparse.Namespace) -> int:
             print_json(fields)
     elif orphan_list:
         rows = [
-            (str(orphan.pid), clean_line(orphan.name), format_gib(orphan.resident), str(orphan.port or UNKNOWN))
+            (str(orphan.pid), orphan.name, format_gib(orphan.resident), str(orphan.port or UNKNOWN))
             for orphan in orphan_list
         ]
         print_table(("PID", "NAME", "MEMORY", "PORT"), rows, right=(0, 2, 3))
@@ -274,7 +271,7 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
         process = psutil.Process(pid)  # it holds the start time: another process with this pid is never signalled
     except psutil.NoSuchProcess:
         return _report_exited(pid)
-    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {format_gib(orphan.resident)}"
+    what = f"{orphan.name} (pid {pid}), which holds {format_gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError("cannot ask for confirmation without a terminal", hint=f"dflash-tui orphans {pid} --yes")

@@ -6,7 +6,7 @@ yardstick. The unit is the prompt as it was sent. Its excess is the share of pai
 answered it differently, less the same share within the arms, of which each counts alike. Where boots of both arms are
 the same, that is 0 on average. The interval is that of the mean excess by a percentile bootstrap over prompts
 (Efron & Tibshirani 1993, chapter 13), so it does not speak of boots that were not made: two of each arm that happen to
-be alike within an arm, by a choice of kernels that is made anew at each start, count as a difference.
+be alike within an arm, by a choice of kernels that is made at each start, count as a difference.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _Answers = dict[PromptKey, BootAnswer]
 
 def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -> ExperimentReport:
     """Return the report with the check of the answers in every comparison of arms that launch something else."""
-    if not report.design.suite or report.design.measures_start:  # nothing was sent, or nobody knows what
+    if not report.design.suite or report.design.measures_start:  # nothing was sent, or it is not known what
         return report
     return replace(
         report, comparisons=tuple(_with_check(report, comparison, answers) for comparison in report.comparisons)

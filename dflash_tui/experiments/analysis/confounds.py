@@ -21,7 +21,7 @@ from dflash_tui.experiments.analysis.measures import (
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
-# Set for each boot by whoever launches it: where its caches are and which port was free.
+# Set for each boot when it is launched: where its caches are and which port was free.
 _OWN_ENV = frozenset({
     "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME",
     "FLASHINFER_WORKSPACE_BASE", "FLASHINFER_CUBIN_DIR", "CUDA_CACHE_PATH", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR",
@@ -59,7 +59,10 @@ class _ArmPair(NamedTuple):
 
     @property
     def measured(self) -> list[Boot]:
-        return [boot for arm in self.arms for boot in select_measured_boots(self.boots, arm)]
+        return [boot for arm in self.arms for boot in self.boots_of(arm)]
+
+    def boots_of(self, arm: int) -> list[Boot]:
+        return select_measured_boots(self.boots, arm)
 
     def arm(self, boot: Boot) -> Arm:
         return self.design.arms[boot.arm]
@@ -100,7 +103,7 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     plans = [pair.design.arms[arm].plan for arm in pair.arms]
     engines = {plan.unpatched_folder for plan in plans}
-    apart = [select_measured_boots(pair.boots, arm) for arm in pair.arms]
+    apart = [pair.boots_of(arm) for arm in pair.arms]
     for boots in [pair.measured] if len(engines) == 1 else apart:
         yield from find_unequal_values(
             "versions differ", {boot.number: boot.versions for boot in boots if boot.versions}
@@ -127,9 +130,9 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
         yield from find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
         )
-    # Boots of before sent a seed, and said nothing of their sampler.
+    # Boots of earlier releases sent a seed, and did not record their sampler.
     if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
-        samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if _is_of_experiment(b)}
+        samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}
         yield from find_unequal_values("the samplers differ", samplers)
     yield from find_unequal_values(
         "the driver differs", {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
@@ -137,22 +140,17 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
+    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
     for boot in pair.measured:
-        failed = [request for request in boot.requests if request.error]
-        if failed:
-            evidence = f"boot {boot.number + 1}: {pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
-            yield Confound("requests failed", evidence, refuses=True)
+        if failed := [request for request in boot.requests if request.error]:
+            evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
+            yield _of_boot(boot, "requests failed", evidence)
         if boot.cold_request and boot.cold_request.error:
-            evidence = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
-            yield Confound("the first request failed", evidence, refuses=False)
-        whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
-        short = [request for request in boot.requests if not request.error and request.finish not in whole]
-        if short:
-            evidence = (
-                f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
-            )
-            yield Confound("answers were not of the length asked for", f"{evidence} ({short[0].kind})", refuses=True)
-    lengths = [_mean_lengths(select_measured_boots(pair.boots, arm)) for arm in pair.arms]
+            yield _of_boot(boot, "the first request failed", boot.cold_request.error[:200], refuses=False)
+        if short := [request for request in boot.requests if not request.error and request.finish not in whole]:
+            evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
+            yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
+    lengths = [_mean_lengths(pair.boots_of(arm)) for arm in pair.arms]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
         if abs(ours - theirs) > (_LENGTH if pair.design.fixed else _FREE_LENGTH) * max(ours, theirs):
@@ -187,27 +185,16 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _load_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Boots of earlier releases, whose load fell towards the end, beside boots whose load was kept up."""
-    measured = [boot for boot in pair.measured if _is_of_experiment(boot)]
-    several = [boot for boot in measured if any(request.streams > 1 for request in boot.requests)]
-    loads = {boot.number: {"load": "kept up" if boot.windows else "falling"} for boot in several}
-    yield from find_unequal_values("not every boot kept its load up", loads)
-    for boot in several:
+    for boot in pair.measured:
         if failures := sum(window.filler_failures for window in boot.windows):
-            evidence = f"boot {boot.number + 1}: {pluralize(failures, 'request')} that do not count failed"
-            yield Confound("not every boot kept its load up", evidence, refuses=True)
-
-
-def _is_of_experiment(boot: Boot) -> bool:
-    """Whether a boot belongs to an experiment; of a single run much is not recorded."""
-    return boot.inherited is not None
+            evidence = f"{pluralize(failures, 'request')} that do not count failed"
+            yield _of_boot(boot, "not every boot kept its load up", evidence)
 
 
 def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
     for boot in pair.measured:
         if boot.preemptions:
-            evidence = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
-            yield Confound("requests were preempted", evidence, refuses=True)
+            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
     shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in pair.measured if b.prefix_queries}
     if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
@@ -243,7 +230,7 @@ def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
     for arm in pair.arms:
         name = pair.design.arms[arm].name
         errors = [boot.error for boot in pair.boots if boot.arm == arm and boot.error]
-        if not select_measured_boots(pair.boots, arm):
+        if not pair.boots_of(arm):
             yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
         elif errors:
             evidence = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
@@ -257,7 +244,7 @@ def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
     busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
     if busy:
         evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
-        alone = any(len(select_measured_boots(pair.boots, arm)) < 2 for arm in pair.arms)
+        alone = any(len(pair.boots_of(arm)) < 2 for arm in pair.arms)
         yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
 
 
@@ -266,8 +253,7 @@ def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("no real model", pair.design.synthetic, refuses=False)
     for boot in pair.measured:
         if boot.doubt:
-            evidence = f"boot {boot.number + 1}: {boot.doubt}"[:400]
-            yield Confound("the ranks may have different weights", evidence, refuses=False)
+            yield _of_boot(boot, "the ranks may have different weights", boot.doubt[:400], refuses=False)
     between = measure_agreement(pair.design, pair.boots, *pair.arms)
     if between is None or between >= _APART:
         return
@@ -326,7 +312,16 @@ def _list_changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list
 
 def _refuse(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
     if wrong:
-        yield Confound(what, f"boot {boot.number + 1}: {'; '.join(wrong)}", refuses=True)
+        yield _of_boot(boot, what, "; ".join(wrong))
+
+
+def _of_boot(boot: Boot, what: str, evidence: str, *, refuses: bool = True) -> Confound:
+    return Confound(what, f"boot {boot.number + 1}: {evidence}", refuses)
+
+
+def _flag_spread(what: str, values: Mapping[int, float], bound: float, unit: str) -> Iterator[Confound]:
+    if values and max(values.values()) - min(values.values()) > bound:
+        yield Confound(what, _list_by_boot(values, unit), refuses=False)
 
 
 def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
@@ -350,8 +345,8 @@ def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
         # Of a filler that was broken off, the server has generated more than arrived.
         unseen = _TOKENS * sum(window.streams for window in boot.windows if window.filler_tokens)
         if strange > max(_TOKENS, _STRANGE * ours) + unseen and not any(done.error for done in boot.requests):
-            evidence = f"boot {boot.number + 1}: {strange:.0f} tokens beside our {ours}"
-            yield Confound("other clients sent requests to the server", evidence, refuses=True)
+            evidence = f"{strange:.0f} tokens beside our {ours}"
+            yield _of_boot(boot, "other clients sent requests to the server", evidence)
 
 
 def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -364,12 +359,10 @@ def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
         if any(reading.throttle is not None for reading in readings):
             limits[boot.number] = {"reported": ", ".join(why for why in throttles if why not in _THROTTLES)}
         if hard:
-            yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
+            yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         foreign = sorted({who for reading in readings for who in reading.foreign or ()})
         if foreign:
-            yield Confound(
-                "other processes used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True
-            )
+            yield _of_boot(boot, "other processes used the GPU", ", ".join(foreign)[:200])
         powers[boot.number] = {reading.power for reading in readings if reading.power}
     if any("battery" in supplies for supplies in powers.values()):
         on = ", ".join(f"boot {number + 1}" for number, supplies in powers.items() if "battery" in supplies)
@@ -402,30 +395,24 @@ def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
     # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
     begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
     clocks = {number: reading.clock_mhz for number, reading in ends.items() if reading.clock_mhz}
-    if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
-        yield Confound("the GPU's clock differed between boots", _list_by_boot(clocks, "MHz"), refuses=False)
     degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
-    if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
-        yield Confound("the GPU's temperature differed between boots", _list_by_boot(degrees, "°C"), refuses=False)
     loads = {number: round(reading.load, 1) for number, reading in begins.items() if reading.load is not None}
     others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
-    if others and max(others.values()) - min(others.values()) > _OTHERS:
-        yield Confound("other processes kept CPU cores busy unequally", _list_by_boot(others, "cores"), refuses=False)
-    if loads and max(loads.values()) - min(loads.values()) > _LOAD:
-        yield Confound(
-            "the machine's load differed between boots", _list_by_boot(loads, "on average over a minute"), refuses=False
-        )
+    near = _CLOCK * max(clocks.values(), default=0)
+    yield from _flag_spread("the GPU's clock differed between boots", clocks, near, "MHz")
+    yield from _flag_spread("the GPU's temperature differed between boots", degrees, _CELSIUS, "°C")
+    yield from _flag_spread("other processes kept CPU cores busy unequally", others, _OTHERS, "cores")
+    yield from _flag_spread("the machine's load differed between boots", loads, _LOAD, "on average over a minute")
 
 
 def _weight_loading(boots: Sequence[Boot]) -> Iterator[Confound]:
     phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
     took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in boots if phases[0] in b.phases}
     starts = [boot.ready for boot in boots if boot.ready]
-    if took and starts and max(took.values()) - min(took.values()) > max(_SECONDS, _START * min(starts)):
-        rounded = {number: round(seconds, 1) for number, seconds in took.items()}
-        yield Confound(
-            "the weights were not loaded equally fast at each start", _list_by_boot(rounded, "s"), refuses=False
-        )
+    if starts:
+        seconds = {number: round(value, 1) for number, value in took.items()}
+        near = max(_SECONDS, _START * min(starts))
+        yield from _flag_spread("the weights were not loaded equally fast at each start", seconds, near, "s")
 
 
 def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:

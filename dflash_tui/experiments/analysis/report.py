@@ -11,7 +11,7 @@ from dflash_tui.events import Speed
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
-# 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.
+# 3: what the last step cut is no part of an acceptance length, and requests without a figure are reported.
 # 4: which prompts were asked, and an arm that seems steady, are in the degrees of freedom by their part.
 RULES = 5
 
@@ -88,7 +88,7 @@ class BreakEven(msgspec.Struct, frozen=True):
     starts: tuple[int, int] = (0, 0)
     """Of how many starts of each arm `seconds` is the mean."""
     start_cv: float | None = None
-    """How far starts of one arm vary, which is in the interval; None in reports of before."""
+    """How far starts of one arm vary, which is in the interval; None in reports of earlier releases."""
     start_df: float | None = None
     """The degrees of freedom of that; None where no start was repeated and it is assumed."""
 
@@ -304,7 +304,7 @@ class TuneOutcome(msgspec.Struct, frozen=True):
 
 
 class ExperimentReport(msgspec.Struct, frozen=True):
-    """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
+    """All of an experiment: enough for others to repeat it and to judge it again."""
 
     design: Design
     boots: tuple[Boot, ...]
@@ -314,7 +314,7 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     complete: bool = True
     """Whether every boot of the design is over."""
     rules: int = 1
-    """By which rules it was judged, `RULES` now; a report of before is judged anew from its boots."""
+    """By which rules it was judged, `RULES` now; an older report is judged again from its boots."""
     tune: TuneOutcome | None = None
 
 
@@ -328,7 +328,7 @@ def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
 def find_misplaced_arms(report: ExperimentReport) -> str:
     """Return which field of a report names an arm that it does not have, as text, or nothing.
 
-    For reports from files: the decoder checks types only, and whoever shows a report looks its arms up.
+    For reports of other users: the decoder checks types only.
     """
     arms = range(len(report.design.arms))
     if not arms:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.formatting import GIB, format_gib, format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
@@ -138,7 +137,7 @@ def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
 def _check_patch_files() -> Iterator[Check]:
     """Warn about invalid patch files; only recipes that name them are refused, when they are planned."""
     for name, why in patch_file.load_all_patches()[1].items():
-        yield warn_check("patch file", f"{name} is not valid: {clean_line(why)}", "fix it, or remove it")
+        yield warn_check("patch file", f"{name} is not valid: {why}", "fix it, or remove it")
 
 
 def _check_compilers(situation: Situation) -> Iterator[Check]:
@@ -310,7 +309,7 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
 def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
     """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
-    Where none is known to fit, the variants are named whose size nobody knows.
+    Where none is known to fit, the variants of unknown size are named.
     """
     variants = list(_list_other_targets(situation, budget))
     resolved = situation.resolved
@@ -337,7 +336,7 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
 def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
     """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
 
-    Of one whose size nobody knows the last is whether it has weights of fewer bits, which may fit.
+    For a variant of unknown size the last is whether its weights have fewer bits, so that it may fit.
     """
     resolved = situation.resolved
     for name in (name for name, part in resolved.recipe.variants.items() if part.target):

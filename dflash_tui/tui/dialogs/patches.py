@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, status
@@ -95,8 +94,8 @@ def render_patches(view: PatchView, width: int) -> Content:
     if not rows:
         rows.append(Content("this recipe needs no patch of vLLM"))
     for name, why in view.unusable.items():
-        rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {clean_line(why)}", width))
-    lines = [_render_diff_line(clean_line(line)) for line in view.diffs.splitlines()]
+        rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {why}", width))
+    lines = [_render_diff_line(line) for line in view.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 

@@ -23,7 +23,6 @@ from dflash_tui.common.formatting import (
     pluralize,
     shorten_names,
 )
-from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
@@ -226,9 +225,9 @@ def render_plan_error(error: DflashError) -> Content:
     """Return why a recipe cannot be launched."""
     rows = [
         Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")),
-        Content(clean_lines(error.what)),
+        Content(error.what),
     ]
-    rows += [Content(clean_lines(error.evidence))] if error.evidence else []
+    rows += [Content(error.evidence)] if error.evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), name_commands(error.hint))] if error.hint else []
     return Content("\n").join(rows)
 

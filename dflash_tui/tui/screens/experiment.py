@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
@@ -153,7 +152,7 @@ class ExperimentScreen(SizedScreen[None]):
         if self.error:
             status.show(Content.assemble(("✗ ", "$error"), ("A/B CANNOT BE READ", "bold"), f"  {self.identity}"))
             parts = [self.error.what, self.error.evidence, f"→ {self.error.hint}" if self.error.hint else ""]
-            lines = [line for part in parts for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
+            lines = [line for part in parts for line in textwrap.wrap(part, max(20, self.size.width - 4))]
             self.query_one("#order", Display).show(Content("\n".join(lines)))
         elif self.view is None:
             status.show(Content.assemble(("○ ", "$foreground"), ("A/B", "bold"), "  looking …"))
@@ -255,7 +254,7 @@ class ExperimentScreen(SizedScreen[None]):
     def _render_wait(self, progress: Progress, word: str) -> Content:
         """Return a word, and while it goes on what each boot does, else why it was halted: all of it fits here."""
         width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
-        text = experiment_progress.list_boot_stages(progress) if progress.driven else clean_line(progress.halted)
+        text = experiment_progress.list_boot_stages(progress) if progress.driven else progress.halted
         lines = textwrap.wrap(text, max(20, width))
         return Content.assemble((word, "bold"), *((f"\n{line}", MUTED) for line in lines))
 

@@ -19,7 +19,6 @@ from textual.content import Content
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.answers import PromptKey
@@ -52,7 +51,7 @@ class PlayedAnswer(NamedTuple):
         return self.kept.arrivals[-1][0] / 1000
 
     def count_tokens(self, at: float) -> int:
-        """Return how many of its tokens have come after so many seconds."""
+        """Return how many of its tokens have come by `at`, in seconds."""
         place = bisect_right(self.kept.arrivals, 1000 * at, key=lambda mark: mark[0])
         return self.kept.arrivals[place - 1][1] if place else 0
 
@@ -195,7 +194,7 @@ class PlaybackScreen(SizedScreen[None]):
             (f" {mark} A/B ", "bold reverse $accent"),
             (f" {word:<8} ×{clock.speed:g}  {clock.position:4.1f} of {clock.duration:.1f} s  ", "bold"),
         )
-        prompt = Content.styled(f"{clean_line(key.kind)}, round {key.round + 1}{streams}", "bold $primary")
+        prompt = Content.styled(f"{key.kind}, round {key.round + 1}{streams}", "bold $primary")
         count = Content.styled(f"  {self.place + 1} of {pluralize(len(self.pairs), 'prompt')}", MUTED)
         return join_fitting([head, prompt, count], width)
 
@@ -243,8 +242,8 @@ def _find(choices: dict[str, Found], name: str, what: str) -> Found:
         UsageError: there is none.
     """
     if not choices or (name and name not in choices):
-        hint = f"there are: {', '.join(map(clean_line, choices))}" if choices else "the verdict comes at the end"
-        raise UsageError(f"no {what}{f' called {clean_line(name)}' * bool(name)}", hint=hint)
+        hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"
+        raise UsageError(f"no {what}{f' called {name}' * bool(name)}", hint=hint)
     return choices[name] if name else next(iter(choices.values()))
 
 

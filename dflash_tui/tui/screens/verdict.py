@@ -18,7 +18,6 @@ from textual.widgets import Static
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
@@ -188,10 +187,10 @@ class VerdictScreen(SizedScreen[None]):
         )
         values += [("", "series-dim", end) for end in ends]
         names = [
-            f"{truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{truncate_middle(design.arms[point.arm].name, 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
-        chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
+        chart.title = f"by {design.vary}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _show(self, name: str, parts: Sequence[Part]) -> None:

@@ -27,7 +27,6 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.common.sanitizer import clean_lines
 from dflash_tui.events import RequestDone
 from dflash_tui.run_state.speculation import DraftAdvice
 from dflash_tui.run_state.startup import PhaseSpan
@@ -132,9 +131,9 @@ class TooSmall(Widget):
 
 def render_error(what: str, evidence: str, do: str) -> Content:
     """Return an error of ours: what happened, the line that shows it and what to do about it."""
-    rows = [Content.assemble(("✗ ", "bold $error"), (clean_lines(what), "bold"))]
-    rows += [Content.assemble("  ", (clean_lines(evidence), "$foreground"))] if evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(clean_lines(do)))] if do else []
+    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
+    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
+    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(do))] if do else []
     return Content("\n").join(rows)
 
 

@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.formatting import UNKNOWN
-from dflash_tui.events import RequestDone, encode
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store, variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import (
@@ -19,13 +18,11 @@ from dflash_tui.experiments.design import (
     ExperimentHalted,
     Happened,
     RequestMeasured,
-    RoundBegan,
 )
 from dflash_tui.experiments.progress import estimate_left, fold_progress
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.presentation import experiment_text
 from tests.support.experiment_factories import BASE, a_design, boots, told
 
 
@@ -199,13 +196,6 @@ def test_an_extension_adds_boots_to_what_was_over():
     assert (more.finished, more.next, more.design.order, more.design.looks) == (False, (4, 1), (0, 1, 1, 0, 0, 1), 2)
 
 
-def test_arms_that_are_not_there_are_unknown_in_what_is_printed():
-    """Whoever wrote the file may have named any."""
-    design = a_design()
-    for event in (RoundBegan(1.0, "n", 1, (99,), ()), RoundBegan(1.0, "n", 1, (-99,), ()), BootBegan(1.0, 1, -99, "x")):
-        assert UNKNOWN in experiment_text.format_event(design, event)
-
-
 def test_a_report_of_another_experiment_is_none(tmp_path):
     """What is written of it goes to the folder that its id names."""
     design = designed()
@@ -215,16 +205,3 @@ def test_a_report_of_another_experiment_is_none(tmp_path):
     assert store.read_report(folder) is None
     store.write_json(folder / "report.json", replace(report, design=design))
     assert store.read_report(folder) is not None
-
-
-def test_events_are_read_as_far_as_any_experiment_has_them(tmp_path, monkeypatch):
-    """Empty lines are passed over, a line too long for an event is left out, and what comes after the limit, too."""
-    event = encode(BootBegan(1.0, 0, 0, "run"))
-    monkeypatch.setattr(store, "_PIECE", 64)
-    (tmp_path / store.EVENTS).write_bytes(b"\n" * 1000 + event + b"\n" + b"x" * 500 + b"\n" + event)
-    assert len(store.read_events(tmp_path)) == 2
-    pieces = [*store.read_event_pieces(tmp_path, 1000)]
-    assert max(map(len, pieces)) == 64
-    assert b"".join(pieces).endswith(event)
-    monkeypatch.setattr(store, "_LARGEST_FILE", 1000)
-    assert store.read_events(tmp_path) == []

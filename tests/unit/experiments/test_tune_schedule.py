@@ -105,23 +105,6 @@ def test_nothing_is_claimed_where_no_setting_is_faster(boots):
     assert rates("nothing", boots, seeds=100).claimed <= 0.05
 
 
-@pytest.mark.long
-def test_the_boots_that_chose_would_claim_too_much():
-    """Why there is a last round: judged by the boots that it was chosen by, the best of equals seems faster."""
-    chosen = []
-    for seed in range(40):
-        progress, _ = run_tune(a_tune(20 * BOOT, AXES), Truth({}), seed)
-        found = tune_schedule.judge_tune(progress)
-        if not found.best:
-            continue
-        after = tune_schedule.select_boots_of_last_rounds(progress)
-        before = [boot for boot in progress.boots if boot not in after]
-        comparison = verdict.compare_pair(progress.design, before, 0, found.best, measure="tok/s")
-        assert comparison.ratio
-        chosen.append(math.log(comparison.ratio.ratio))
-    assert fmean(chosen) > 0.01
-
-
 @pytest.mark.parametrize(("digest", "answers"), [("", "yes"), ("other", "no")])
 def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, answers):
     """Held against boots of one setting, as in an A/B: here those always answer alike."""

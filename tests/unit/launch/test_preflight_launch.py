@@ -22,7 +22,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.model_hub import Access, ModelAvailability
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import machine, runner
-from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check
+from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
@@ -376,11 +376,6 @@ def test_more_drafts_than_a_block_holds():
     assert (check.level, check.fix) == (CheckLevel.WARN, "--num-speculative-tokens 15")
     published = named(situation("qwen3.8-27b", GB10, settings={"n": 8}), "drafts")
     assert "NVIDIA" in published.finding
-
-
-def test_names_of_others_do_not_steer_the_terminal():
-    """Escape sequences and control characters of process names and the like are left out."""
-    assert fail_check("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").finding == "evil"
 
 
 @pytest.mark.parametrize(
