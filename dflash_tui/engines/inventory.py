@@ -106,7 +106,7 @@ def find_engine_by_name(name: str) -> Engine:
         raise UsageError(
             f"'{name}' matches {len(matches)} engines", hint=", ".join(engine.folder for engine in matches)
         )
-    if unused := find_unused_engine_by_name(name):
+    for unused in (one for one in list_unused_engines() if name in {one.folder.name, str(one.folder)}):
         raise UsageError(unused.what, hint=unused.hint)
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", hint=adopt)
@@ -120,11 +120,6 @@ def list_unused_engines() -> list[UnusedEngine]:
     marked = [path for path in paths.engines_folder().glob("[!.]*") if os.path.lexists(path / environments.MARKER)]
     ours = map(environments.find_unused_engine, sorted(marked))
     return [unused for unused in (*ours, *map(_find_unused_record, sorted(_records().glob("*.json")))) if unused]
-
-
-def find_unused_engine_by_name(name: str) -> UnusedEngine | None:
-    """Return the engine of this name, or in this folder, that is there and not used."""
-    return next((unused for unused in list_unused_engines() if name in {unused.folder.name, str(unused.folder)}), None)
 
 
 def list_leftovers() -> list[Path]:
@@ -301,7 +296,7 @@ def refuse_running_server(folder: Path) -> None:
 
 
 def _refuse_link(folder: Path) -> None:
-    """Refuse to remove what a link leads to: somebody may have moved the engine, or others may need what is there."""
+    """Raise UsageError for a link: the user may have moved the engine, and others may need its files."""
     if folder.is_symlink():
         hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
         raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)

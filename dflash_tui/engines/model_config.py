@@ -153,7 +153,7 @@ MOST_DRAFTERS = 12
 # By downloads, of thousands for a model that many quantize; one answer of the hub.
 _MOST_LISTED = 1000
 _QUANTIZED = "base_model:quantized:"
-# Of a name or a tag. Its config.json decides: most assistants draft for nobody.
+# In a name or a tag. The config.json decides: most assistants are no drafters.
 _DRAFTS = re.compile(r"d-?flash|d-?spark|eagle|speculat|draft|assistant|mtp|medusa|hass\b")
 _CONFIG_MODEL_TREE = msgspec.json.Decoder(dict[str, Any])
 

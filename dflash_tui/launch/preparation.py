@@ -138,7 +138,7 @@ async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    # Once its flags are known, a value that it does not take is told by the server itself, as quickly.
+    # Once its flags are known, the server itself reports a wrong value as quickly.
     options = inventory.read_cached_serve_options(engine)
     if options is None:
         options = await engine_python.run_in_cancellable_thread(
@@ -188,7 +188,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
 
 
 def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return every patch that is in the engine, whoever applied it.
+    """Return every patch that is in the engine, also those that dflash-tui did not apply.
 
     Raises:
         PatchError: one is there that the plan is to do without, or one that it needs is not.

@@ -131,7 +131,7 @@ def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
 
     Raises:
         UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
-        DflashError: nobody answers, or not with a file.
+        DflashError: the address does not answer, or not with a file.
     """
     if "://" not in place:
         path = paths.expand_home(place)

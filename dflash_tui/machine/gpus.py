@@ -58,7 +58,7 @@ class Gpu(msgspec.Struct, frozen=True):
     trouble: str = ""
     """Why it does not work and what to do, as a sentence; empty when it works."""
     claimed: str = ""
-    """Who will use it although its memory does not show that yet, as a sentence; empty when nobody will."""
+    """Who will use it although its memory does not show that yet, as a sentence; empty without one."""
 
 
 class GpuMemoryUse(NamedTuple):
@@ -146,7 +146,7 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
 
 
 def free_memory(card: Gpu) -> int:
-    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that somebody has claimed."""
+    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that another launch has reserved."""
     return 0 if card.claimed else (card.memory_total or 0) - (card.memory_used or 0)
 
 

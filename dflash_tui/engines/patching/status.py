@@ -134,7 +134,7 @@ def read_torch_backend(engine: Engine) -> str:
 def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> PatchStatus:
     """Return the state of `patch` in `engine`, read from the files themselves; the version is a hint.
 
-    That it is applied, by its exact text or in another form, comes first, whoever did it; then what the source does
+    That it is applied, by its exact text or in another form, comes first; then what the source does
     by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
@@ -199,7 +199,7 @@ def _is_published(engine: Engine, files: EngineFiles, names: Iterable[str]) -> b
 def _matches_any_use(patch: Patch) -> bool:
     """Whether upstream's fingerprint is any use of a name in a file of the patch.
 
-    The very text that it replaces says more: somebody uses the name for something else.
+    The exact text that it replaces says more: the name may be used for something else.
     """
     fingerprint = patch.upstream
     if fingerprint is None or fingerprint.path not in patch.paths:

@@ -81,12 +81,12 @@ def warn_check(name: str, finding: str, fix: Fix = "") -> Check:
 
 
 def fail_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check, which blocks the launch unless somebody insists; `fix` says what to do."""
+    """Return a failed check, which blocks the launch unless it is forced; `fix` says what to do."""
     return _build_check(name, CheckLevel.FAIL, finding, fix)
 
 
 def refuse_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check of what is refused whoever insists; `fix` says what to do."""
+    """Return a failed check that blocks the launch also where it is forced; `fix` says what to do."""
     return msgspec.structs.replace(fail_check(name, finding, fix), final=True)
 
 

@@ -309,7 +309,7 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
 def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
     """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
-    Where none is known to fit, the variants are named whose size nobody knows.
+    Where none is known to fit, the variants of unknown size are named.
     """
     variants = list(_list_other_targets(situation, budget))
     resolved = situation.resolved
@@ -336,7 +336,7 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
 def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
     """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
 
-    Of one whose size nobody knows the last is whether it has weights of fewer bits, which may fit.
+    For a variant of unknown size the last is whether its weights have fewer bits, so that it may fit.
     """
     resolved = situation.resolved
     for name in (name for name, part in resolved.recipe.variants.items() if part.target):

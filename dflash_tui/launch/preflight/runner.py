@@ -256,10 +256,7 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
 
 
 def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
-    """Return the bytes of a model to fetch, None where nobody knows, and whether they are by the recipe.
-
-    They are where the hub did not answer.
-    """
+    """Return the bytes of a model to fetch, None if unknown, and whether they are an estimate by the recipe."""
     if model.complete or model.missing_bytes is not None:
         return model.missing_bytes or 0, False
     return (max(0, int(size_gb * 1e9) - model.cached_bytes), True) if size_gb else (None, False)
