@@ -28,7 +28,6 @@ from dflash_tui.benchmark.stats import BootLogs, PromptCell
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import FILLER
-from dflash_tui.monitoring import recorder
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
@@ -46,13 +45,13 @@ class Turn(NamedTuple):
 
 async def measure_ours(run: Run, suite: Suite, sampling: Sampling, streams: int) -> LevelSummary:
     """Return what dflash-tui measures of a suite."""
-    before, record = await recorder.read_counters(run), LoadRecord(Load(streams, refill=False))
+    before, record = await client.read_counters(run.url), LoadRecord(Load(streams, refill=False))
     requests = client.send_suite(
         run.url, run.plan.served_name, suite, sampling, rounds=suite.rounds(1, streams), key=run.api_key, record=record
     )
     async with aclosing(requests):
         done = [request async for request in requests if request.kind != FILLER]
-    return LevelSummary.from_requests(run, done, before, await recorder.read_counters(run), suite, record=record)
+    return LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite, record=record)
 
 
 def measure_theirs(run: Run, suite: Suite, sampling: Sampling, streams: int) -> ImportedMeasurement:

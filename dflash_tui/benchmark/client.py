@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT, _READING = 30.0, 600.0
+_METRICS_TIMEOUT = 5.0
 # Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
 # needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
@@ -219,6 +220,12 @@ async def _send_measured(
     return done if done.steps is not None or before is None else _with_steps(done, before, await _read_counters(client))
 
 
+async def read_counters(url: str) -> Counters | None:
+    """Return the server's counters now, or None when it does not answer."""
+    async with bounded_http.open_client(url, timeout=_METRICS_TIMEOUT) as client:
+        return await _read_counters(client)
+
+
 async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         return (await fetch_metrics(client)).counters
@@ -334,10 +341,6 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
     yield buffer.unfinished_line.decode(errors="replace")
 
 
-if TYPE_CHECKING:
-    import httpx
-
-
 async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:
     """Return the values of a server's /metrics.
 
@@ -361,7 +364,7 @@ async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scr
 _CANDIDATES = 5
 # The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
 MOST_POSITIONS = 1024
-_TIMEOUT, _READING = 30.0, 1800.0
+_SCORE_READING = 1800.0
 _ID_PREFIX = "token_id:"
 Scores = Mapping[int, float]
 """The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
@@ -396,7 +399,7 @@ class TokenScorer:
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
-        self._client = bounded_http.open_client(url, timeout=_TIMEOUT, reading=_READING, headers=headers)
+        self._client = bounded_http.open_client(url, timeout=_TIMEOUT, reading=_SCORE_READING, headers=headers)
         self._model = model
 
     async def __aenter__(self) -> TokenScorer:

@@ -12,9 +12,8 @@ from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.chat import AnswerStream, Turn
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.summary import LevelSummary
-from dflash_tui.common import bounded_http
 from dflash_tui.common.formatting import format_number, pluralize
-from dflash_tui.events import Counters, RequestDone
+from dflash_tui.events import RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
@@ -162,14 +161,14 @@ async def _check_acceptance(run: Run) -> FunctionalCheck:
     if not plan.num_speculative_tokens:
         return skip_check(name, "nothing is drafted")
     suite, done = suites.load_suite("quick"), list[RequestDone]()
-    before = await _read_counters(run)
+    before = await client.read_counters(run.url)
     longest = max(prompt.max_tokens for prompt in suite.prompts)
     scale = min(plan.bench_scale, plan.context / 2 / longest) if plan.context else plan.bench_scale
     sampling = Sampling(scale, temperature=None, fixed=False, seeded=False)
     async with aclosing(client.send_suite(run.url, plan.served_name, suite, sampling, key=run.api_key)) as requests:
         async for request in requests:
             done.append(request)
-    measured = LevelSummary.from_requests(run, done, before, await _read_counters(run), suite)
+    measured = LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite)
     if measured.failed:
         return _failed(name, next(request.error for request in done if request.error))
     return _judge_acceptance(plan, measured.acceptance_length)
@@ -191,11 +190,3 @@ def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
     if length >= _ENOUGH * low:
         return _passed(name, detail)
     return skip_check(name, f"{detail}: another set-up") if band.set_up else _failed(name, f"{detail}: too little")
-
-
-async def _read_counters(run: Run) -> Counters | None:
-    try:
-        async with bounded_http.open_client(run.url, timeout=bounded_http.WHOLE) as http:
-            return (await client.fetch_metrics(http)).counters
-    except bounded_http.list_failures(bounded_http.BadResponse):
-        return None

@@ -1,7 +1,6 @@
-"""Results as `vllm bench serve` writes them, for its readers; pure.
+"""Result files of `vllm bench serve`: written for its readers, and read to compare them.
 
-A figure that was not measured is left out: no reader takes a missing one for zero. What the same word
-means elsewhere is said in docs/numbers.md.
+A figure that was not measured is left out; what the same word means elsewhere is said in docs/numbers.md.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from msgspec import Meta
 
 from dflash_tui import __version__
 from dflash_tui.benchmark.summary import busy_seconds
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Amount, RequestDone, Whole
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 def build_vllm_bench(measured: Measured) -> dict[str, Any]:
     """Return the last level as `vllm bench serve --save-result` writes it; times are milliseconds."""
     (streams, rate), done = measured.last_level
-    good, seconds = _select_good(done), busy_seconds(done)
+    good, seconds = [request for request in done if not request.error], busy_seconds(done)
     read, generated = sum(r.prompt_tokens for r in good), sum(r.tokens for r in good)
     result = {
         "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(measured.began)),
@@ -79,7 +79,12 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
         "output_throughput": _rate(generated, seconds) if measured.output_tok_s is None else measured.output_tok_s,
         "total_token_throughput": _rate(read + generated, seconds),
     }
-    for name, values in (("ttft", _ttft(good)), ("tpot", _tpot(good)), ("e2el", _total(good))):
+    milliseconds = {
+        "ttft": [r.ttft * _MILLISECONDS for r in good if r.ttft is not None],
+        "tpot": [_MILLISECONDS / r.decode_tok_s for r in good if r.decode_tok_s],
+        "e2el": [r.total * _MILLISECONDS for r in good],
+    }
+    for name, values in milliseconds.items():
         if values:
             cuts = _percentiles(values)
             figures = {"mean": statistics.fmean(values), "median": cuts[50], "std": statistics.pstdev(values)}
@@ -109,29 +114,12 @@ def _count_drafts(good: Iterable[RequestDone]) -> dict[str, Any]:
     }
 
 
-def _select_good(done: Iterable[RequestDone]) -> list[RequestDone]:
-    return [request for request in done if not request.error]
-
-
-def _ttft(good: Iterable[RequestDone]) -> list[float]:
-    return [r.ttft * _MILLISECONDS for r in good if r.ttft is not None]
-
-
-def _tpot(good: Iterable[RequestDone]) -> list[float]:
-    return [_MILLISECONDS / r.decode_tok_s for r in good if r.decode_tok_s]
-
-
-def _total(good: Iterable[RequestDone]) -> list[float]:
-    return [r.total * _MILLISECONDS for r in good]
-
-
 def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds else 0.0
 
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
-# However many were appended to a file, no more are read.
-_MOST_RESULTS = 10_000
+_NAME = 200
 _OURS = "dflash-tui "
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
@@ -191,84 +179,57 @@ register_type(_Serve)
 
 
 def load_imported_result(path: Path) -> ImportedResult:
-    """Return what the file says.
+    """Return what a file of `vllm bench serve` says; one of `--append-result` holds several results.
 
     Raises:
         UsageError: it cannot be read, is no JSON, or is no result of that tool.
     """
     try:
-        if not path.is_file():
-            raise UsageError(f"{path} is not a file")
-        if path.stat().st_size > SIZE_LIMIT:
-            raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, which no benchmark result is")
-        content = _decode(path.read_bytes())
+        content = _decode(private_files.read_file(path, SIZE_LIMIT))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read", evidence=str(error)) from None
+        raise UsageError(f"{path} cannot be read", evidence=error.strerror or str(error)) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise UsageError(f"{path} is not JSON", evidence=str(error)) from None
-    return _parse_result(path, content)
+    appended = content if isinstance(content, list) else [content]
+    if not appended or not isinstance(appended[0], dict) or "output_throughput" not in appended[0]:
+        do = "give the JSON of `vllm bench serve --save-result`"
+        raise UsageError(f"{path} is not a known benchmark result", hint=do)
+    try:
+        results = [msgspec.convert(record, _Serve) for record in appended]
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is not a valid benchmark result", evidence=str(error)) from None
+    label = results[0].label or ""
+    source = f"{label[:_NAME]}, as vllm bench serve writes it" if label.startswith(_OURS) else "vllm bench serve"
+    measured = tuple(_read_measurement(result) for result in results if result.completed)
+    if not measured:
+        raise UsageError(f"{path} holds no measurement", evidence=f"{source} wrote none: did its requests fail?")
+    synthetic = "; ".join(dict.fromkeys(result.synthetic[:_NAME] for result in results if result.synthetic))
+    return ImportedResult(source, results[0].model_id[:_NAME], measured, synthetic)
 
 
 def _decode(data: bytes) -> Any:
-    """Return what a file of JSON holds; of several lines of JSON a list.
-
-    Raises:
-        msgspec.MsgspecError: it is no JSON.
-    """
+    """Return the JSON of a file; of several lines of JSON a list."""
     try:
         return msgspec.json.decode(data)
     except msgspec.MsgspecError:
-        if len(lines := data.split(b"\n", _MOST_RESULTS)) > _MOST_RESULTS:
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        if len(lines) < 2:
             raise
-        appended = msgspec.json.decode(b"[%b]" % b",".join(line for line in lines if line.startswith(b"{")))
-        if len(appended) < 2 or len(appended) < sum(bool(line.strip()) for line in lines):
-            raise
-        return appended
-
-
-def _parse_result(path: Path, content: Any) -> ImportedResult:
-    appended = content if isinstance(content, list) else [content]
-    keys = appended[0] if appended and isinstance(appended[0], dict) else {}
-    try:
-        if "output_throughput" in keys:
-            result = _parse_vllm_bench([msgspec.convert(record, _Serve) for record in appended])
-        else:
-            do = "give the JSON of `vllm bench serve --save-result`"
-            raise UsageError(f"{path} is not a known benchmark result", hint=do)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is not a valid benchmark result", evidence=str(error)) from None
-    if not result.measured:
-        raise UsageError(f"{path} holds no measurement", evidence=f"{result.source} wrote none: did its requests fail?")
-    return result
-
-
-def _parse_vllm_bench(results: Sequence[_Serve]) -> ImportedResult:
-    label = results[0].label or ""
-    source = f"{_clean_name(label)}, as vllm bench serve writes it" if label.startswith(_OURS) else "vllm bench serve"
-    measured = tuple(_read_measurement(result) for result in results if result.completed)
-    synthetic = "; ".join(dict.fromkeys(_clean_name(result.synthetic) for result in results if result.synthetic))
-    return ImportedResult(source, _clean_name(results[0].model_id), measured, synthetic)
+        return [msgspec.json.decode(line) for line in lines]
 
 
 def _read_measurement(result: _Serve) -> ImportedMeasurement:
     of = f"{result.arm}, boot {result.boot}" if result.arm and result.boot else result.arm
+    rate, ttft, tpot = result.spec_decode_acceptance_rate, result.median_ttft_ms, result.median_tpot_ms
     return ImportedMeasurement(
-        what=_clean_name(of) or "all requests",
+        what=of[:_NAME] or "all requests",
         n=result.completed,
         streams=result.max_concurrency,
         rate=result.request_rate if isinstance(result.request_rate, float) else None,
         tok_s=result.output_throughput,
-        ttft=_seconds(result.median_ttft_ms),
-        tpot=_seconds(result.median_tpot_ms),
-        acceptance=None if (rate := result.spec_decode_acceptance_rate) is None else rate / 100,
+        ttft=None if ttft is None else ttft / _MILLISECONDS,
+        tpot=None if tpot is None else tpot / _MILLISECONDS,
+        acceptance=None if rate is None else rate / 100,
         acceptance_length=result.spec_decode_acceptance_length,
         failed=result.failed,
     )
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _clean_name(text: str) -> str:
-    return text[:200]

@@ -29,7 +29,7 @@ from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, KeptAnswer, RequestMeasured
 from dflash_tui.launch import restarts
 from dflash_tui.machine import nvml
-from dflash_tui.monitoring import observer, recorder
+from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -237,14 +237,14 @@ class _Watch(NamedTuple):
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
         cold = await self._take("cold", send_cold_request(suite, run, sampling))
         await self._take("warm-up", send_warm_up(design, suite, run, sampling))
-        since, before = time.time(), await recorder.read_counters(run)
+        since, before = time.time(), await client.read_counters(run.url)
         conditions_before = conditions.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(conditions.read_processor_times, run)
         keep, records = _build_keeper(design, run), list[LoadRecord]()
         measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
         requests = await self._take("round", measured)
         others = await self._count_foreign_processors(worked)
-        after = await recorder.read_counters(run)
+        after = await client.read_counters(run.url)
         if all(request.error for request in requests):
             raise _BootFailed(requests[-1].error)
         await self.require_far_ranks()

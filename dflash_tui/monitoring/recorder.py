@@ -16,7 +16,6 @@ from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     OBSERVER_SOURCE,
-    Counters,
     Health,
     HealthChanged,
     Histogram,
@@ -133,14 +132,6 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
             await asyncio.sleep(SAMPLE_INTERVAL)
     finally:
         lease.release()
-
-
-async def read_counters(run: Run) -> Counters | None:
-    """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
-        async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
-            return (await fetch_metrics(client)).counters
-    return None
 
 
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:

@@ -54,7 +54,7 @@ def test_hostile_json_is_refused_in_words(tmp_path, text, what):
 
 def test_no_file_and_a_folder_are_said(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(UsageError, match="is not a file"):
+        with pytest.raises(UsageError, match="cannot be read"):
             result_files.load_imported_result(path)
 
 
