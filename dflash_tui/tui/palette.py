@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol, cast
 
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.widgets import Input, Static
 
+from dflash_tui.common.errors import DflashError
+from dflash_tui.diagnosis.log_source import LogSource
+from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log, format_explanation
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import is_below_screen
-from dflash_tui.tui.dialogs.explained_log import LogDialog
+from dflash_tui.tui.dialogs.basic import Dialog, is_below_screen
+from dflash_tui.tui.dialogs.runs import HistoryScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.screens.startup_history import HistoryScreen
+from dflash_tui.tui.widgets.basic import TextField, once_composed, render_error
 
 
 class Panel(Protocol):
@@ -143,3 +152,58 @@ class PanelCommands(Provider):
 def escape_markup(text: str) -> str:
     """Escape markup, which the palette would interpret in help texts."""
     return text.replace("[", "\\[")
+
+
+_EDGES = 4
+
+
+class LogDialog(Dialog[None]):
+    """Asks for a log file, and shows why its server failed, the lines that show it, and what to do."""
+
+    HEADING: ClassVar = "explain a log"
+    BINDINGS: ClassVar = [Binding("escape", "dismiss", "close", key_display="esc")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.explanation: LogExplanation | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield TextField(id="log-file", placeholder="log file of any vLLM, docker or journalctl")
+            with VerticalScroll(id="explanation"):
+                yield Static(id="why", markup=False)
+
+    @once_composed
+    def on_mount(self) -> None:
+        self.query_one("#explanation").display = False
+        self.query_one(TextField).open()
+
+    def on_resize(self) -> None:
+        """Wrap the text anew."""
+        if self.explanation:
+            self._show(self.explanation)
+
+    @on(Input.Submitted)
+    def _explain(self, event: Input.Submitted) -> None:
+        if name := event.value.strip():
+            self._read(str(Path(name).expanduser().absolute()))
+
+    @work(exclusive=True)
+    async def _read(self, name: str) -> None:
+        self._write(Content(f"reading {name} …"))
+        try:
+            self.explanation = await asyncio.to_thread(lambda: explain_log(LogSource(name)))
+        except DflashError as error:
+            self.explanation = None
+            self._write(render_error(error.what, error.evidence, error.hint))
+        else:
+            self._show(self.explanation)
+            self.query_one("#explanation").focus()
+
+    def _show(self, explanation: LogExplanation) -> None:
+        width = self.query_one(".dialog").content_size.width - _EDGES
+        self._write(Content(format_explanation(explanation, width)))
+
+    def _write(self, content: Content) -> None:
+        self.query_one("#explanation").display = True
+        self.query_one("#why", Static).update(content)

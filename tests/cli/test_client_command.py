@@ -19,7 +19,7 @@ from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK
 from dflash_tui.runs.server_process import KeptRanks, RankStatus
-from dflash_tui.tui.farewell import build_farewell
+from dflash_tui.tui.app import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
 
 KEY = "a-key-of-the-test-4711"

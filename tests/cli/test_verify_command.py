@@ -18,7 +18,7 @@ from dflash_tui.runs import lifecycle, registry, server_process, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import Verification
 from dflash_tui.tui.launch_selection import LaunchSelection
-from dflash_tui.tui.render.recipe_rows import build_recipe_row
+from dflash_tui.tui.widgets.recipe_list import build_recipe_row
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port, made, wait_for_answer
 from tests.support.json_lines import check_lines

@@ -14,7 +14,7 @@ from dflash_tui.events import Health, HealthChanged
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.farewell import format_farewell
+from dflash_tui.tui.app import format_farewell
 from tests import DATA
 from tests.cli.test_escapes import told
 from tests.support import fake_engine, recordings

@@ -12,10 +12,9 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
-from dflash_tui.tui.dialogs.new_experiment import NewExperiment
-from dflash_tui.tui.farewell import format_farewell
+from dflash_tui.tui.dialogs.experiments import NewExperiment
 from tests.support import fake_engine, waiting
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe

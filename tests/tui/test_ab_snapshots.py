@@ -13,11 +13,10 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, Design, Happened, RequestMeasured
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.experiment_view import ExperimentView, name_by_stage
-from dflash_tui.tui.render.experiment_progress import Outlook
+from dflash_tui.tui.app import LIGHT, DflashApp
+from dflash_tui.tui.render.experiment import Outlook
 from dflash_tui.tui.screens import experiment
-from dflash_tui.tui.theme import LIGHT
+from dflash_tui.tui.screens.experiment import ExperimentView, name_by_stage
 from tests.support.experiment_factories import BASE, KINDS, a_design, a_plan, boots, told
 from tests.tui.panel import app, text, wait_for
 

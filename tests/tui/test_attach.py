@@ -17,10 +17,9 @@ from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Recipe
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.doctor import Doctor
-from dflash_tui.tui.farewell import format_farewell
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings

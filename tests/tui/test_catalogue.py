@@ -14,12 +14,10 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe, Status
 from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.recipe_text import Place
-from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.app import DARK, LIGHT, DflashApp
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.launch_selection import Suitability
-from dflash_tui.tui.render.catalogue import render_catalogue_pair
-from dflash_tui.tui.theme import DARK, LIGHT
-from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries
+from dflash_tui.tui.widgets.recipe_list import RecipeList, load_entries, render_catalogue_pair
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 

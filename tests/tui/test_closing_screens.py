@@ -13,8 +13,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from dflash_tui import tui
-from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.screens.run import ViewScreen
+from dflash_tui.tui.widgets.basic import once_composed
 from tests.tui.panel import app, wait_for
 
 

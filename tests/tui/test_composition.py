@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from textual.worker import Worker
 
-from dflash_tui.tui.composition import each_in_turn
+from dflash_tui.tui.widgets.basic import each_in_turn
 
 
 def test_work_that_takes_longer_than_the_interval_is_not_begun_anew():

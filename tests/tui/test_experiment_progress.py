@@ -8,8 +8,14 @@ from msgspec.structs import replace
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, RequestMeasured
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.tui.render import experiment_progress as shown
-from dflash_tui.tui.render.experiment_progress import Outlook
+from dflash_tui.tui.render.experiment import (
+    Outlook,
+    build_speed_lines,
+    describe_stage,
+    list_speeds,
+    render_left,
+    render_prompts,
+)
 from tests.support.experiment_factories import BASE, a_design, a_request, boots, told
 
 DESIGN = a_design(made_at=BASE - 10)
@@ -28,12 +34,12 @@ def standing(*happened, now: float = BASE):
 )
 def test_the_rest_is_told_from_the_first_second_on(outlook, snapshot):
     """What is unknown of an arm makes it a least."""
-    assert shown.render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), outlook, BASE, 120).plain == snapshot
+    assert render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), outlook, BASE, 120).plain == snapshot
 
 
 def test_a_boot_that_takes_longer_than_those_of_the_other_arm_ends_the_estimate(snapshot):
     events = [*told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1]), BootBegan(BASE - 2000, 1, 1, "run")]
-    assert shown.render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
+    assert render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
 
 
 @pytest.mark.parametrize(
@@ -47,13 +53,13 @@ def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
         BootBegan(BASE - 2000, over, design.order[over], "run"),
     ]
     progress = fold_progress(design, events, due=10, driven=True, now=BASE)
-    assert shown.render_left(progress, outlook, BASE, 120).plain == snapshot
+    assert render_left(progress, outlook, BASE, 120).plain == snapshot
 
 
 @pytest.mark.parametrize("width", [56, 76, 96, 116, 196])
 def test_what_is_left_is_said_in_whole_parts(width):
     """A part that has no room is left out, and none is cut."""
-    shown_line = shown.render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), BEFORE, BASE, width).plain
+    shown_line = render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), BEFORE, BASE, width).plain
     assert ("…" in shown_line, len(shown_line) <= width, " left" in shown_line) == (False, True, True)
 
 
@@ -61,7 +67,7 @@ def test_what_is_left_is_said_in_whole_parts(width):
 def test_a_boot_that_is_over_counts_before_what_was(outlook, snapshot):
     """Starts alone are no estimate beside a whole boot."""
     over = told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1])
-    assert shown.render_left(standing(*over), outlook, BASE, 120).plain == snapshot
+    assert render_left(standing(*over), outlook, BASE, 120).plain == snapshot
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_a_boot_that_is_over_counts_before_what_was(outlook, snapshot):
 )
 def test_what_is_measured_now_is_said(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []
-    assert shown.describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot
+    assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot
 
 
 def test_a_request_is_drawn_over_the_time_that_it_took():
@@ -77,15 +83,15 @@ def test_a_request_is_drawn_over_the_time_that_it_took():
     done = replace(a_request("Code", 0, 10.0, 3.0), at=BASE - 20, total=20.0)
     failed = replace(done, at=BASE, error="HTTP 500")
     progress = standing(BootBegan(BASE - 100, 0, 0, "run"))
-    (one, other), span = shown.build_speed_lines(progress, shown.list_speeds(progress, [done, failed]), BASE, 100)
+    (one, other), span = build_speed_lines(progress, list_speeds(progress, [done, failed]), BASE, 100)
     drawn = [place for place, value in enumerate(one.values) if not math.isnan(value)]
     assert (span, drawn[0], drawn[-1], len(drawn)) == (100.0, 60, 80, 21)
     assert all(map(math.isnan, other.values))
 
 
 def test_kinds_that_are_still_to_come_have_their_row():
-    speeds = shown.list_speeds(standing(BootBegan(BASE, 0, 0, "run")), [a_request("Code", 0, 10.0, 3.0)])
-    rows = shown.render_prompts(standing(), speeds, ("Code", "Math"), 60, 20).plain.splitlines()
+    speeds = list_speeds(standing(BootBegan(BASE, 0, 0, "run")), [a_request("Code", 0, 10.0, 3.0)])
+    rows = render_prompts(standing(), speeds, ("Code", "Math"), 60, 20).plain.splitlines()
     assert [row.split()[0] for row in rows] == ["Code", "◆", "Math", "◆"]
     assert [row.split()[-1] for row in rows] == ["request", "—", "—", "—"]
-    assert len(shown.render_prompts(standing(), speeds, ("Code", "Math"), 60, 3).plain.splitlines()) == 3
+    assert len(render_prompts(standing(), speeds, ("Code", "Math"), 60, 3).plain.splitlines()) == 3

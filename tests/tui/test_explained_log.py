@@ -2,8 +2,7 @@
 
 import pytest
 
-from dflash_tui.tui.dialogs.explained_log import LogDialog
-from dflash_tui.tui.palette import PanelCommands
+from dflash_tui.tui.palette import LogDialog, PanelCommands
 from tests.support import recordings
 from tests.tui.panel import app, shows, wait_for
 

@@ -14,9 +14,9 @@ from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
-from dflash_tui.tui.screens.replay import build_player
-from dflash_tui.tui.widgets.failure import FailurePane
+from dflash_tui.tui.dialogs.doctor import RemedyDialog, plan_relaunch
+from dflash_tui.tui.screens.run import build_player
+from dflash_tui.tui.widgets.run_view import FailurePane
 from tests.support import command_line, recordings
 from tests.tui.conftest import HOSTILE, a_run, recorded
 from tests.tui.panel import app, feed, shows, text, wait_for, words

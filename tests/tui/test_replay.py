@@ -5,7 +5,7 @@ import pytest
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.widgets.request_strip import RequestStrip
+from dflash_tui.tui.widgets.figures import RequestStrip
 from tests.tui.panel import NO_GPU, shows, text, wait_for, words
 from tests.unit.monitoring.test_recording import Clock
 

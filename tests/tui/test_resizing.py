@@ -8,7 +8,7 @@ from textual.geometry import Size
 
 from dflash_tui.monitoring import recording
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.screens.replay import build_player
+from dflash_tui.tui.screens.run import build_player
 from tests.tui.panel import app, shows, wait_for
 
 

@@ -10,9 +10,8 @@ from dflash_tui.events import AnyEvent, Counters, HealthChanged, MemorySampled, 
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.app import LIGHT, DflashApp
 from dflash_tui.tui.screens import launch
-from dflash_tui.tui.theme import LIGHT
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import NO_GPU, app, feed, shows, wait_for
 

@@ -10,7 +10,7 @@ from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, Request
 from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.render.startup import render_startup
+from dflash_tui.tui.render.run import render_startup
 from tests.support import recorded_startups, recordings
 from tests.tui.conftest import BASE, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for

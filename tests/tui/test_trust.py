@@ -17,8 +17,8 @@ from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.new_experiment import NewExperiment
-from dflash_tui.tui.dialogs.trust import TrustDialog, ask_trust
+from dflash_tui.tui.dialogs.basic import TrustDialog, ask_trust
+from dflash_tui.tui.dialogs.experiments import NewExperiment
 from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
 from tests.support import command_line, fake_engine

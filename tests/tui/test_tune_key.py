@@ -10,11 +10,10 @@ from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.new_tune import NewTune
-from dflash_tui.tui.farewell import format_farewell
+from dflash_tui.tui.app import DflashApp, format_farewell
+from dflash_tui.tui.dialogs.experiments import NewTune
 from dflash_tui.tui.palette import PanelCommands
-from dflash_tui.tui.render.tune import render_field
+from dflash_tui.tui.render.experiment import render_field
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.panel import NO_GPU, shows, text, wait_for

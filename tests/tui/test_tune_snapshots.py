@@ -11,8 +11,8 @@ from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.experiment_view import ExperimentView
 from dflash_tui.tui.screens import experiment
+from dflash_tui.tui.screens.experiment import ExperimentView
 from tests.support.experiment_factories import BASE
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 from tests.tui.panel import app, text, wait_for

@@ -10,7 +10,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.dialogs.experiments import NewExperiment
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 VARY = "patch.cpu-expand-kernel=on,off"

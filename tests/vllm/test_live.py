@@ -25,8 +25,8 @@ from dflash_tui.run_state.alarms import find_token_pause
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.render import charts
-from dflash_tui.tui.widgets.tiles import build_tiles
+from dflash_tui.tui.widgets.chart import build_chart_lines
+from dflash_tui.tui.widgets.figures import build_tiles
 from dflash_tui.vllm_output.metrics import Rates
 from tests import ROOT
 from tests.support.waiting import until
@@ -193,7 +193,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     assert hot is not None
     assert (hot.acceptance or 0) < 0.5 * (cold.acceptance or 0)
     assert (hot.per_position[1] or 0) < 0.5 * (cold.per_position[1] or 0)
-    line = charts.build_chart_lines(state, now, 120, 60)["acceptance"][0][0].values
+    line = build_chart_lines(state, now, 120, 60)["acceptance"][0][0].values
     known = [value for value in line if not math.isnan(value)]
     assert statistics.fmean(known[-5:]) < 0.5 * max(known)
     traffic.temperature = 0.0

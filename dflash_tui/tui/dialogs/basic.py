@@ -1,9 +1,11 @@
-"""Dialogs used by several screens: a question, an error, the keys."""
+"""Dialogs used by several screens: the list that most others are, a question, trust, an error, alarms, the keys."""
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
@@ -14,11 +16,28 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
+from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.keys import COMMON_KEYS
-from dflash_tui.tui.widgets.basic import Keys, Result, SizedScreen, render_error
+from dflash_tui.common.formatting import format_duration, name_commands, truncate
+from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.recipe_trust import Ingredient
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.run_state.alarms import Alarm
+from dflash_tui.tui.render.plan import render_hung
+from dflash_tui.tui.widgets.basic import (
+    COMMON_KEYS,
+    MUTED,
+    Keys,
+    MarkedList,
+    Result,
+    SizedScreen,
+    TextField,
+    once_composed,
+    render_error,
+)
 
 EVERYWHERE = "everywhere"
 _LONGEST_KEY = 8  # longer ones are words, in a column of their own
@@ -174,3 +193,224 @@ def _name_node(node: DOMNode) -> str:
 
 def _format_key(binding: Binding) -> str:
     return binding.key_display or binding.key.partition(",")[0]
+
+
+_ROW_EDGES = 3  # a scrollbar, and a blank on both sides
+
+
+class ListDialog(Dialog[Result]):
+    """A list to choose from; `choose` is the action on the highlighted row, `take` that on what was typed."""
+
+    SECRET: ClassVar = False
+    """Whether what is typed is not shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heading, self.rows = Static(id="heading", markup=False), MarkedList(id="rows", markup=False)
+        self.field, self.about = TextField(id="field", password=self.SECRET), Static(id="about", markup=False)
+        self.detail = VerticalScroll(self.about, id="detail")
+        self.heading.display = self.rows.display = self.field.display = self.detail.display = False
+        self.box = Vertical(self.heading, self.rows, self.field, self.detail, classes="dialog -wide -list")
+
+    def compose(self) -> ComposeResult:
+        yield self.box
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether the field is open."""
+        return self.has_class("-typing")
+
+    @property
+    def place(self) -> int:
+        """Which row is highlighted; the first where none is."""
+        return self.rows.highlighted or 0
+
+    @property
+    def row_width(self) -> int:
+        """The cells of a row, whether rows are there yet or not."""
+        return self.box.content_size.width - _ROW_EDGES
+
+    def show_heading(self, text: str | Content) -> None:
+        """Replace the line above the list."""
+        self.heading.display = True
+        self.heading.update(text if isinstance(text, Content) else Content(text))
+
+    def show_rows(self, rows: Iterable[Content | Option], place: int = 0) -> None:
+        """Replace the rows, and highlight one."""
+        self.rows.clear_options()
+        self.rows.add_options([row if isinstance(row, Option) else Option(row) for row in rows])
+        self.rows.display = self.rows.option_count > 0
+        self.rows.highlighted = min(place, self.rows.option_count - 1) if self.rows.option_count else None
+        if not self.is_typing:
+            self.set_focus(self.rows)
+        self.refresh_bindings()
+
+    def show_detail(self, text: str | Content) -> None:
+        """Replace the details below the list."""
+        content = text if isinstance(text, Content) else Content(text)
+        self.detail.display = bool(content)
+        self.about.update(content)
+
+    def open_field(self, value: str = "", placeholder: str = "", title: str = "") -> None:
+        """Let something be typed."""
+        self.field.value, self.field.placeholder, self.field.border_title = value, placeholder, Content(title)
+        self.add_class("-typing")
+        self.field.open()
+        self.refresh_bindings()
+
+    def close_field(self) -> None:
+        """Go back to the list."""
+        self.remove_class("-typing")
+        self.field.display = False
+        self.set_focus(self.rows)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        listed = not self.is_typing and bool(self.rows.option_count)
+        return {"choose": listed, "type": listed, "take": self.is_typing}.get(action, True)
+
+    def action_leave(self) -> None:
+        """Leave the field as it was, or close."""
+        if self.is_typing and self.rows.option_count:
+            self.close_field()
+        else:
+            self.dismiss(None)
+
+
+NONE = "no alarms"
+
+
+def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
+    """Return the worst alarms in `rows` lines, the last of which says how many more there are.
+
+    `calm` is written beside "no alarms".
+    """
+    if not alarms:
+        return Content.assemble(("✓ ", "$success"), NONE, (f" · {calm}" if calm else "", MUTED))
+    lines = []
+    for place, alarm in enumerate(alarms[:rows]):
+        more = len(alarms) - rows if place == rows - 1 else 0
+        since = f" {format_duration(max(0.0, now - alarm.since))}"
+        tail = f"  {alarm.evidence} → {name_commands(alarm.hint)}"
+        is_cut = len(alarm.what) + 2 + len(since) + len(tail) > width
+        overflow = f"  +{more} more: !" if more > 0 else "  in full: !" if is_cut else ""
+        head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(overflow)))
+        tail = truncate(tail, max(0, width - len(head) - len(since) - len(overflow)))
+        lines.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (overflow, "bold")))
+    return Content("\n").join(lines)
+
+
+class AlarmDialog(Dialog[None]):
+    """Lists the alarms with their evidence and what to do."""
+
+    HEADING: ClassVar = "alarms"
+    BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close", key_display="esc")]
+
+    def __init__(self, alarms: Sequence[Alarm], now: float) -> None:
+        super().__init__()
+        self.alarms, self.now = alarms, now
+
+    def compose(self) -> ComposeResult:
+        rows = []
+        for alarm in self.alarms:
+            since = f"{format_duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
+            rows += [
+                Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"\n  for {since}", MUTED)),
+                Content(f"  {alarm.evidence}"),
+                Content.assemble(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n"),
+            ]
+        with VerticalScroll(classes="dialog"):
+            yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
+
+
+class TrustDialog(Dialog[bool]):
+    """Lists what a recipe or patch makes run, and asks whether it may; only `y` means yes."""
+
+    HEADING: ClassVar = "trust"
+    BINDINGS: ClassVar = [
+        Binding("y", "dismiss(True)", "yes, until it changes"),
+        Binding("n,escape,q", "dismiss(False)", "cancel"),
+    ]
+
+    def __init__(self, question: str, ingredients: Sequence[Ingredient]) -> None:
+        super().__init__()
+        self.question, self.ingredients = question, ingredients
+
+    def compose(self) -> ComposeResult:
+        advice = (
+            "It has parts that are not shipped with dflash-tui. They can run code as you: read this before you say yes."
+        )
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
+            with VerticalScroll(id="checks"):
+                yield Static(id="found", markup=False)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """List the ingredients, wrapped to the width that there is."""
+        width = measure_text(self.query_one("#checks"))
+        rows = [render_hung((f"{part.kind:11} ", "bold"), part.text, width) for part in self.ingredients]
+        self.query_one("#found", Static).update(Content("\n").join(rows))
+
+
+async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
+    """Return whether plans of a recipe may be launched, after asking where that is not known."""
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    ask_trust(app, recipe, plans, lambda: answer.set_result(True), lambda: answer.set_result(False))
+    return await answer
+
+
+def ask_trust(
+    app: App[Any],
+    recipe: Recipe,
+    plans: Sequence[Plan],
+    then: Callable[[], object],
+    otherwise: Callable[[], object] = lambda: None,
+) -> None:
+    """Go on with `then` when plans of a recipe may be launched, after asking where that is not known."""
+    try:
+        untrusted = recipe_trust.find_untrusted(recipe, plans)
+    except DflashError as error:  # a patch of the plan is gone by now, or not valid
+        app.push_screen(ErrorDialog(error))
+        otherwise()
+        return
+    question = f"Run {recipe.name}?"
+
+    def go_on(yes: bool) -> None:
+        (then if yes else otherwise)()
+
+    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
+
+
+def ask_patch_trust(app: App[Any], patches: Sequence[Patch], then: Callable[[], object]) -> None:
+    """Go on with `then` when an engine may be made with these patches, after asking."""
+    untrusted = recipe_trust.find_untrusted_patches(patches)
+    question = f"Change vLLM by {', '.join(untrusted.names.values())}?"
+    trust = partial(recipe_trust.trust_shown, untrusted)
+    _ask(app, question, untrusted.ingredients, trust, lambda yes: then() if yes else None)
+
+
+def _ask(
+    app: App[Any],
+    question: str,
+    ingredients: Sequence[Ingredient],
+    trust: Callable[[], None],
+    go_on: Callable[[bool], object],
+) -> None:
+    """Hand the answer to `go_on`; a yes that cannot be kept is none."""
+    if not ingredients:
+        go_on(True)
+        return
+
+    def on_answer(yes: bool | None) -> None:
+        try:
+            if yes:
+                trust()
+        except OSError as error:
+            app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
+            yes = False
+        go_on(bool(yes))
+
+    app.push_screen(TrustDialog(question, ingredients), on_answer)

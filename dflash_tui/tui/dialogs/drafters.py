@@ -15,7 +15,7 @@ from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
-from dflash_tui.tui.dialogs.list import ListDialog
+from dflash_tui.tui.dialogs.basic import ListDialog
 from dflash_tui.tui.widgets.basic import MUTED_ROW
 
 

@@ -18,11 +18,9 @@ from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
-from dflash_tui.tui.dialogs.basic import measure_text
-from dflash_tui.tui.dialogs.list import ListDialog
+from dflash_tui.tui.dialogs.basic import ListDialog, measure_text
 from dflash_tui.tui.launch_selection import LaunchSelection
-from dflash_tui.tui.render.command_diff import render_command_diff
-from dflash_tui.tui.render.plan import render_memory
+from dflash_tui.tui.render.plan import render_command_diff, render_memory
 from dflash_tui.tui.widgets.basic import MUTED_ROW, render_error
 
 PORT = "port"

@@ -24,11 +24,9 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.composition import once_composed
-from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, measure_text
-from dflash_tui.tui.dialogs.trust import ask_patch_trust
+from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, ask_patch_trust, measure_text
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, once_composed
 
 _MARKS = {
     PatchState.NEEDED: ("+ ", "bold $warning"),

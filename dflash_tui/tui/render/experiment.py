@@ -1,16 +1,33 @@
-"""An experiment as Textual content: the lines over its screens, its boots, the answer of its report. Pure."""
+"""Experiments as Textual content: how an A/B or a tune stands, what it measured, what was found. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import format_duration, pluralize, truncate, truncate_middle
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
-from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import verdict_text
+from dflash_tui.common.formatting import (
+    draw_bar,
+    format_duration,
+    format_number,
+    pluralize,
+    shorten_names,
+    truncate,
+    truncate_middle,
+)
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.measures import median_speed
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, TuneOutcome
+from dflash_tui.experiments.builder import BootEstimate
+from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
+from dflash_tui.experiments.progress import Progress, estimate_left
+from dflash_tui.experiments.tune_schedule import is_faster
+from dflash_tui.monitoring.startup_history import RecordedStart
+from dflash_tui.presentation import experiment_text, verdict_text
 from dflash_tui.presentation.experiment_report import (
     arm_letter,
     arm_mark,
@@ -20,9 +37,10 @@ from dflash_tui.presentation.experiment_report import (
     describe_variation,
     name_arm,
 )
-from dflash_tui.presentation.experiment_text import STAGES
-from dflash_tui.tui.render.report import arm_color, to_content
+from dflash_tui.presentation.experiment_text import STAGES, CandidateRow
+from dflash_tui.presentation.report import Bar, Bars, Note, Part, Span, lay_out
 from dflash_tui.tui.widgets.basic import MUTED, join_fitting
+from dflash_tui.tui.widgets.chart import ChartLine
 
 STATUS = {
     "running": ("◐", "$warning"),
@@ -162,3 +180,354 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
 def render_headline(report: ExperimentReport, comparison: Comparison, width: int) -> Content:
     """Return the mark and the sentence of a verdict."""
     return to_content(verdict_text.list_answer(report, comparison)[:1], width)
+
+
+_SERIES = ("$series-a", "$series-b", "$series-c")
+_STYLES = {
+    "": "",
+    "bold": "bold",
+    "dim": MUTED,
+    "head": MUTED,
+    "✗": "bold $error",
+    "!": "bold $warning",
+    "→": "bold $primary",
+    "★": "bold $accent",
+    "▲": "bold $success",
+    "▼": "bold $accent",
+    "=": "bold $primary",
+}
+
+
+def arm_color(arm: int) -> str:
+    """Return the theme variable of an arm; letter and mark go with it."""
+    return _SERIES[arm % len(_SERIES)]
+
+
+def style_of(name: str) -> str:
+    """Return the style of a span of a report."""
+    return arm_color(int(name.removeprefix("arm "))) if name.startswith("arm ") else _STYLES.get(name, "")
+
+
+def to_content(parts: Iterable[Part], width: int) -> Content:
+    """Return parts below each other, each in lines of at most `width` cells."""
+    return Content("\n").join(
+        Content.assemble(*((span.text, style_of(span.style)) for span in line))
+        for part in parts
+        for line in lay_out(part, width)
+    )
+
+
+_ROOMY = 100
+_LEAST_SPAN = 60.0
+# Of seconds that are left while a boot goes on: fewer say that what was known of it is used up.
+_LEAST_LEFT = 1.0
+# Under these names a boot shows requests that do not count.
+UNCOUNTED = frozenset({"cold", "warm-up"})
+
+
+class Outlook(NamedTuple):
+    """What is known of an experiment before its first boot is over."""
+
+    boots: BootEstimate
+    """How long its boots take."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of prompts that it measures, none when it measures starts or its suite is gone."""
+    starts: tuple[tuple[RecordedStart, ...], ...] = ()
+    """The earlier starts on this machine of what each arm launches."""
+
+
+class MeasuredSpeed(NamedTuple):
+    """A request that counts, and the arm that answered it."""
+
+    arm: int
+    request: RequestDone
+
+
+def list_speeds(progress: Progress, current: Sequence[RequestDone]) -> list[MeasuredSpeed]:
+    """Return the requests that count, of boots that are over and those of the `current` one."""
+    over = [MeasuredSpeed(boot.arm, done) for boot in progress.boots for done in boot.requests]
+    here = [MeasuredSpeed(progress.current.arm, done) for done in current] if progress.current else []
+    return [speed for speed in (*over, *here) if not speed.request.error and speed.request.decode_tok_s is not None]
+
+
+def describe_stage(progress: Progress) -> str:
+    """Return what the current boot does now; empty between two boots."""
+    current = progress.current
+    if current is None:
+        return ""
+    if current.stage != "round":
+        return STAGES.get(current.stage, current.stage)
+    if not progress.due:
+        return f"measuring, {pluralize(current.requests, 'request')} answered"
+    if current.requests >= progress.due:
+        return f"all {pluralize(progress.due, 'request')} answered"
+    return f"measuring, request {current.requests + 1} of {progress.due}"
+
+
+def list_boot_stages(progress: Progress) -> str:
+    """Return what each boot does, for who waits for the next one."""
+    design = progress.design
+    start = "launches a server of its own and waits until it is ready"
+    if design.measures_start:
+        return f"each boot {start}, and stops it"
+    counted = f"{pluralize(progress.due, 'request')} that count" if progress.due else "the requests that count"
+    return f"each boot {start}, sends one request alone, a warm-up and {counted}, and stops it"
+
+
+def render_left(progress: Progress, outlook: Outlook | None, now: float, width: int) -> Content:
+    """Return how far an experiment is, when it will be over, or how it goes on."""
+    if progress.status == "finished":
+        return _join_left(1.0, ["all boots are over"], width)
+    if progress.status != "running":
+        why = f": {progress.halted}" if progress.halted else ": the driver exited without logging an error"
+        return _join_left(None, [f"{progress.status}{why}; r resumes it"], width)
+    left, source, whole = _find_left(progress, outlook, now)
+    under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
+    spent = progress.spent + under_way
+    share = len(progress.boots) / max(1, len(progress.design.order))
+    if left is None or left < _LEAST_LEFT:
+        late = progress.current is not None and bool(source) and whole
+        parts = [_explain_no_estimate(progress, late=late)]
+    elif whole:
+        share = spent / (spent + left) if spent + left else 0.0
+        parts = [f"about {format_duration(left)} left", f" ({source})"]
+    else:
+        parts = [f"at least {format_duration(left)} left", ", the answers not counted", f" ({source})"]
+    return _join_left(share, [*parts, "; q leaves it running"], width)
+
+
+def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
+    """Return why nobody knows how much is left; `late` is whether the boot takes longer than what was known of it."""
+    if late and progress.current:
+        return f"no estimate: boot {progress.current.number + 1} takes longer than expected"
+    return "no estimate" if progress.boots else "no estimate until the first boot is over"
+
+
+def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, bool]:
+    """Return the seconds that are left, by what that is known, empty for nothing, and whether answers are counted."""
+    measured = [boot for boot in progress.boots if boot.took is not None and not boot.error]
+    expected = outlook.boots if outlook else None
+    unseen = set(progress.design.order) - {boot.arm for boot in measured}
+    from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
+    if expected is None or not unseen or (measured and not expected.whole):
+        return estimate_left(progress, now), from_here, True
+    if not expected.source:
+        return estimate_left(progress, now), from_here, True
+    before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]
+    left = estimate_left(progress, now, before, whole=expected.whole)
+    source = f"{from_here}, and {expected.source}" if measured else f"estimate {expected.source}"
+    return left, source, expected.whole
+
+
+def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content:
+    """Return a bar and the first part, with those of the others that fit beside it whole."""
+    cells = 20 if width >= _ROOMY else 8
+    drawn = "" if share is None else f"{draw_bar(share, cells).ljust(cells, '░')} {share * 100:.0f} %  "
+    room, text = max(0, width - 2 - len(drawn)), parts[0]
+    for part in parts[1:]:
+        text += part if len(text) + len(part) <= room else ""
+    return Content.assemble(("→ ", "$primary"), (drawn, "$series-a"), (truncate(text, room), "bold"))
+
+
+def render_budget(progress: Progress, parts: Sequence[str], now: float, width: int) -> Content:
+    """Return how much of a tune's budget is spent, as a bar before those of `parts` that fit."""
+    budget = progress.design.tuning.budget if progress.design.tuning else 0.0
+    under_way = max(0.0, now - progress.current.began) if progress.current and progress.driven else 0.0
+    spent = 1.0 if progress.finished else min(1.0, (progress.spent + under_way) / budget) if budget else None
+    return _join_left(spent, parts, width)
+
+
+def render_prompts(
+    progress: Progress, speeds: Sequence[MeasuredSpeed], kinds: Sequence[str], width: int, rows: int
+) -> Content:
+    """Return the median tok/s of each kind of prompt and each arm until now, as bars on one scale.
+
+    Args:
+        progress: how far it is.
+        speeds: the requests that count.
+        kinds: the kinds of prompts that are going to be measured, those of `speeds` besides.
+        width: of the lines.
+        rows: how many lines at most.
+    """
+    by_kind: dict[str, dict[int, list[float]]] = {kind: {} for kind in kinds}
+    for arm, done in speeds:
+        kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
+        by_kind.setdefault(kind, {}).setdefault(arm, []).append(done.decode_tok_s or 0.0)
+    # A kind that was asked at several numbers of streams is named by these, and by itself no longer.
+    measured = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
+    named = {kind: arms for kind, arms in by_kind.items() if arms or kind not in measured}
+    arms = range(len(progress.design.arms))
+    medians = {(kind, arm): statistics.median(values) for kind, by in named.items() for arm, values in by.items()}
+    most = max(medians.values(), default=0.0) or 1.0
+    bars = [
+        Bar(
+            kind,
+            Span(f"{arm_mark(arm)} {arm_letter(arm)}", f"arm {arm}"),
+            medians[kind, arm] / most if (kind, arm) in medians else None,
+            f"{format_number(medians.get((kind, arm)))} {_count(len(named[kind].get(arm, ()))):<12}",
+        )
+        for kind in named
+        for arm in arms
+    ]
+    if len(bars) <= rows:
+        return to_content([Bars(tuple(bars))], width)
+    kind_count = max(1, (rows - 1) // max(1, len(arms)))
+    hidden = Note(f"… and {pluralize(len(named) - kind_count, 'kind')} of prompts", style="dim")
+    return Content("\n").join(
+        to_content([Bars(tuple(bars[: kind_count * len(arms)])), hidden], width).split("\n")[:rows]
+    )
+
+
+def _count(requests: int) -> str:
+    return pluralize(requests, "request") if requests else ""
+
+
+def build_speed_lines(
+    progress: Progress, speeds: Sequence[MeasuredSpeed], now: float, columns: int
+) -> tuple[list[ChartLine], float]:
+    """Return the tok/s of the requests over the time that they took, a line for each arm, and the seconds covered."""
+    began = [boot.began for boot in progress.boots if boot.began]
+    began += [progress.current.began] if progress.current else []
+    end = now if progress.driven else max((speed.request.at for speed in speeds), default=now)
+    span = max(_LEAST_SPAN, end - min(began, default=end))
+    lines = []
+    for arm in range(len(progress.design.arms)):
+        values = [math.nan] * columns
+        for _, done in (speed for speed in speeds if speed.arm == arm):
+            first, last = (int((at - end + span) / span * columns) for at in (done.at - (done.total or 0.0), done.at))
+            for place in range(max(0, first), min(columns - 1, last) + 1):
+                values[place] = done.decode_tok_s or 0.0
+        lines.append(ChartLine(values, arm_color(arm).lstrip("$"), name_arm(progress.design, arm, 16)))
+    return lines, span
+
+
+def build_search_lines(progress: Progress) -> tuple[list[ChartLine], list[str]]:
+    """Return the median tok/s of each boot of a tune and the best until then, and the numbers of the boots."""
+    speeds = [
+        (boot.number + 1, math.nan if (speed := median_speed(boot)) is None else speed) for boot in progress.boots
+    ]
+    best, highest = [], math.nan
+    for _, speed in speeds:
+        highest = speed if math.isnan(highest) else highest if math.isnan(speed) else max(highest, speed)
+        best.append(highest)
+    lines = [
+        ChartLine([speed for _, speed in speeds], "series-a", "this boot"),
+        ChartLine(best, "series-dim", "fastest boot so far"),
+    ]
+    return lines, [str(number) for number, _ in speeds]
+
+
+_MARKS = {
+    "ahead": ("▲", "$success"),
+    "in the field": ("●", "$primary"),
+    "to come": ("·", MUTED),
+    "no figures": ("?", "$accent"),
+    "out": ("▾", MUTED),
+    "failed": ("✗", "$error"),
+}
+_PLACES = list(_MARKS)
+# Cells of the figures behind a bar, and of the word behind those.
+_FIGURES, _WORD = 25, 13
+
+
+def render_rounds(progress: Progress, width: int, rows: int) -> Content:
+    """Return a line for each thing that was varied: how many settings competed from round to round, and the best.
+
+    Args:
+        progress: how far it is.
+        width: of the lines.
+        rows: how many lines at most, the latest last.
+    """
+    stages = [
+        list(search_round)
+        for _, search_round in groupby(progress.rounds, key=lambda search_round: (search_round.key, search_round.turn))
+    ]
+    if not stages:
+        return Content.assemble(("the published setting first; what is tried follows from it", MUTED))
+    lines = [
+        _render_stage(progress, stage, width, live=place == len(stages) - 1 and not progress.finished)
+        for place, stage in enumerate(stages)
+    ]
+    return Content("\n").join(lines[-rows:])
+
+
+def _render_stage(progress: Progress, rounds: Sequence[RoundBegan], width: int, *, live: bool) -> Content:
+    last, arms = rounds[-1], progress.design.arms
+    name = {CONFIRM: "to be sure", PUBLISHED: "once more"}.get(last.key, last.key)
+    sizes = " → ".join(str(len(search_round.field)) for search_round in rounds)
+    if last.key == CONFIRM:
+        sizes = pluralize(sum(len(search_round.order) for search_round in rounds), "boot")
+    names = [arms[arm].name for arm in last.field]
+    mark = ("◐ ", "$warning") if live and progress.driven else ("! ", "$error") if live else ("✓ ", "$success")
+    head = f"{truncate_middle(name, 26):<26} {sizes:<12} "
+    return Content.assemble(mark, (head, "bold" if live else ""), (_join_names(names, width - len(head) - 2), MUTED))
+
+
+def _join_names(names: Sequence[str], room: int) -> str:
+    """Return the names that fit whole, and how many others there are; one alone is cut."""
+    for count in range(len(names), 0, -1):
+        others = f", +{len(names) - count}" if count < len(names) else ""
+        text = ", ".join(names[:count]) + others
+        if len(text) <= room:
+            return text
+    text = names[0] if len(names) == 1 else pluralize(len(names), "setting")
+    return truncate_middle(text, max(0, room))
+
+
+def render_field(progress: Progress, width: int, rows: int) -> Content:
+    """Return a line for each setting: bar and tok/s, boots, how it stands; those that count first, the rest counted.
+
+    Args:
+        progress: how far it is.
+        width: of the lines.
+        rows: how many lines at most.
+    """
+    candidates = experiment_text.list_candidates(progress)
+    most = max((candidate.tok_s for candidate in candidates if candidate.tok_s), default=0.0)
+    ranked = sorted(candidates, key=lambda candidate: (_PLACES.index(candidate.standing), candidate.arm != 0))
+    visible, hidden = (ranked, []) if len(ranked) <= rows else (ranked[: rows - 1], ranked[rows - 1 :])
+    name = max(12, min(44, max(len(candidate.name) for candidate in candidates), width // 2 - 4))
+    here = progress.current.arm if progress.current and progress.driven else None
+    short_names = shorten_names((candidate.name for candidate in ranked), name)
+    lines = [
+        _render_candidate(candidate, most, f"{short_names[candidate.name]:<{name}}", width, here=candidate.arm == here)
+        for candidate in visible
+    ]
+    if hidden:
+        lines.append(Content.assemble((f"  … and {pluralize(len(hidden), 'setting')} that are out or failed", MUTED)))
+    return Content("\n").join(lines)
+
+
+def _render_candidate(candidate: CandidateRow, most: float, label: str, width: int, *, here: bool) -> Content:
+    mark, color = _MARKS[candidate.standing]
+    style = MUTED if candidate.standing in {"out", "failed", "to come"} and not here else "$foreground"
+    head = Content.assemble((f"{mark} ", color), (f"{label} ", style))
+    if candidate.standing == "failed":
+        return head + Content.assemble((truncate(candidate.why, max(0, width - len(head))), "$error"))
+    room = width - len(head) - _FIGURES - _WORD
+    # They fall away before how it stands is cut.
+    boots = f"  {pluralize(candidate.boots, 'boot'):<9}" if room >= 0 else ""
+    figures, room = f"{format_number(candidate.tok_s, 1):>8} tok/s{boots}", max(0, room)
+    bar = draw_bar(candidate.tok_s / most, room) if candidate.tok_s and most and room > 3 else ""
+    word = "measuring" if here else candidate.standing
+    return head + Content.assemble(
+        (f"{bar:<{room}}" if room > 3 else "", color), (figures, style), (f" {word}", "bold" if here else color)
+    )
+
+
+def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, width: int) -> Content:
+    """Return how much of the budget is spent, what is best so far and how long it goes on, or how it can go on."""
+    best = experiment_text.format_best(progress.design, outcome)
+    if progress.status == "finished":
+        parts = ["all boots are over"]
+    elif progress.status == "running":
+        parts = [f"at most {format_duration(progress.left)} left", f"; {best}", "; q leaves it running"]
+    else:
+        parts = [f"{progress.status}; r resumes it, k keeps the best", f"; {best}"]
+    return render_budget(progress, parts, now, width)
+
+
+def list_outcome_notes(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[Note]:
+    """Return what a tune has found: the best first, with a star if it is shown to be faster."""
+    first, *details = experiment_text.list_outcome_lines(design, boots, outcome)
+    return [Note(first, "★" if is_faster(outcome) else "=", "bold"), *(Note(line, " ", "dim") for line in details)]

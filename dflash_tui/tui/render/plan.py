@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
 from collections.abc import Sequence
@@ -45,9 +46,10 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
 
-if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
+if TYPE_CHECKING:
     from dflash_tui.engines.model_hub import ModelAvailability
     from dflash_tui.monitoring.startup_history import MedianSeconds
+
 
 _INDENT = 10
 _FIT = 24
@@ -279,3 +281,18 @@ def _engine(spec: EngineSpec, engine: Engine | None) -> str:
         return f"{engine.distribution} {engine.vllm}, installed, {pluralize(len(engine.packages), 'package')}"
     sizes = f"≈ {format_megabytes(spec.download_mb)} download, {format_megabytes(spec.disk_mb)} on disk"
     return f"{spec.distribution} {spec.vllm} will be installed:\n{sizes}"
+
+
+def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:
+    """Return the lines of the two commands that differ, in rows of `width` cells, the old ones with a minus."""
+    rows = []
+    for line in difflib.ndiff(_list_lines(before), _list_lines(after)):
+        mark, text = line[:2], line[2:]
+        if mark in {"- ", "+ "}:
+            rows.append(render_hung((mark, "bold $error" if mark == "- " else "bold $success"), text, width))
+    return rows or [Content.assemble(("no change: the same command again", MUTED))]
+
+
+def _list_lines(plan: Plan) -> list[str]:
+    """Return the lines of a command without what continues them, which the last one does not have."""
+    return [line.strip().removesuffix("\\").strip() for line in format_command(plan).splitlines()]

@@ -26,8 +26,17 @@ from dflash_tui.presentation.client_text import (
 )
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, SizedScreen, TextField, TooSmall, join_fitting
+from dflash_tui.tui.widgets.basic import (
+    MUTED,
+    Display,
+    Keys,
+    SizedScreen,
+    TextField,
+    TooSmall,
+    join_fitting,
+    once_composed,
+    while_open,
+)
 
 # Seconds between two drawings of an answer.
 _INTERVAL = 0.1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
+from msgspec.structs import replace
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -15,24 +17,51 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.experiments import controller, store, tuner
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments import builder, controller, store, tune_schedule, tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
-from dflash_tui.experiments.design import Design
+from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
-from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
-from dflash_tui.tui.dialogs.trust import ask_trust
-from dflash_tui.tui.experiment_view import ExperimentView, read_experiment, read_outlook
-from dflash_tui.tui.keys import COMMON_KEYS
-from dflash_tui.tui.render import experiment, experiment_progress, tune
-from dflash_tui.tui.render.experiment_progress import Outlook
-from dflash_tui.tui.render.report import to_content
-from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, Requests, SizedScreen, TooSmall
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
+from dflash_tui.tui.render.experiment import (
+    UNCOUNTED,
+    Outlook,
+    build_search_lines,
+    build_speed_lines,
+    describe_stage,
+    list_boot_stages,
+    list_outcome_notes,
+    list_speeds,
+    render_arms,
+    render_field,
+    render_left,
+    render_progress,
+    render_prompts,
+    render_rounds,
+    render_timeline,
+    render_tune_remaining,
+    to_content,
+)
+from dflash_tui.tui.render.run import render_startup
+from dflash_tui.tui.widgets.basic import (
+    COMMON_KEYS,
+    MUTED,
+    Display,
+    Keys,
+    Requests,
+    SizedScreen,
+    TooSmall,
+    each_in_turn,
+    once_composed,
+    while_open,
+)
 from dflash_tui.tui.widgets.chart import Chart
 
 _EVERY = 1.0
@@ -172,10 +201,10 @@ class ExperimentScreen(SizedScreen[None]):
             return
         titles = _TITLES_AT_END if progress.finished else _TITLES
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = titles
-        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
-        self.query_one("#order", Display).show(experiment.render_timeline(progress, now, width, self._room(_ROWS)))
-        self.query_one("#arms", Display).show(experiment.render_arms(design, progress.boots, width))
-        left = experiment_progress.render_left(progress, self.outlook, now, self.size.width - 2)
+        self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
+        self.query_one("#order", Display).show(render_timeline(progress, now, width, self._room(_ROWS)))
+        self.query_one("#arms", Display).show(render_arms(design, progress.boots, width))
+        left = render_left(progress, self.outlook, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
         self._draw_boot(view, now)
         self._draw_speeds(view, now)
@@ -184,17 +213,17 @@ class ExperimentScreen(SizedScreen[None]):
         """Show the rounds of a tune, the settings, and in place of a boot what it has found once it is over."""
         progress = view.progress
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
-        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
+        self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
         over = progress.finished or not progress.driven
-        notes = tune.list_outcome_notes(progress.design, progress.boots, outcome)
+        notes = list_outcome_notes(progress.design, progress.boots, outcome)
         findings = to_content(notes, width) if over else None
         rounds = self._fit_rounds(findings.plain.count("\n") + 1) if findings else self._room(_ROUNDS)
-        self.query_one("#order", Display).show(tune.render_rounds(progress, width, rounds))
-        self.query_one("#arms", Display).show(tune.render_field(progress, width, self._room(_SETTINGS)))
-        left = tune.render_tune_remaining(progress, outcome, now, self.size.width - 2)
+        self.query_one("#order", Display).show(render_rounds(progress, width, rounds))
+        self.query_one("#arms", Display).show(render_field(progress, width, self._room(_SETTINGS)))
+        left = render_tune_remaining(progress, outcome, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
         chart = self.query_one("#speeds", Chart)
-        lines, labels = experiment_progress.build_search_lines(progress)
+        lines, labels = build_search_lines(progress)
         chart.title = "median tok/s by boot"
         chart.show(lines, 0, labels=labels)
         if findings:
@@ -222,16 +251,16 @@ class ExperimentScreen(SizedScreen[None]):
     def _draw_speeds(self, view: ExperimentView, now: float) -> None:
         """Show what was measured until now: by prompt, and request by request."""
         progress, kinds = view.progress, self.outlook.kinds if self.outlook else ()
-        counting = [done for done in view.requests if done.kind not in experiment_progress.UNCOUNTED]
-        speeds = experiment_progress.list_speeds(progress, counting)
+        counting = [done for done in view.requests if done.kind not in UNCOUNTED]
+        speeds = list_speeds(progress, counting)
         pane, chart = self.query_one("#prompts"), self.query_one("#speeds", Chart)
         until = "" if progress.finished else " until now"
         pane.border_title, chart.title = f"by prompt: median tok/s{until}", "tok/s of each request"
         width, height = pane.scrollable_content_region.size
-        speeds_by_prompt = experiment_progress.render_prompts(progress, speeds, kinds, width, max(1, height))
+        speeds_by_prompt = render_prompts(progress, speeds, kinds, width, max(1, height))
         self.query_one("#by-prompt", Display).show(speeds_by_prompt)
         if chart.size.width:
-            chart.show(*experiment_progress.build_speed_lines(progress, speeds, now, chart.columns))
+            chart.show(*build_speed_lines(progress, speeds, now, chart.columns))
 
     def _draw_boot(self, view: ExperimentView, now: float) -> None:
         pane, start, requests = self.query_one("#boot"), self.query_one("#start", Display), self.query_one(Requests)
@@ -245,7 +274,7 @@ class ExperimentScreen(SizedScreen[None]):
             return
         arm, count = name_arm(progress.design, current.arm), len(progress.design.order)
         number = f"boot {current.number + 1}" + ("" if progress.design.tuning else f" of {count}")
-        pane.border_title = Content(f"{number}: {arm} · {experiment_progress.describe_stage(progress)}")
+        pane.border_title = Content(f"{number}: {arm} · {describe_stage(progress)}")
         if starting:
             start.show(self._render_start(view, current.arm, now))
         else:
@@ -254,7 +283,7 @@ class ExperimentScreen(SizedScreen[None]):
     def _render_wait(self, progress: Progress, word: str) -> Content:
         """Return a word, and while it goes on what each boot does, else why it was halted: all of it fits here."""
         width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
-        text = experiment_progress.list_boot_stages(progress) if progress.driven else progress.halted
+        text = list_boot_stages(progress) if progress.driven else progress.halted
         lines = textwrap.wrap(text, max(20, width))
         return Content.assemble((word, "bold"), *((f"\n{line}", MUTED) for line in lines))
 
@@ -338,3 +367,58 @@ class ExperimentScreen(SizedScreen[None]):
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
         self.reload()
+
+
+class ExperimentView(NamedTuple):
+    """What was read: how far it is, the start of the boot that runs, and the requests that it has answered."""
+
+    progress: Progress
+    start: RunState | None
+    requests: tuple[RequestDone, ...]
+    tune: TuneOutcome | None = None
+    """What a tune has found until now; None of an A/B."""
+
+
+def read_experiment(folder: Path) -> ExperimentView:
+    """Return how the experiment in `folder` stands; the server that is measured is not asked anything.
+
+    Raises:
+        UsageError: its design cannot be read.
+    """
+    progress, start = store.read_progress(folder), None
+    current, tune = progress.current, _read_outcome(folder, progress)
+    if current is None:
+        return ExperimentView(progress, None, (), tune)
+    if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
+        start = observer.replay_run(run)
+    events = [
+        event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
+    ]
+    requests = tuple(name_by_stage(event) for event in events if event.number == current.number)
+    return ExperimentView(progress, start, requests, tune)
+
+
+def read_outlook(design: Design, before: Outlook | None = None) -> Outlook:
+    """Return what is known of an experiment beside its own figures; only the starts change from `before` on."""
+    starts = tuple(tuple(startup_history.list_starts(kind=arm.plan.kind)) for arm in design.arms)
+    if before:
+        return before._replace(starts=starts)
+    boots = builder.BootEstimate((), False, "") if design.tuning else builder.estimate_boots(design)
+    try:
+        prompts = () if design.measures_start else store.load_experiment_suite(design).prompts
+    except DflashError:
+        prompts = ()
+    return Outlook(boots, tuple(dict.fromkeys(prompt.kind for prompt in prompts)), starts)
+
+
+def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
+    """Return what a tune has found: by its report, else by its boots until now."""
+    if progress.design.tuning is None:
+        return None
+    report = store.read_report(folder) if progress.finished else None
+    return report.tune if report and report.tune else tune_schedule.judge_tune(progress)
+
+
+def name_by_stage(event: RequestMeasured) -> RequestDone:
+    """Return a request under the name of its stage, unless it counts."""
+    return event.request if event.stage == "round" else replace(event.request, kind=event.stage)

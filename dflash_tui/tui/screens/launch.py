@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 from textual import on, work
@@ -16,43 +16,179 @@ from textual.message import Message
 from textual.widgets import Static
 
 from dflash_tui import __version__
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize, read_called_name
-from dflash_tui.engines import inventory
+from dflash_tui.engines import inventory, model_hub
+from dflash_tui.engines.model_hub import ModelAvailability
+from dflash_tui.launch import recipe_files
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
+from dflash_tui.peers import cluster_launch, far_program
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan, format_command
+from dflash_tui.planning.plan import Plan, PlannedModel, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.presentation import recipe_text
+from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.doctor import Doctor
-from dflash_tui.tui.dialogs.new_experiment import NewExperiment
-from dflash_tui.tui.dialogs.new_tune import NewTune
+from dflash_tui.tui.dialogs.drafters import DrafterChoice, DrafterDialog
+from dflash_tui.tui.dialogs.experiments import NewExperiment, NewTune
+from dflash_tui.tui.dialogs.hosts import PeerDialog, ProgramDialog, list_used_hosts
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from dflash_tui.tui.dialogs.patches import PatchScreen
-from dflash_tui.tui.keys import COMMON_KEYS
-from dflash_tui.tui.launch_selection import MARKS
-from dflash_tui.tui.model_lookups import ModelLookups
-from dflash_tui.tui.own_recipes import OwnRecipesScreen
-from dflash_tui.tui.render import plan as render_plan
-from dflash_tui.tui.render.catalogue import render_catalogue_pair
-from dflash_tui.tui.widgets.basic import Display, Keys, TooSmall
-from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
+from dflash_tui.tui.launch_selection import MARKS, LaunchSelection
+from dflash_tui.tui.render.plan import render_machine, render_plan, render_plan_error, render_servers
+from dflash_tui.tui.widgets.basic import (
+    COMMON_KEYS,
+    Display,
+    Keys,
+    SizedScreen,
+    TooSmall,
+    each_in_turn,
+    once_composed,
+    while_open,
+)
+from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList, render_catalogue_pair
 
-_SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
+_SETTLED = 0.4  # seconds on a plan before the hub and the other hosts are asked about it
 _OF_RECIPE = frozenset(
     {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
 )
 """The actions that need a recipe to be highlighted."""
 
 
-class LaunchScreen(OwnRecipesScreen):
+class ModelLookups:
+    """The models that were looked up, by name and revision; those of a plan are asked about once."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], ModelAvailability] = {}
+        self._looked_up_models: tuple[PlannedModel, ...] = ()
+
+    def forget(self) -> None:
+        """Ask again, also about models that were asked about."""
+        self._answers, self._looked_up_models = {}, ()
+
+    def ask(self, plan: Plan) -> bool:
+        """Return whether models of the plan have to be looked up, which is said once."""
+        if plan.models == self._looked_up_models or len(self._find(plan)) == len(plan.models):
+            return False
+        self._looked_up_models = plan.models
+        return True
+
+    def list_known(self, plan: Plan) -> tuple[ModelAvailability, ...]:
+        """Return what is known of the models of a plan; nothing before all were looked up."""
+        answers = self._find(plan)
+        return answers if len(answers) == len(plan.models) else ()
+
+    def _find(self, plan: Plan) -> tuple[ModelAvailability, ...]:
+        answers = (self._answers.get((model.name, model.revision)) for model in plan.models)
+        return tuple(model for model in answers if model)
+
+    async def look_up(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
+        """Look up the models of a plan, tell `choice` which are here, and `draw` after each answer."""
+        for model in plan.models:
+            key = model.name, model.revision
+            self._answers[key] = await model_hub.look_up_model(*key)
+            if self._answers[key].complete:
+                local = model_hub.read_local_model(self._answers[key])
+                choice.models = {**choice.models, key: local}
+            draw()
+
+
+class HostSurveys:
+    """The answers of the other hosts, for the plan that was asked about last."""
+
+    def __init__(self) -> None:
+        self._last_key: tuple[str, ...] = ()
+        self._error: DflashError | None = None
+        self._wrong: list[str] | None = None
+        self._missing: NeedsProgram | None = None
+        self.installed: set[str] = set()
+        """The hosts that this program was installed on from here."""
+
+    def take_missing(self) -> NeedsProgram | None:
+        """Return the host without this program that the last survey met, once, so that it is offered once."""
+        missing, self._missing = self._missing, None
+        return missing
+
+    def forget(self) -> None:
+        """Ask again, also about a plan that was asked about."""
+        self._last_key, self._error, self._wrong = (), None, None
+
+    def wants(self, plan: Plan) -> bool:
+        """Whether the hosts of a plan are named and were not asked about it."""
+        return bool(plan.relaunch_request.peers) and self._key(plan) != self._last_key
+
+    def begin(self, plan: Plan) -> None:
+        """Remember which plan is asked about."""
+        self._last_key, self._error, self._wrong = self._key(plan), None, None
+
+    def is_unreached(self, plan: Plan) -> bool:
+        """Whether a plan takes other hosts that have not answered."""
+        return plan.cluster is not None and bool(plan.relaunch_request.peers) and not plan.cluster.is_named
+
+    def _key(self, plan: Plan) -> tuple[str, ...]:
+        """What a host would run depends on what was asked for, and not on the link that it told of."""
+        return (*plan.relaunch_request.to_argv(), plan.target, plan.mode.value)
+
+    async def survey(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
+        """Connect to the hosts, keep their link and their commands in `choice`, and `draw` after each answer."""
+        request = plan.relaunch_request
+        try:
+            async with cluster_launch.open_peers(request.peers) as peers:
+                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+                if planned.plan.cluster:
+                    choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
+                draw()
+                surveyed = await cluster_launch.survey_ranks(planned, peers)
+        except NeedsProgram as error:
+            self._error = self._explain_missing(error)
+        except DflashError as error:
+            self._error = error
+        else:
+            choice.surveyed = {**choice.surveyed, planned.plan.argv: surveyed.planned}
+            self._wrong = [format_check(check) for check in surveyed.checks if check.level.value != "ok"]
+        draw()
+
+    def _explain_missing(self, error: NeedsProgram) -> DflashError:
+        """Return what to say of a host without this program, and keep that it is to be offered there."""
+        if error.host in self.installed:
+            return far_program.build_unheard_error(error)
+        self._missing = error
+        return UsageError(error.what, evidence=error.evidence, hint="h, and the host again, offers to install it there")
+
+    def describe(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return rows for the plan: the link of the hosts, and what is wrong with them."""
+        if not (peers := plan.relaunch_request.peers):
+            return []
+        if self._error:
+            hint = f"\n→ {self._error.hint}" if self._error.hint else ""
+            return [("hosts", f"✗ {self._error.what}{hint}")]
+        cluster, names = plan.cluster, ", ".join(peers)
+        if cluster is None or not cluster.is_named:
+            return [("hosts", f"connecting to {names} …")]
+        rows = []
+        for rank, host in enumerate(cluster.hosts):
+            link = f"{host.address} on {host.interface}, {', '.join(host.devices) or 'sockets'}"
+            rows.append(("" if rank else "hosts", f"rank {rank} {host.host or 'this machine'}: {link}"))
+        rows += [("", f"{rank.host}: {text}") for rank in plan.ranks for text in rank.models]
+        if self._wrong is None:
+            rows.append(("", f"{names}: being checked …"))
+        elif self._wrong:
+            rows += [("", line) for line in self._wrong]
+        else:
+            rows.append(("", f"{pluralize(len(peers), 'other host')} checked: nothing is wrong"))
+        return rows
+
+
+class LaunchScreen(SizedScreen[None]):
     """Shows the machine, the recipes, the plan of the highlighted one and the running servers."""
 
     BINDINGS: ClassVar = [
@@ -106,8 +242,9 @@ class LaunchScreen(OwnRecipesScreen):
             self.identity = identity
 
     def __init__(self, now: Callable[[], float], probe: Callable[[], GpuProbe], load: Callable[[], Entries]) -> None:
-        super().__init__(load)
-        self.now, self.probe = now, probe
+        super().__init__()
+        self.now, self.probe, self.load = now, probe, load
+        self.choice, self.hosts = LaunchSelection(), HostSurveys()
         self.models, self.wanted = ModelLookups(), ""  # the recipe to highlight once the list is there
         self.running: list[Run] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
@@ -189,10 +326,10 @@ class LaunchScreen(OwnRecipesScreen):
         machine = self.query_one("#machine", Display)
         width = machine.content_size.width or self.app.size.width  # before it is laid out
         rows = 3 if self.has_class("-narrow") and self.has_class("-short") else 8  # what the style sheet gives
-        machine.show(render_plan.render_machine(probe, self.choice.choose_cards(self._recipe), width, rows))
+        machine.show(render_machine(probe, self.choice.choose_cards(self._recipe), width, rows))
         servers, newest_first = self.query_one("#servers", Display), self.running[::-1]
         width = servers.content_size.width or machine.content_size.width or self.app.size.width
-        servers.show(render_plan.render_servers(newest_first, self.now(), width))
+        servers.show(render_servers(newest_first, self.now(), width))
         self.set_class(bool(self.running), "-servers")
         self.query_one(RecipeList).draw()
         self._draw_plan()
@@ -209,9 +346,9 @@ class LaunchScreen(OwnRecipesScreen):
             elif isinstance(entry, CataloguePair):
                 content = render_catalogue_pair(entry, self.query_one(RecipeList).place, width)
             else:
-                content = render_plan.render_plan_error(entry) if entry else self._render_nothing()
+                content = render_plan_error(entry) if entry else self._render_nothing()
         except DflashError as error:
-            content = render_plan.render_plan_error(error)
+            content = render_plan_error(error)
         if content != text.content:
             text.update(content)
 
@@ -226,7 +363,7 @@ class LaunchScreen(OwnRecipesScreen):
         self.ask_hosts(plan)
         if self.is_active and self.models.ask(plan):
             self.look_up_models(plan)
-        return render_plan.render_plan(
+        return render_plan(
             resolved,
             plan,
             engine=inventory.find_planned_engine(plan),
@@ -375,3 +512,94 @@ class LaunchScreen(OwnRecipesScreen):
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return None
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All recipes; a replay that is left without looking at them never reads them."""
+        return self.load()
+
+    def add_recipe_of(self, pair: CataloguePair) -> None:
+        """Begin to make a recipe of a pair of the catalogue."""
+        model = catalogues.choose_model(catalogues.load_catalogue(), pair, self.query_one(RecipeList).place.budget)
+        if model:
+            self.derive(model.repo, pair.drafter, None if pair.drafter else pair.method)
+        else:
+            self.notify("no repository of its target is known", severity="warning")
+
+    def action_drafters(self) -> None:
+        """Ask for a model, and make a recipe of it and the drafter that is chosen."""
+        recipe = self._recipe
+
+        def derive(choice: DrafterChoice | None) -> None:
+            if choice:
+                self.derive(choice.target, choice.drafter, choice.method)
+
+        self.app.push_screen(DrafterDialog(recipe.target.model if recipe and not recipe.build else ""), derive)
+
+    @work(exclusive=True, group="derive")
+    async def derive(self, target: str, drafter: str, method: Method | None) -> None:
+        """Make a recipe of a pair by what its models say themselves, and highlight it."""
+        self.notify(f"reading the config.json of {target} …", markup=False)
+        try:
+            name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
+            self.entries = await asyncio.to_thread(self.load)
+        except (DflashError, OSError) as error:
+            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+            return
+        self.query_one(RecipeList).reload(self.entries)
+        self.query_one(RecipeList).choose(name)
+        self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+
+    def action_hosts(self) -> None:
+        """Choose the hosts of the recipe that is shown."""
+        if not (recipe := self._recipe):
+            return
+
+        def choose(hosts: tuple[str, ...] | None) -> None:
+            if hosts is not None:
+                self.hosts.forget()
+                self.choice.choose_peers(recipe, hosts)
+                self.draw()
+
+        used = list_used_hosts(registry.list_runs())
+        self.app.push_screen(PeerDialog(self.choice.request(recipe).peers, used), choose)
+
+    def ask_hosts(self, plan: Plan) -> None:
+        """Ask the other hosts of a plan that is shown what they would run, unless they were asked."""
+        if self.is_active and self.hosts.wants(plan):
+            self._survey_hosts(plan)
+
+    def has_hosts(self, plan: Plan) -> bool:
+        """Whether the other hosts of a plan have answered, if it takes any; if not, say so."""
+        if self.hosts.is_unreached(plan):
+            self.notify(f"no answer from {', '.join(plan.relaunch_request.peers)} yet", severity="warning")
+            return False
+        return True
+
+    def is_alone(self, plan: Plan) -> bool:
+        """Whether a plan takes this machine only, as what is measured has to; if not, say so."""
+        if plan.relaunch_request.peers:
+            where = f"dflash-tui ab {plan.recipe} --peer {plan.relaunch_request.peers[0]}"
+            self.notify(f"the panel measures this machine alone (h); over hosts: {where}", severity="warning")
+            return False
+        return True
+
+    @work(exclusive=True, group="hosts")
+    async def _survey_hosts(self, plan: Plan) -> None:
+        """Ask the other hosts about a plan when it has been looked at for a moment."""
+        self.hosts.begin(plan)
+        await asyncio.sleep(_SETTLED)
+        await self.hosts.survey(plan, self.choice, self.draw)
+        if (missing := self.hosts.take_missing()) and self.is_current:
+            self._offer_program(missing)
+
+    def _offer_program(self, error: NeedsProgram) -> None:
+        """Ask whether this program is to be installed on a host, and ask that host again when it was."""
+
+        def ask_again(installed: bool | None) -> None:
+            if installed:
+                self.hosts.installed.add(error.host)
+                self.hosts.forget()
+                self.draw()
+
+        self.app.push_screen(ProgramDialog(error), ask_again)

@@ -35,15 +35,10 @@ from dflash_tui.presentation.experiment_report import (
     synthetic_label,
 )
 from dflash_tui.presentation.report import Note, Part
-from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.keys import COMMON_KEYS
-from dflash_tui.tui.render import experiment
-from dflash_tui.tui.render.report import to_content
-from dflash_tui.tui.render.tune import list_outcome_notes
-from dflash_tui.tui.screens.playback import PlaybackScreen
-from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
+from dflash_tui.tui.render.experiment import list_outcome_notes, render_report_head, to_content
+from dflash_tui.tui.screens.playback import AnswersDialog, PlaybackScreen
+from dflash_tui.tui.widgets.basic import COMMON_KEYS, Display, Keys, SizedScreen, TooSmall, once_composed, while_open
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
 _NARROWEST = 40
@@ -147,7 +142,7 @@ class VerdictScreen(SizedScreen[None]):
             )
             return
         report, comparison, design = self.report, self.comparison, self.report.design
-        self.query_one("#status", Display).show(experiment.render_report_head(report, self.size.width, self.place))
+        self.query_one("#status", Display).show(render_report_head(report, self.size.width, self.place))
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import on
 from textual.app import RenderResult
+from textual.binding import Binding
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.events import Resize
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -17,6 +20,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import Worker
 
 from dflash_tui.common.formatting import (
     UNKNOWN,
@@ -303,3 +307,63 @@ def _render_request(done: RequestDone, width: int) -> Content:
     tokens = f" {done.tokens:>6}" * (width >= _TOKENS_FROM)
     figures = f" {ttft:>7} {format_number(done.decode_tok_s):>6}{tokens}  "
     return Content.assemble((kind, "bold"), figures, (truncate(done.finish, max(0, width - _END_FROM + 4)), MUTED))
+
+
+Composed = TypeVar("Composed", bound=Widget)
+Opened = TypeVar("Opened", bound=Widget)
+Given = ParamSpec("Given")
+
+
+def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], None]:
+    """Return an `on_mount` that does without children, as Textual calls it while the panel closes, too."""
+
+    @functools.wraps(mount)
+    def mount_if_composed(widget: Composed) -> None:
+        if not widget.children:
+            return
+        try:
+            mount(widget)
+        except NoMatches:  # of its children some are there
+            if widget.app.is_running:
+                raise
+
+    return mount_if_composed
+
+
+def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Concatenate[Opened, Given], None]:
+    """Return a `draw` that may come when parts of its screen are missing: a worker draws while the panel closes."""
+
+    @functools.wraps(draw)
+    def draw_if_open(widget: Opened, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+        try:
+            draw(widget, *args, **kwargs)
+        except NoMatches:
+            if widget.app.is_running and widget.is_mounted and widget.screen.is_active:
+                raise
+
+    return draw_if_open
+
+
+def each_in_turn(begin: Callable[[], Worker[Any]]) -> Callable[[], None]:
+    """Return what a timer calls to begin work anew: not before the last it began is over.
+
+    Work that takes longer than the interval, as from a slow disk, would be cancelled by its successor each time.
+    """
+    begun: list[Worker[Any]] = []
+
+    def begin_when_over() -> None:
+        if not begun or begun[-1].is_finished:
+            begun[:] = [begin()]
+
+    return begin_when_over
+
+
+COMMON_KEYS = (
+    Binding("4", "app.chat", "Chat", tooltip="Talk with the server that is watched, or the newest"),
+    Binding("r", "app.runs", "Runs", tooltip="Runs: watch, replay or export one"),
+    Binding("question_mark", "app.keys", "Help", key_display="?"),
+    Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers and experiments keep running"),
+    Binding("1", "app.show('launch')", "Launch", tooltip="The launch screen"),
+    Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
+    Binding("3", "app.show('ab')", "Last A/B", show=False, tooltip="The A/B viewed last, or the newest"),
+)

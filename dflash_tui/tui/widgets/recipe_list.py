@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,16 +15,17 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError, RecipeError
+from dflash_tui.common.formatting import UNKNOWN, shorten_names
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, Status
+from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.recipe_text import Place, choose_place
-from dflash_tui.tui.composition import once_composed
+from dflash_tui.runs.verification import format_short_badge
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
-from dflash_tui.tui.render import catalogue
-from dflash_tui.tui.render.recipe_rows import RecipeRow, build_recipe_row, render_recipe_rows
-from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, TextField
+from dflash_tui.tui.render.plan import render_hung
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, MarkedList, TextField, once_composed
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
@@ -121,7 +123,7 @@ class RecipeList(Vertical):
         ]
         pairs = [entry for entry in entries.values() if isinstance(entry, CataloguePair)]
         if (basis := (self.place, pairs)) != self._pairs[0]:
-            self._pairs = basis, catalogue.build_pair_rows(pairs, self.place)
+            self._pairs = basis, build_pair_rows(pairs, self.place)
         return recipes, self._pairs[1]
 
     @property
@@ -232,7 +234,7 @@ class RecipeList(Vertical):
     def _describe(self, entry: Entry, shared_catalogue: Catalogue) -> str:
         """Return the words that an entry is found by, beside its name."""
         if isinstance(entry, CataloguePair):
-            fits = "fits" if catalogue.fits_place(shared_catalogue, entry, self.place) else ""
+            fits = "fits" if fits_place(shared_catalogue, entry, self.place) else ""
             return f"{entry.drafter} {entry.method} catalogue {fits}"
         if isinstance(entry, DflashError):
             return ""
@@ -288,3 +290,109 @@ def load_entries() -> Entries:
     """Return every recipe, and below them the pairs of the catalogue, the ones worth most first."""
     pairs = catalogues.sort_by_rank(catalogues.load_catalogue().pairs)
     return {**load_recipes(), **{pair.id: pair for pair in pairs}}
+
+
+class RecipeRow(NamedTuple):
+    """The cells of a recipe in the table."""
+
+    name: str
+    mark: str
+    """How it suits the machine."""
+    tokens: str
+    """How many tokens are drafted per step."""
+    vllm: str
+    """The release that serves it."""
+    status: str
+    """How far it was tried."""
+
+
+_HEAD = RecipeRow("recipe", " ", "n", "vLLM", "status")
+_TOKENS, _VLLM = 4, 9
+# Where the status does not fit beside the longest name, longer ones than this cover the columns beside them.
+_USUAL = 30
+
+
+def build_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelection) -> RecipeRow:
+    """Return the row of a recipe as it is selected, or of a file that is not one."""
+    if isinstance(entry, DflashError):
+        return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "does not load")
+    if choice.probe is None:  # which decides nearly everything, and comes at once
+        return RecipeRow(name, " ", "", "", "")
+    try:
+        resolved, tokens, _ = choice.outline(entry)
+    except DflashError:
+        return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "not possible")
+    status, verified = resolved.standing.status.value, choice.verified.get(name)
+    if verified and not verified.failed:
+        status = format_short_badge(verified, resolved.engine.vllm)
+    status += ", synthetic" if resolved.synthetic else ""
+    return RecipeRow(name, choice.suited(entry).suits.value, str(tokens), resolved.engine.vllm, status)
+
+
+def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:
+    """Return the head of the table and its rows, in `width` cells.
+
+    The names come first, then the status, how many tokens are drafted, and the release. Where the status does not fit
+    beside the longest name, longer ones than usual cover the columns beside them.
+    """
+    if not rows:
+        return Content(""), []
+    room = max(0, width - 2)  # beside the mark
+    lengths = [len(_HEAD.name), *(len(row.name) for row in rows)]
+    status = max([len(_HEAD.status), *(len(row.status) for row in rows)])
+    usual = max(length for length in lengths if length <= _USUAL)
+    name = max(lengths) if max(lengths) + status + 1 <= room else usual
+    left = room - name - status - 1
+    tokens, vllm = left >= _TOKENS, left >= _TOKENS + _VLLM
+    before = max(0, room - status - 1) if left < 0 else name
+    covered = before + tokens * _TOKENS + vllm * _VLLM
+    names = shorten_names([row.name for row in rows], room)
+
+    def render(row: RecipeRow, label: str) -> Content:
+        cells = [f"{row.mark} {label:{before}}"]
+        if len(label) <= before:
+            cells += [f"{row.tokens:>{_TOKENS}}"] if tokens else []
+            cells += [f"{row.vllm:>{_VLLM}}"] if vllm else []
+        cells += [f"{'':{covered - max(before, len(label))}} {row.status}"] if before < len(label) <= covered else []
+        cells += [f" {row.status}"] if len(label) <= before else []
+        return Content("".join(cells))
+
+    return render(_HEAD, _HEAD.name), [render(row, names[row.name]) for row in rows]
+
+
+_MARKS = {True: "✓", False: "✗", None: " "}
+
+
+def fits_place(catalogue: Catalogue, pair: CataloguePair, place: Place) -> bool | None:
+    """Return whether a precision of the pair's target fits; None where the machine or all sizes are not known."""
+    has_size = any(
+        catalogues.estimate_need(catalogue, pair, variant) for variant in catalogue.targets[pair.target].variants
+    )
+    if place.budget is None or not has_size:
+        return None
+    return any(catalogues.list_fitting_models(catalogue, pair, place.budget))
+
+
+def build_pair_rows(pairs: Iterable[CataloguePair], place: Place) -> list[RecipeRow]:
+    """Return the rows of pairs: whether each fits, drafts, the first release that runs it, and who published it."""
+    catalogue = catalogues.load_catalogue()
+    return [_build_pair_row(catalogue, pair, place) for pair in pairs]
+
+
+def _build_pair_row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> RecipeRow:
+    tokens = UNKNOWN if pair.tokens is None else str(pair.tokens)
+    release, source = recipe_text.format_release(pair), recipe_text.format_source(pair)
+    return RecipeRow(pair.id, _MARKS[fits_place(catalogue, pair, place)], tokens, release, source)
+
+
+def render_catalogue_pair(pair: CataloguePair, place: Place, width: int) -> Content:
+    """Return what is known of a pair, in rows of `width` cells, and what enter does with it."""
+    catalogue = catalogues.load_catalogue()
+    model = catalogues.choose_model(catalogue, pair, place.budget)
+    does = "makes it a recipe of yours" if model else "does nothing: no repository of its target is known"
+    rows = [Content.assemble((pair.id, "bold"), (" from the catalogue, published by others", MUTED))]
+    rows += [Content.assemble(("enter ", "bold $primary"), does), Content("")]
+    facts = list(recipe_text.list_pair_facts(catalogue, pair, place))
+    column = max(len(name) for name, _ in facts) + 1
+    rows += [render_hung((f"{name:{column}}", MUTED), text, width) for name, text in facts]
+    return Content("\n").join(rows)

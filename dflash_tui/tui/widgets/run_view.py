@@ -11,10 +11,12 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
+from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import read_called_name
-from dflash_tui.diagnosis.postmortem import Postmortem
+from dflash_tui.common.formatting import read_called_name, truncate_middle
+from dflash_tui.diagnosis.cause import shorten_frame
+from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
 from dflash_tui.events import FILLER, PROBE, AnyEvent, Health, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.foreign_server import ForeignServer
@@ -26,16 +28,31 @@ from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.dialogs.alarms import render_alarms
-from dflash_tui.tui.render import charts, ranks, status
-from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline
-from dflash_tui.tui.widgets.chart import NOTHING_YET, Chart, ChartLine
-from dflash_tui.tui.widgets.failure import FailurePane
+from dflash_tui.tui.dialogs.basic import render_alarms
+from dflash_tui.tui.render.run import render_foreign_status, render_probe, render_ranks, render_startup, render_status
+from dflash_tui.tui.widgets.basic import (
+    MUTED,
+    REQUESTS_SHOWN,
+    Display,
+    Positions,
+    Requests,
+    Timeline,
+    once_composed,
+    render_error,
+    while_open,
+)
+from dflash_tui.tui.widgets.chart import (
+    GPU_LOAD,
+    NAMES,
+    NOTHING_YET,
+    Chart,
+    ChartLine,
+    build_chart_lines,
+    name_load_chart,
+)
+from dflash_tui.tui.widgets.figures import RequestStrip, Tiles, build_tiles
 from dflash_tui.tui.widgets.log_pane import LogPane
-from dflash_tui.tui.widgets.request_strip import RequestStrip
-from dflash_tui.tui.widgets.tiles import Tiles, build_tiles
+from dflash_tui.vllm_output.known_failures import cut_after_sign
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
@@ -56,7 +73,7 @@ class Source(NamedTuple):
     """The server of somebody else, of which the metrics alone are known."""
     no_gpu: str = "no GPU"
     """What is written where the load of GPUs would be drawn."""
-    charts: Sequence[str] = charts.NAMES
+    charts: Sequence[str] = NAMES
     """The charts that have something to show, which follow each other where there is room for one."""
     no_requests: Content | None = None
     """What is written where no request was measured yet."""
@@ -262,7 +279,7 @@ class RunView(Vertical):
         cluster = self.plan.cluster if self.plan else None
         self.set_class(cluster is not None, "-ranks")
         if cluster:
-            self.query_one("#ranks", Display).show(ranks.render_ranks(cluster, self.state, now))
+            self.query_one("#ranks", Display).show(render_ranks(cluster, self.state, now))
         self.query_one("#status", Display).show(self._render_status(now, self.size.width - 2))
         if self.stage == "starting":
             # A pane that was hidden has no width before.
@@ -279,8 +296,8 @@ class RunView(Vertical):
 
     def _render_status(self, now: float, width: int) -> Content:
         if foreign := self.source.foreign:
-            return status.render_foreign_status(foreign.identity, self.state.health, frozen=self.frozen, width=width)
-        return status.render_status(
+            return render_foreign_status(foreign.identity, self.state.health, frozen=self.frozen, width=width)
+        return render_status(
             self.plan, self.run, self.state, self.error,
             now=now, frozen=self.frozen, width=width, endpoint=self.endpoint, host=read_called_name(),
         )  # fmt: skip
@@ -316,7 +333,7 @@ class RunView(Vertical):
         rows = 1 if self.screen.has_class("-short") else ALARMS_SHOWN
         calm = "judged by its metrics only" if self.source.foreign else ""
         if self.has_server:
-            calm = status.render_probe(self.state, now)
+            calm = render_probe(self.state, now)
         alarms = find_alarms(self.state, now)
         display.show(render_alarms(alarms, now, max(0, self.size.width - 2), rows, calm))
         display.set_class(bool(alarms), "-raised")
@@ -324,12 +341,12 @@ class RunView(Vertical):
     def _draw_charts(self, now: float, span: float) -> None:
         """Draw the charts that are shown, over the last `span` seconds."""
         drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
-        title = charts.name_load_chart(self.state, self.plan)
-        self.query_one("#gpu", Chart).rename(title, self.source.no_gpu if title == charts.GPU_LOAD else NOTHING_YET)
+        title = name_load_chart(self.state, self.plan)
+        self.query_one("#gpu", Chart).rename(title, self.source.no_gpu if title == GPU_LOAD else NOTHING_YET)
         for chart in self.query(Chart):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:
-                    drawn[columns] = charts.build_chart_lines(self.state, now, span, columns)
+                    drawn[columns] = build_chart_lines(self.state, now, span, columns)
                 lines, top = drawn[columns][str(chart.id)]
                 chart.show(lines, span, top)
 
@@ -354,3 +371,90 @@ class RunView(Vertical):
         self.query_one(LogPane).focus()
         self.screen.refresh_bindings()
         self.redraw()
+
+
+_LABEL = 10
+_QUOTED_LINES = 2
+_RAGGED = 8  # cells that a line loses where a long word wraps
+_NARROWEST = 20
+_REASON_EDGES = 6
+
+
+class FailurePane(VerticalScroll):
+    """Shows why a run could not be prepared or launched, or why it failed; hidden while there is no failure."""
+
+    def __init__(self) -> None:
+        super().__init__(id="failure")
+        self.border_title = "failure"
+        self.postmortem: Postmortem | None = None
+        self._error: DflashError | None = None
+        self._last_state: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="reason", markup=False)
+
+    def show(self, run: Run | None, state: RunState, error: DflashError | None) -> bool:
+        """Show what is wrong with `run`; return whether something is."""
+        self._find_cause(run, state, error)
+        if error is None and self.postmortem is None:
+            return False
+        self._error = error
+        self._write()
+        return True
+
+    def on_resize(self) -> None:
+        """Wrap the text anew: a pane that was hidden has no width before."""
+        self._write()
+
+    def _write(self) -> None:
+        width = self.scrollable_content_region.width or self.app.size.width - _REASON_EDGES
+        if error := self._error:
+            content = render_error(error.what, error.evidence, error.hint)
+        elif self.postmortem:
+            content = render_postmortem(self.postmortem, width, short=self.screen.has_class("-short"))
+        else:
+            return
+        reason = self.query_one("#reason", Static)
+        if content != reason.content:
+            reason.update(content)
+
+    def _find_cause(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
+        """Find the cause again only when something changed, since that scans processes and ports, too."""
+        run_state = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
+        if run_state != self._last_state:
+            self._last_state = run_state
+            self.postmortem = build_postmortem(run, state) if run and error is None else None
+
+
+def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False) -> Content:
+    """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do.
+
+    The lines that decide are whole, but on a `short` screen they have two rows, so that what helps is in sight.
+    """
+    diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
+    rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
+    rows.append(_row("cause", diagnosis.cause, width, "bold"))
+    for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
+        whole = shorten_frame(line)  # in full it has room for what a cut line did not show
+        excerpt = truncate_middle(cut_after_sign(whole), quoted) if short else whole
+        rows.append(_row("" if place else "evidence", excerpt, width))
+    for place, step in enumerate(diagnosis.fix):
+        rows.append(_row("" if place else "to do", step, width))
+    if diagnosis.link:
+        rows.append(_row("", diagnosis.link, width))
+    for place, remedy in enumerate(postmortem.remedies, 1):
+        key = "f" if place == 1 else f"f {place}"
+        rows.append(_hung((f"{key:>{_LABEL - 2}}  ", "bold $primary"), remedy.words, width))
+    rows.append(_row("log", postmortem.log, width))
+    return Content("\n").join(rows)
+
+
+def _row(label: str, text: str, width: int, style: str = "") -> Content:
+    return _hung((f"{label:{_LABEL}}", MUTED), text, width, style)
+
+
+def _hung(head: tuple[str, str], text: str, width: int, style: str = "") -> Content:
+    """Return a head and its text, whose further lines hang below the first."""
+    indent = len(head[0])
+    lines = textwrap.wrap(text, max(_NARROWEST, width - indent)) or [""]
+    return Content.assemble(head, (f"\n{'':{indent}}".join(lines), style))

@@ -1,0 +1,151 @@
+"""The hosts that serve a recipe together with this machine: choose them, and install this program there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import format_duration
+from dflash_tui.peers import far_program, transport
+from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.runs.run import Run
+from dflash_tui.tui.dialogs.basic import Dialog, ListDialog
+from dflash_tui.tui.widgets.basic import MUTED_ROW, render_error
+
+Hosts = tuple[str, ...]
+_ALONE = "this machine alone"
+_OTHER = "another host …"
+_MOST = 8
+
+
+def list_used_hosts(runs: Iterable[Run]) -> list[Hosts]:
+    """Return the hosts that runs were launched together with, those of the newest run first."""
+    used = [tuple(far.host for far in run.far_ranks) for run in runs if run.far_ranks]
+    return list(dict.fromkeys(reversed(used)))[:_MOST]
+
+
+class PeerDialog(ListDialog[Hosts]):
+    """Asks for the other hosts of a server; ends with their names, none for this machine alone, or with None."""
+
+    HEADING: ClassVar = "hosts"
+    BINDINGS: ClassVar = [
+        Binding("enter", "choose", "choose", key_display="⏎", priority=True, tooltip="Serve together with these hosts"),
+        Binding("enter", "take", "choose", key_display="⏎", priority=True, tooltip="Serve together with these hosts"),
+        Binding("escape", "leave", "close", key_display="esc", tooltip="Leave the field, or close"),
+    ]
+
+    def __init__(self, chosen: Hosts, used: Sequence[Hosts]) -> None:
+        super().__init__()
+        self.chosen, self.refused = chosen, ""
+        self.offered: list[Hosts] = list(dict.fromkeys([(), *((chosen,) if chosen else ()), *used]))
+
+    def on_mount(self) -> None:
+        self.show_heading("Serve together with another machine, over ssh and one cable.")
+        marks = [("● ", "bold $accent") if hosts == self.chosen else ("  ", "") for hosts in self.offered]
+        rows = [
+            Content.assemble(mark, ", ".join(hosts) or _ALONE) for mark, hosts in zip(marks, self.offered, strict=True)
+        ]
+        self.show_rows([*rows, Content.assemble((f"  {_OTHER}", MUTED_ROW))], self.offered.index(self.chosen))
+        if len(self.offered) == 1:
+            self._type()
+
+    def _type(self) -> None:
+        self.open_field(placeholder="as for ssh: NAME, USER@NAME or an address; several with spaces")
+
+    def action_choose(self) -> None:
+        """Take the highlighted hosts, or let others be typed."""
+        if self.place < len(self.offered):
+            self.dismiss(self.offered[self.place])
+        else:
+            self._type()
+
+    def action_take(self) -> None:
+        """Take the hosts that were typed."""
+        hosts = tuple(self.field.value.split())
+        try:
+            transport.check_hosts(hosts)
+        except UsageError as error:
+            self.refused = self.field.value
+            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            return
+        self.dismiss(hosts)
+
+    @on(Input.Changed)
+    def _on_typed(self, message: Input.Changed) -> None:
+        message.stop()
+        if self.field.value != self.refused:  # it may hear of letters after their enter
+            self.refused = ""
+            self.show_detail("")
+
+
+class ProgramDialog(Dialog[bool]):
+    """Offers to install this program on a host that lacks it; ends with whether it was installed."""
+
+    HEADING: ClassVar = "a host without dflash-tui"
+    BINDINGS: ClassVar = [
+        Binding("y", "install", "install", tooltip="Install dflash-tui on that host, in our own folder"),
+        Binding("escape,n,q", "leave", "cancel", key_display="esc", tooltip="Cancel the installation, or close"),
+    ]
+
+    def __init__(self, error: NeedsProgram) -> None:
+        super().__init__()
+        self.error = error
+        self._began: float | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(Content(far_program.describe_offer(self.error)))
+            yield Static(id="change", markup=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return action != "install" or self._began is None
+
+    def action_install(self) -> None:
+        """Begin to install it."""
+        self._began = time.monotonic()
+        self._show_progress()
+        self.refresh_bindings()
+        self.set_interval(1.0, self._show_progress)
+        self.install()
+
+    def _show_progress(self) -> None:
+        if self._began is not None:
+            took = format_duration(time.monotonic() - self._began)
+            text = f"installing, {took}: the wheel goes over ssh, then pip fetches what it needs"
+            self._say(Content.assemble(("◐ ", "$warning"), text))
+
+    def _say(self, content: Content) -> None:
+        self.query_one("#change", Static).update(Content("\n") + content)
+
+    @work(exclusive=True, group="install")
+    async def install(self) -> None:
+        """Install it, and close; why it was not is shown, and it may be tried again."""
+        try:
+            place = await far_program.install_program(self.error.host)
+        except DflashError as error:
+            self._end(render_error(error.what, error.evidence, error.hint))
+            return
+        self.app.notify(f"dflash-tui is on {self.error.host}: {place}", markup=False)
+        self.dismiss(True)
+
+    def action_leave(self) -> None:
+        """Cancel the installation that is under way, or close."""
+        if self._began is None:
+            self.dismiss(False)
+            return
+        self.workers.cancel_group(self, "install")
+        self._end(Content.assemble(("■ ", "$foreground"), f"cancelled; nothing is left on {self.error.host}"))
+
+    def _end(self, content: Content) -> None:
+        self._began = None
+        self._say(content)
+        self.refresh_bindings()

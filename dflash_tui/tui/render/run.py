@@ -1,0 +1,412 @@
+"""Run state -> text of the run screen: status line, start-up, ranks, log lines. Pure."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+from textual.content import Content
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    draw_bar,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    pluralize,
+    truncate,
+    truncate_middle,
+)
+from dflash_tui.events import PROBE, GpuLoad, Health, LogLine, Preparing, RankSampled, RankState, Step
+from dflash_tui.monitoring import recorder
+from dflash_tui.monitoring.foreign_server import ForeignIdentity
+from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
+from dflash_tui.planning.cluster import Cluster, ClusterHost
+from dflash_tui.planning.plan import Plan
+from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
+from dflash_tui.presentation.startup_text import (
+    RowMark,
+    Saved,
+    StartupRow,
+    build_startup_rows,
+    find_silence,
+    format_expected,
+    format_ready_in,
+    format_silence,
+    list_facts,
+)
+from dflash_tui.run_state.series import MAX_GAP
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs.run import Run
+from dflash_tui.tui.widgets.basic import MUTED, join_fitting
+from dflash_tui.vllm_output import log_facts
+
+_MARKS = {
+    "preparing": ("◐", "$warning"),
+    "starting": ("◐", "$warning"),
+    "up": ("●", "$primary"),
+    "running": ("●", "$primary"),
+    "healthy": ("●", "$primary"),
+    "warm": ("●", "$success"),
+    "unhealthy": ("✗", "$error"),
+    "stopping": ("◐", "$warning"),
+    "stopped": ("■", "$foreground"),
+    "failed": ("✗", "$error"),
+    "lost": ("✗", "$error"),
+}
+# Cells that a name has at least, those from which on the mode stands beside it, and those of why it is synthetic.
+_LEAST_NAME, _LONG_NAME, _LEAST_WHY = 12, 28, 16
+# Cells that the name of a foreign model has at least, and those of the release beside it.
+_LEAST_MODEL, _VERSION = 16, 20
+_LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
+
+
+def render_status(
+    plan: Plan | None,
+    run: Run | None,
+    state: RunState,
+    error: DflashError | None,
+    *,
+    now: float,
+    frozen: bool,
+    width: int,
+    endpoint: Endpoint | None = None,
+    host: str = "",
+) -> Content:
+    """Return the status line in `width` cells: the most important first, and what has no room is left out.
+
+    Args:
+        plan: What is prepared or was launched; None without a run.
+        run: The run, once it was launched.
+        state: The state of the run.
+        error: Why it could not be prepared, launched or watched.
+        now: The present time, in seconds since the epoch.
+        frozen: Whether the display is frozen.
+        width: The cells of the line.
+        endpoint: Where it answers, if it does.
+        host: What the user's own machine calls this one; empty where that is this one.
+    """
+    if plan is None:
+        idle = Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 chooses a recipe")
+        return join_fitting([idle, Content(", r an earlier run")], width)
+    word = "failed" if error else state.status
+    mark, color = _MARKS[word]
+    since = state.started_at if word == "starting" else None
+    elapsed = "" if since is None else f" {format_duration(max(0.0, now - since))}"
+    head = Content.assemble(
+        (f"{mark} ", color),
+        (f"{word.upper()}{elapsed}", "bold"),
+        # Short and early, since there may be no room for why it is synthetic.
+        (" SYNTHETIC" if plan.synthetic else "", "bold $accent"),
+        (f" on {host}" if host else "", "bold"),
+        ("  FROZEN, space resumes" if frozen else "", "bold $accent"),
+    )
+    place = f"  {endpoint.url}" if endpoint else f"  :{plan.port}"
+    about = f"  {plan.mode.value} · n={plan.num_speculative_tokens}"
+    beside = width - head.cell_length - 2
+    room = beside - len(place) if beside - len(place) >= _LEAST_NAME else beside
+    name = truncate_middle(plan.recipe, max(_LEAST_NAME, room - len(about) if room > _LONG_NAME else room))
+    parts = [head, Content(f"  {name}"), Content(place), Content(about)]
+    parts += [Content(f" · {fact}") for fact in (list_endpoint_facts(endpoint) if endpoint else ())]
+    if plan.synthetic:
+        left = width - sum(part.cell_length for part in parts) - 3
+        why = truncate(plan.synthetic, left) if left >= _LEAST_WHY else plan.synthetic
+        parts.append(Content.assemble((f" · {why}", "$accent")))
+    if run:
+        parts.append(Content.assemble((f" · {run.engine}", MUTED)))
+        parts += [Content.assemble((f" +{pluralize(len(run.patches), 'patch')}", MUTED))] if run.patches else []
+    return join_fitting(parts, width)
+
+
+def render_foreign_status(about: ForeignIdentity, health: Health, *, frozen: bool, width: int) -> Content:
+    """Return the status line of a server that is not ours, in `width` cells: its health, its model, its release."""
+    mark, color = _MARKS.get(health.value, _MARKS["starting"])
+    head = Content.assemble(
+        (f"{mark} ", color),
+        ("CONNECTING" if health is Health.STARTING else health.value.upper(), "bold"),
+        ("  FROZEN, space resumes" if frozen else "", "bold $accent"),
+    )
+    model = truncate_middle(about.model, max(_LEAST_MODEL, width - head.cell_length - _VERSION))
+    parts = [head, Content(f"  {model}" if model else "")]
+    parts += [Content.assemble((f" · vLLM {about.version}", MUTED))] if about.version else []
+    return join_fitting(parts, width)
+
+
+def render_probe(state: RunState, now: float) -> str:
+    """Return how often an idle server is probed with a request of one token, or when it last was."""
+    last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
+    if last is not None:
+        age, took = format_duration(now - last.at), format_number(last.total, 2, "s")
+        return f"idle probe of one token {age} ago took {took}"
+    after = recorder.idle_seconds_before_probe()
+    return (
+        f"probed with one token after every {format_duration(after)} without requests" if math.isfinite(after) else ""
+    )
+
+
+def render_log_line(line: LogLine, utc_offset: float) -> str:
+    """Return a log line with the server's local time, a mark for warnings and errors, and the file that logged it.
+
+    A line without a source has no timestamp of its own, and none is shown: that of the line before may be long past.
+    """
+    at = time.strftime("%H:%M:%S", time.gmtime(line.at + utc_offset)) if line.source else f"{'':8}"
+    source = line.source.rsplit("/", 1)[-1].removesuffix(".py")
+    return f"{at} {_LEVELS.get(line.level, '  ')}{line.text}{f'  [{source}]' if source else ''}"
+
+
+_NAME = 12
+_BAR = 24
+_SHARE = 16
+_EXPECTED = 20
+_TALL = 16  # fewer lines hold one line of facts
+_COLOURS = {
+    RowMark.DONE: "$success",
+    RowMark.RUNNING: "$warning",
+    RowMark.STALLED: "bold $warning",
+    RowMark.FAILED: "$error",
+    RowMark.TO_COME: MUTED,
+}
+
+
+def render_startup(
+    state: RunState,
+    now: float,
+    width: int,
+    height: int = 99,
+    expected: ExpectedStart | None = None,
+    *,
+    usual: Mapping[Step, MedianSeconds] | None = None,
+    saved: Saved | None = None,
+    ahead: bool = True,
+) -> Content:
+    """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
+
+    What is over is folded first, then what is to come; the running phase always has its row. `usual` says what the
+    steps took in earlier runs, `saved` what measures saved in a phase; nothing is estimated unless it is `ahead`.
+    """
+    steps = _render_steps(state, now, width, usual or {})
+    rows = build_startup_rows(state, now, expected, saved)
+    if not rows:
+        when = format_ready_in(state, now, expected, usual)
+        below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []
+        return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
+    below = [*_render_facts(state, width, 1 if height < _TALL else 3)]
+    if quiet := None if state.exit else find_silence(state, now, expected):
+        colour = "$warning" if quiet.warning else MUTED
+        lines = textwrap.wrap(format_silence(quiet), max(20, width - 2))[:3]
+        below += [
+            Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
+            for i, line in enumerate(lines)
+        ]
+    if ahead and (when := format_ready_in(state, now, expected)):
+        below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
+    room = max(3, height - len(below))
+    longest = max((row.seconds or 0.0 for row in rows), default=0.0)
+    timed = any(row.expected for row in rows)  # a column that would stay empty has no room
+    drawn = [_render_phase(row, longest, width, timed=timed) for row in rows]
+    if height >= _TALL and len(steps) + len(rows) < room:
+        title = "  expected here" if timed else ""
+        steps.append(Content.assemble((f"  {'phase'.ljust(_NAME)}{'took':>7}{title}", MUTED)))
+    drawn = steps + drawn if len(steps) + len(rows) <= room else _fold_phases(rows, drawn, room, width)
+    return Content("\n").join(drawn + below)
+
+
+def _fold_phases(rows: list[StartupRow], drawn: list[Content], room: int, width: int) -> list[Content]:
+    """Return at most `room` lines: rows that are over become one line, then those to come another."""
+    first = next((i for i, row in enumerate(rows) if row.mark not in {RowMark.DONE, RowMark.TO_COME}), len(rows) - 1)
+    skipped = min(first, len(rows) - room + 1)
+    took = sum(row.seconds or 0.0 for row in rows[:skipped])
+    head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{format_duration(took):>7}")
+    lines = [head, *drawn[skipped:]] if skipped > 1 else drawn
+    if len(lines) <= room:
+        return lines
+    left = len(lines) - room + 1
+    expected = sum(row.expected.seconds for row in rows[-left:] if row.expected)
+    about = f", ≈ {format_duration(expected)}" if expected else ""
+    return [*lines[: room - 1], Content.assemble((truncate(f"· {left} more to come{about}", width), MUTED))]
+
+
+def _render_facts(state: RunState, width: int, most: int) -> list[Content]:
+    """Return what the server uses, as many facts per line as fit."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    free = width
+    for label, value in list_facts(state):
+        needed = len(label) + len(value) + 4
+        if needed > free and lines[-1]:
+            lines.append([])
+            free = width
+        lines[-1].append((label, value))
+        free -= needed
+    drawn = []
+    for facts in lines[:most] if lines[0] else []:
+        parts = [part for label, value in facts for part in ((f"{label} ", MUTED), (f"{value}   ", "$foreground"))]
+        drawn.append(Content.assemble(*parts).rstrip())
+    return drawn
+
+
+def _mark_step(over: bool) -> tuple[str, str]:
+    return ("✓ ", "$success") if over else ("◐ ", "$warning")
+
+
+def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
+    """Return a row for each step before the launch, and for those that are known to come."""
+    took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
+    busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
+    expected_times = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
+    to_come = list_coming_steps(state.preparing, state.step_began, usual) if state.started_at is None else []
+    timed = bool(expected_times or to_come)  # a column that would stay empty has no room
+    rows = [
+        _render_step(event, state.step_began[step], now, width, expected_times.get(step, ""), timed=timed)
+        for step, event in state.preparing.items()
+    ]
+    rows += [
+        _render_step(replace(event, text=f"{event.host}: {event.text}"), event.at, now, width, "", timed=timed)
+        for event in state.far_steps.values()
+    ]
+    later = [f"· {step.value:<{_NAME}}{'':7}  {format_expected(usual[step])}" for step in to_come]
+    return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
+
+
+def _render_step(event: Preparing, began: float, now: float, width: int, usual: str, *, timed: bool) -> Content:
+    """Return a step's row with the time it took; one that had nothing to do took none.
+
+    While it is silent the seconds since its last word go on, so that it never looks dead; beside what it usually takes
+    they are those since it began.
+    """
+    since = format_duration(max(0.0, now - (began if usual else event.at)))
+    if event.done:
+        since = format_duration(event.at - began) if event.at > began else ""
+    room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
+    if event.fraction and not event.done:
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # before the text it falls away
+        drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} ".lstrip()
+    return Content.assemble(
+        _mark_step(event.done),
+        (event.step.value.ljust(_NAME), "bold"),
+        f"{since:>7}  ",
+        (usual.ljust(_EXPECTED) if timed else "", MUTED),
+        (drawn, "$series-a"),
+        (truncate(event.text, max(10, room - len(drawn))), MUTED),
+    )
+
+
+def _render_phase(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
+    """Return a phase: mark, name, seconds, what was expected, a bar where there is room, and the remark."""
+    room = width - _NAME - 12 - (_EXPECTED if timed else 0)
+    cells = _SHARE if room >= 4 * _SHARE else 0
+    running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
+    drawn = draw_bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
+    stalled = row.mark is RowMark.STALLED
+    return Content.assemble(
+        (f"{row.mark.value} ", _COLOURS[row.mark]),
+        (row.name.ljust(_NAME), MUTED if row.mark is RowMark.TO_COME else "bold"),
+        f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
+        (format_expected(row.expected).ljust(_EXPECTED) if timed else "", MUTED),
+        (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
+        (
+            truncate(row.note, room - (cells + 2 if cells else 0)),
+            "$warning" if stalled else "$foreground" if running else MUTED,
+        ),
+    )
+
+
+_HERE = "this machine"
+_LONGEST_NAME, _RANK_STATE = 19, 10
+_RANK_MARKS = {
+    RankState.RUNNING: ("●", "$success"),
+    RankState.SUSPENDED: ("!", "bold $warning"),
+    RankState.LOST: ("!", "bold $warning"),
+    RankState.ENDED: ("✗", "bold $error"),
+    RankState.STOPPED: ("■", "$foreground"),
+    RankState.LEFT: ("!", "bold $warning"),
+}
+_FAILED = ("✗", "bold $error")
+_NEAR_MARKS = {
+    "warm": ("●", "$success"),
+    "healthy": ("●", "$primary"),
+    "up": ("●", "$primary"),
+    "running": ("●", "$primary"),
+    "stopped": ("■", "$foreground"),
+} | dict.fromkeys(("unhealthy", "failed", "lost"), _FAILED)
+
+
+def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
+    """Return a row for each host of a server, the one of rank 0 first; the first rank alone knows of the others."""
+    own = state.launched.rank if state.launched else 0
+    names = [
+        truncate_middle(_HERE if rank == own else host.host or host.address, _LONGEST_NAME)
+        for rank, host in enumerate(cluster.hosts)
+    ]
+    longest = max(map(len, names), default=0)
+    rows = [
+        _render_near(f"{name:<{longest}}", rank, host, state, now)
+        if rank == own
+        else _render_far(f"{name:<{longest}}", rank, host, state.ranks.get(rank))
+        for rank, (name, host) in enumerate(zip(names, cluster.hosts, strict=True))
+    ]
+    return Content("\n").join(rows)
+
+
+def _render_near(name: str, rank: int, host: ClusterHost, state: RunState, now: float) -> Content:
+    memory, gpus = state.memory.latest(now, MAX_GAP), state.gpus.latest(now, MAX_GAP)
+    word = state.status
+    facts = [format_gib(memory.used) if memory else UNKNOWN]
+    if memory and memory.available is not None:
+        facts.append(f"{format_gib(memory.available)} free")
+    facts += _describe_gpus(gpus.gpus if gpus else ())
+    network = state.startup.facts.get(log_facts.NCCL_NETWORK, ("",))[-1]
+    return _render_rank(
+        rank, name, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network)
+    )
+
+
+def _render_far(name: str, rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
+    if sample is None:
+        return _render_rank(rank, name, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
+    is_known = sample.available is not None
+    facts = [format_gib(sample.resident) if is_known else UNKNOWN]
+    facts += [f"{format_gib(sample.available)} free"] if is_known else []
+    facts += _describe_gpus(sample.gpus)
+    facts = [sample.why] if sample.why else facts
+    link = _describe_link(host, sample.network)
+    return _render_rank(rank, name, _RANK_MARKS[sample.state], sample.state.value, facts, link=link)
+
+
+def _render_rank(
+    rank: int, name: str, mark: tuple[str, str], word: str, facts: Sequence[str], *, link: tuple[str, str]
+) -> Content:
+    return Content.assemble(
+        (f"rank {rank} ", MUTED),
+        (f"{name} ", "bold"),
+        (f"{mark[0]} ", mark[1]),
+        f"{word:<{_RANK_STATE}} ",
+        (link[0], "$warning"),
+        "  ".join([*facts, link[1]]),
+    ).rstrip()
+
+
+def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:
+    return [
+        f"GPU {gpu.index} {'' if gpu.utilisation is None else format_percent(gpu.utilisation)}".rstrip()
+        + ("" if gpu.memory_used is None else f" {format_gib(gpu.memory_used)}")
+        for gpu in gpus
+    ]
+
+
+def _describe_link(host: ClusterHost, network: str = "") -> tuple[str, str]:
+    """Return what is wrong with the end of the link, and what is planned of it, or used once NCCL has said it."""
+    if not host.address:
+        return "", ""
+    end, devices = f"{host.interface} {host.address}".strip(), ", ".join(host.devices)
+    if not network:
+        return "", f"{end} {devices or 'sockets'}"
+    if network == log_facts.SOCKETS and devices:
+        return "sockets, not RoCE  ", end
+    if log_facts.is_within_host(network):
+        return "", log_facts.describe_network(network)
+    return "", f"{log_facts.describe_network(network)} on {end} {devices}".rstrip()
