@@ -32,18 +32,19 @@ def asked(run) -> list[dict[str, Any]]:
 
 
 def test_lines_of_a_pipe_are_turns_of_one_conversation(launch, typed, capfd):
-    """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Text is made plain."""
+    """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Nothing acts on a terminal."""
     run = launch("log", "telling", "thinks=Let |me |see", f"adds={HOSTILE}")
     wait_for_answer(run.url)
     typed("/temperature 0.5", "/system Be brief.", "hi", "", "again", "/clear", "/temperature", "third", "/quit", "no")
     assert main(["chat"]) == 0
     shown = capfd.readouterr()
-    assert shown.out == f"{ANSWER}evil \n" * 3
+    assert shown.out.count(f"{ANSWER}\\u001b[31m") == 3
+    assert "\x1b" not in shown.out
     assert "Let me see" in shown.err
     assert "AL 3.55" in shown.err
     bodies = asked(run)
     said = [[(each["role"], each["content"]) for each in body["messages"]] for body in bodies]
-    answer = ("assistant", f"{ANSWER}evil ")
+    answer = ("assistant", f"{ANSWER}{HOSTILE}")
     told = ("system", "Be brief.")
     assert said == [
         [told, ("user", "hi")],
