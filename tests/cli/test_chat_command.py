@@ -32,7 +32,7 @@ def asked(run) -> list[dict[str, Any]]:
 
 
 def test_lines_of_a_pipe_are_turns_of_one_conversation(launch, typed, capfd):
-    """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Nothing acts on a terminal."""
+    """The answer alone is on stdout, all else on stderr, and nothing acts on a terminal."""
     run = launch("log", "telling", "thinks=Let |me |see", f"adds={HOSTILE}")
     wait_for_answer(run.url)
     typed("/temperature 0.5", "/system Be brief.", "hi", "", "again", "/clear", "/temperature", "third", "/quit", "no")
