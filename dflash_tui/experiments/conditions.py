@@ -73,7 +73,11 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
     own = {run.id, *(rank.id for rank in list_local_ranks(run))}
-    others = [f"server {other.id}" for other in registry.list_runs() if other.id not in own and _disturbs(other, run)]
+    others = [
+        f"server {other.id}"
+        for other in registry.list_runs()
+        if other.id not in own and other.plan.disturbs(run.plan) and server_process.is_alive(other)
+    ]
     return replace(
         on_gpus,
         power=_POWER[system.is_on_battery()],
@@ -156,10 +160,6 @@ def _foreign_processes(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None
         if (p.memory or 0) >= _FOREIGN
     )
     return tuple(dict.fromkeys(heavy)) if processes_of_others else None
-
-
-def _disturbs(other: Run, run: Run) -> bool:
-    return other.plan.disturbs(run.plan) and server_process.is_alive(other)
 
 
 def measure_free_memory(plan: Plan) -> FreeMemory:

@@ -22,7 +22,6 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
@@ -52,12 +51,8 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     return [
         run
         for run in registry.list_runs()
-        if server_process.is_alive(run) and any(_is_disturbed(run.plan, plan) for plan in plans)
+        if server_process.is_alive(run) and any(run.plan.port == plan.port or run.plan.disturbs(plan) for plan in plans)
     ]
-
-
-def _is_disturbed(a: Plan, b: Plan) -> bool:
-    return a.port == b.port or a.disturbs(b)
 
 
 def build_disturbed_error(runs: Sequence[Run], hint: str) -> UsageError:

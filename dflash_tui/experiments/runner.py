@@ -67,7 +67,9 @@ async def run_experiment(
             report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
             report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
-            await _clean_up(folder, design)
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            for left in await remove_far_caches(design):
+                boot.write_driver_log(f"compile caches of the experiment are left on {left}")
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
             _halt(folder, _describe_error(error))
@@ -145,12 +147,6 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
             if here and not (Path(process.cwd()) / "run.json").exists():
                 unrecorded.append(process)
     return unrecorded
-
-
-async def _clean_up(folder: Path, design: Design) -> None:
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    for left in await remove_far_caches(design):
-        boot.write_driver_log(f"compile caches of the experiment are left on {left}")
 
 
 def _halt(folder: Path, why: str) -> None:

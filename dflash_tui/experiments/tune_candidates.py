@@ -77,7 +77,9 @@ def propose_candidates(
         except UsageError as error:
             proposal.left_out[f"{axis.partition('=')[0]}={value}"] = error.what
             continue
-        if why := _explain_refused_patch(changes, planned.plan):
+        asked = [name.partition(".")[2] for name in changes.settings if name.startswith("patches.")]
+        skipped = planned.plan.skipped_patches
+        if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
             proposal.left_out[axis.partition("=")[0]] = why
             continue
         if missing := _list_missing_models(planned.plan, arms[0].plan):
@@ -89,11 +91,6 @@ def propose_candidates(
         if not alike:
             proposal.candidates.append(Candidate(arm, planned.resolved))
     return proposal
-
-
-def _explain_refused_patch(changes: LaunchChanges, plan: Plan) -> str:
-    names = [name.partition(".")[2] for name, value in changes.settings.items() if name.startswith("patches.")]
-    return next((plan.skipped_patches[name] for name in names if name in plan.skipped_patches), "")
 
 
 def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
@@ -137,7 +134,9 @@ def judges_starts(key: str) -> bool:
 def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
     """Return what a tune of this launch varies; `streams` is the most requests under way at a time."""
     left_out: dict[str, str] = {}
-    axes = [_list_modes(plan), *_list_methods(resolved), *_list_patches(resolved, plan, left_out)]
+    recipe = resolved.recipe
+    methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
+    axes = [_list_modes(plan), *methods, *_list_patches(resolved, plan, left_out)]
     if plan.on_cpu:
         left_out |= {
             f"attention-backend, {_DRAFTER_BACKEND}": "a CPU has one attention backend",
@@ -148,7 +147,9 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
     axes += _list_tokens(resolved, plan)
     axes += [] if plan.on_cpu else _list_backends(resolved, plan, left_out)
     axes += _list_sampling(resolved, plan, temperature, left_out)
-    axes += [] if plan.on_cpu else [_list_sequences(streams), _list_loaders(resolved, left_out)]
+    enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
+    sequences = ",".join(map(str, enough[:_MOST_SEQUENCES]))
+    axes += [] if plan.on_cpu else [f"max-num-seqs={sequences}", _list_loaders(resolved, left_out)]
     return Axes(tuple(axes), left_out)
 
 
@@ -157,11 +158,6 @@ def _list_modes(plan: Plan) -> str:
     if plan.on_cpu:  # which has no CUDA graphs
         return "mode=" + ",".join([Mode.COMPILE, Mode.EAGER])
     return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *([Mode.EAGER] if plan.mode is Mode.EAGER else [])])
-
-
-def _list_methods(resolved: ResolvedRecipe) -> list[str]:
-    recipe = resolved.recipe
-    return [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
 
 
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
@@ -219,11 +215,6 @@ def _list_sampling(
     else:
         left_out[_REJECTION] = f"vLLM {vllm} does not have it; {_FIRST_WITH_BLOCK} does"
     return axes
-
-
-def _list_sequences(streams: int) -> str:
-    enough = [count for count in _SEQUENCES if count >= streams] or [streams]
-    return "max-num-seqs=" + ",".join(map(str, enough[:_MOST_SEQUENCES]))
 
 
 def _list_loaders(resolved: ResolvedRecipe, left_out: dict[str, str]) -> str:

@@ -202,16 +202,6 @@ def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     assert instead in shown.err
 
 
-@pytest.mark.parametrize("make", [os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_reserves_nothing_and_keeps_nobody(make):
-    """A launch looks at it, which could wait for ever, while it holds the lock that others wait for."""
-    folder = paths.reservations_folder()
-    with reservation.lock_reservations():
-        make(folder / "1-1.json", 0o700)
-        assert reservation.list_reservations() == []
-        reservation.drop_reservation(reservation.write_reservation("launch of x", made(8000)))
-
-
 @pytest.mark.parametrize("ask", [lifecycle.find_free_port, lifecycle.port_owner])
 def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch, ask):
     """A launch gives up its reservation once its server is recorded: at whatever moment, one of both is seen."""

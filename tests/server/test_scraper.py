@@ -154,7 +154,7 @@ async def test_ctrl_c_does_not_wait_for_an_answer(attached):
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("name", ["xn--a", "xn--" + 60 * "9", "elsewhere.example", "[", ""])
+@pytest.mark.parametrize("name", ["xn--a", "elsewhere.example"])
 async def test_a_redirect_is_an_error_status_whatever_name_it_has(name):
     """The name of a redirect that nobody follows is read by httpx, which fails at one that is none."""
 

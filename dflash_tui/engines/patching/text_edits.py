@@ -204,7 +204,8 @@ def _broken(path: str, text: str) -> str:
             warnings.simplefilter("ignore")
             compile(tree, nowhere, "exec", dont_inherit=True)
     except NOT_PYTHON as error:
-        return str(error) or f"it is nested too deeply for Python ({type(error).__name__})"
+        deep = isinstance(error, RecursionError | MemoryError)
+        return f"it is nested too deeply for Python ({type(error).__name__})" if deep else str(error)
     return ""
 
 

@@ -71,18 +71,15 @@ def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -
     """Return the report with the check of the answers in every comparison of arms that launch something else."""
     if not report.design.suite or report.design.measures_start:  # nothing was sent, or it is not known what
         return report
-    return replace(
-        report, comparisons=tuple(_with_check(report, comparison, answers) for comparison in report.comparisons)
-    )
-
-
-def _with_check(report: ExperimentReport, comparison: Comparison, answers: Sequence[KeptAnswer]) -> Comparison:
-    a, b = (report.design.arms[arm] for arm in (comparison.a, comparison.b))
-    if not _launch_differently(a, b):
-        return comparison
-    return replace(
-        comparison, outputs=compare_outputs(report.design, report.boots, comparison.a, comparison.b, answers)
-    )
+    checked = []
+    for comparison in report.comparisons:
+        a, b = comparison.a, comparison.b
+        if _launch_differently(report.design.arms[a], report.design.arms[b]):
+            outputs = compare_outputs(report.design, report.boots, a, b, answers)
+            checked.append(replace(comparison, outputs=outputs))
+        else:
+            checked.append(comparison)
+    return replace(report, comparisons=tuple(checked))
 
 
 def _launch_differently(a: Arm, b: Arm) -> bool:

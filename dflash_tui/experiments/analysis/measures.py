@@ -81,7 +81,7 @@ def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
         [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
-        if _arm_has(design.arms[arm], measure)
+        if measure not in {STEPS, AL} or is_speculating(design.arms[arm])
         else []
         for arm in range(len(design.arms))
     ]
@@ -119,10 +119,6 @@ def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str,
     """Return the numbers of streams at which a measure is known."""
     of_all = collect_measure(design, boots, measure)
     return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot.by_prompt}
-
-
-def _arm_has(arm: Arm, measure: str) -> bool:
-    return measure not in {STEPS, AL} or is_speculating(arm)
 
 
 def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:

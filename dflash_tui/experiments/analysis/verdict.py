@@ -343,15 +343,16 @@ def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
     has_cache = [any(map(classify_start, arm)) for arm in arms]
     uncached = (has_cache[1] and not has_cache[0], has_cache[0] and not has_cache[1])
     filled = [
-        [measure_seconds_to_ready(boot) for boot in boots if boot.arm == arm and _has_filled(boot)] for arm in (a, b)
+        [
+            measure_seconds_to_ready(boot)
+            for boot in boots
+            if boot.arm == arm and boot.start == "filling" and not boot.error
+        ]
+        for arm in (a, b)
     ]
     return StartComparison(
         (cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs), uncached, (_mean(filled[0]), _mean(filled[1]))
     )
-
-
-def _has_filled(boot: Boot) -> bool:
-    return boot.start == "filling" and not boot.error
 
 
 def find_break_even(

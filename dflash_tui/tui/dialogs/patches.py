@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, status
@@ -111,7 +112,8 @@ def _name_row(mark: tuple[str, str], name: str, text: str, width: int) -> Conten
     return render_hung(mark, f"{name}  {text}", width).stylize("bold", len(mark[0]), len(mark[0]) + len(name))
 
 
-def _render_diff_line(line: str) -> Content:
+def _render_diff_line(text: str) -> Content:
+    line = clean_line(text)
     if line.startswith(("--- ", "+++ ")):
         return Content.assemble((line, "bold"))
     return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))

@@ -73,7 +73,7 @@ def test_a_suspended_server_is_stopped(launch):
     assert server_process.list_processes(server) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_export_that_is_told_to_end_leaves_no_part_of_a_file(launch, tmp_path, number):
     run_ = launch("deaf")
     with (run_.folder / "server.log").open("ab") as log:
@@ -86,7 +86,7 @@ def test_an_export_that_is_told_to_end_leaves_no_part_of_a_file(launch, tmp_path
 
 
 @pytest.mark.parametrize("words", [("engine", "inspect"), ("engine", "adopt")], ids=" ".join)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_an_engine_that_hangs_ends_with_the_command_that_asked_it(tmp_path, words, number):
     """What was begun of the engine's, and where it was to leave its answer."""
     engine = engine_in(tmp_path / "engine")
@@ -125,8 +125,7 @@ def test_ctrl_c_between_the_start_of_an_engine_and_its_answer_leaves_nothing(mon
     assert started[0].returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("limit", ["-n 12", "-v 400000"])
-@pytest.mark.parametrize("words", ["ps", "plan demo-cpu", "doctor demo-cpu", "replay sample --plain"])
+@pytest.mark.parametrize(("limit", "words"), [("-n 12", "doctor demo-cpu"), ("-v 400000", "replay sample --plain")])
 def test_few_files_and_little_memory_are_no_traceback(limit, words):
     command = f"ulimit {limit}; exec {' '.join(DFLASH)} {words}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=240)
@@ -164,25 +163,7 @@ def test_who_attaches_asks_no_proxy_and_follows_nobody_elsewhere():
         assert proxy.asked == []
 
 
-FLAGS = (
-    "host",
-    "hos",
-    "h",
-    "no-host",
-    "config",
-    "conf",
-    "uds",
-    "api-key",
-    "api",
-    "host.x",
-    "Host",
-    "--host",
-    "port",
-    "por",
-)
-
-
-@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("flag", ["host", "conf", "api-key", "host.x", "--host"])
 def test_no_recipe_says_where_a_server_listens_or_which_key_it_takes(flag, capsys):
     """By no spelling, beginning or part of such a flag."""
     text = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text(encoding="utf-8")

@@ -183,15 +183,9 @@ def test_a_log_that_is_no_text_is_read_past(kind):
 
 RECORDS: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda text: text[: len(text) // 2],
-    "empty": lambda _: b"",
-    "nested": lambda _: b"[" * 100_000,
     "no UTF-8": lambda text: text.replace(b"demo-cpu", b"demo\xff\xfecpu"),
     "endless": lambda text: text[:-1] + b',"x":"' + b"x" * MIB + b'"}',
     "pid": lambda text: text.replace(b"4000000", b"1"),
-    "large pid": lambda text: text.replace(b"4000000", b"99999999999999999999"),
-    "port": lambda text: text.replace(b'"port":8000', b'"port":-8000'),
-    "host": lambda text: text.replace(b'"host":"127.0.0.1"', b'"host":"nowhere"'),
-    "time": lambda text: text.replace(b'"started_at":1', b'"started_at":1e300,"x":1'),
     "folder": lambda text: text.replace(b"20261122", b"20261121"),
 }
 

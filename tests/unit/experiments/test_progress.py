@@ -19,7 +19,7 @@ from dflash_tui.experiments.design import (
     Happened,
     RequestMeasured,
 )
-from dflash_tui.experiments.progress import estimate_left, fold_progress
+from dflash_tui.experiments.progress import estimate_left, fold_progress, join_requests
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
@@ -68,6 +68,17 @@ def test_a_boot_that_runs_counts_its_measured_requests_only():
     found = fold_progress(designed(), [*happened, request(7, "round")], driven=True, due=5)
     assert found.current
     assert (found.current.stage, found.current.requests, found.due, found.status) == ("round", 1, 5, "running")
+
+
+def test_requests_are_stored_once_and_read_with_their_boot():
+    """Those of an interrupted attempt are not; an end that has its own, as earlier releases wrote it, keeps them."""
+    tried: list[Happened] = [began(0, 0), request(0, "cold"), request(0, "round")]
+    *_, end = join_requests([*tried, *tried, request(0, "warm-up"), request(0, "round"), ended(0, 0)])
+    assert isinstance(end, BootEnded)
+    assert (end.boot.cold_request is not None, len(end.boot.requests)) == (True, 2)
+    own = replace(ended(0, 0).boot, requests=(request(0, "round").request,))
+    assert [*join_requests([*tried, *tried, BootEnded(130.0, own)])][-1] == BootEnded(130.0, own)
+    assert [*join_requests([*tried, ended(0, 0, error="died")])][-1] == ended(0, 0, error="died")
 
 
 def test_a_failed_boot_is_tried_once_more_and_then_reported():
