@@ -246,6 +246,7 @@ def test_a_patch_is_taken_out_in_one_arm():
         pytest.param(DurationEstimate(None, whole=False, source=""), id="unknown"),
         pytest.param(DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), id="whole"),
         pytest.param(DurationEstimate(90.0, whole=False, source="by earlier starts"), id="starts"),
+        pytest.param(DurationEstimate(90.0, whole=False, source="by starts", answers=4e4, published="x"), id="both"),
     ],
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
