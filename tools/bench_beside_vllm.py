@@ -21,15 +21,13 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.benchmark import client, stats, suites
-from dflash_tui.benchmark.imported_results import ImportedMeasurement, load_imported_result
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling, Suite
+from dflash_tui.benchmark.result_files import ImportedMeasurement, load_imported_result
 from dflash_tui.benchmark.stats import BootLogs, PromptCell
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import FILLER
-from dflash_tui.monitoring import recorder
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
@@ -47,13 +45,13 @@ class Turn(NamedTuple):
 
 async def measure_ours(run: Run, suite: Suite, sampling: Sampling, streams: int) -> LevelSummary:
     """Return what dflash-tui measures of a suite."""
-    before, record = await recorder.read_counters(run), LoadRecord(Load(streams, refill=False))
+    before, record = await client.read_counters(run.url), LoadRecord(Load(streams, refill=False))
     requests = client.send_suite(
         run.url, run.plan.served_name, suite, sampling, rounds=suite.rounds(1, streams), key=run.api_key, record=record
     )
     async with aclosing(requests):
         done = [request async for request in requests if request.kind != FILLER]
-    return LevelSummary.from_requests(run, done, before, await recorder.read_counters(run), suite, record=record)
+    return LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite, record=record)
 
 
 def measure_theirs(run: Run, suite: Suite, sampling: Sampling, streams: int) -> ImportedMeasurement:

@@ -5,33 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import operator
 import random
 import ssl
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dflash_tui.benchmark import scraper
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
-from dflash_tui.benchmark.prompts import Prompt, Suite
-from dflash_tui.benchmark.sampling import Sampling
-from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, RequestDone
-from dflash_tui.readings import Counters
-from dflash_tui.vllm_output.metrics import subtract
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.events import GREEDY_WARM_UP, LONG_WARM_UP, PROBE, WARM_UP, Counters, RequestDone
+from dflash_tui.vllm_output.metrics import MetricsReader, Scrape, subtract
 
 if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT, _READING = 30.0, 600.0
+_METRICS_TIMEOUT = 5.0
 # Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
 # needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
@@ -83,19 +80,10 @@ async def send_suite(
     keep: AnswerSink | None = None,
     record: LoadRecord | None = None,
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send the prompts of a suite and yield each request as it ends; whatever fails is in the request's `error`.
+    """Send the prompts of a suite and yield each request as it ends; a failure is in the request's `error`.
 
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        suite: the prompts.
-        sampling: how they are to be answered.
-        rounds: how often all of them are sent.
-        streams: how many requests are under way at a time; fewer at the end.
-        key: the API key that the server requires, or empty.
-        keep: takes each answer that is complete and when it came, before its request is yielded.
-        record: takes down what is under way. Then its load is what counts, not `streams`, and the fillers that keep it
-            up are yielded, too, as prompts of the kind `FILLER`.
+    `streams` requests are under way at a time. `keep` takes each complete answer before its request is yielded. With a
+    `record` its load counts, not `streams`, and the fillers that keep it up are yielded, too, as of the kind `FILLER`.
     """
     record = record or LoadRecord(Load(streams, refill=False))
     requests = _iterate_requests(suite, sampling.seed)
@@ -125,16 +113,7 @@ async def send_suite(
 async def send_prompt(
     url: str, model: str, prompt: Prompt, sampling: Sampling, *, number: int = 0, key: str = ""
 ) -> RequestDone:
-    """Send one prompt alone; whatever fails is in the request's `error`.
-
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        prompt: what is sent.
-        sampling: how it is to be answered.
-        number: tells repetitions of the prompt apart, so that no cache answers.
-        key: the API key that the server requires, or empty.
-    """
+    """Send one prompt alone; `number` tells its repetitions apart, so that no cache answers."""
     body = _build_measured_body(model, prompt, number, sampling)
     async with _client(url, key) as client:
         return await _send_measured(client, body, CompletionStream(prompt.kind, number))
@@ -168,27 +147,13 @@ async def send_long_warm_up(url: str, model: str, words: int, *, key: str = "") 
 async def send_conversation(
     url: str, body: Mapping[str, Any], stream: CompletionStream, *, key: str = ""
 ) -> RequestDone:
-    """Send a conversation, whose answer `stream` takes as it comes; whatever fails is in the request's `error`.
-
-    Args:
-        url: where the server listens.
-        body: the model, the messages and what else goes with them.
-        stream: takes the answer.
-        key: the API key that the server requires, or empty.
-    """
+    """Send the body of a conversation; `stream` takes the answer as it comes."""
     async with _client(url, key) as client:
         return await _send_measured(client, {**body, **_STREAMED}, stream)
 
 
 async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
-    """Ask for one token, to see whether a server that was idle can still generate.
-
-    Args:
-        url: where the server listens.
-        model: the name that it serves the model by.
-        patience: seconds after which it counts as failed.
-        key: the API key that the server requires, or empty.
-    """
+    """Ask for one token within `patience` seconds, to see whether a server that was idle can still generate."""
     async with _client(url, key, patience) as client:
         body = _build_body(model, _PROBE.text, _PROBE.max_tokens)
         return await _send(client, body, CompletionStream(PROBE), patience)
@@ -255,9 +220,15 @@ async def _send_measured(
     return done if done.steps is not None or before is None else _with_steps(done, before, await _read_counters(client))
 
 
+async def read_counters(url: str) -> Counters | None:
+    """Return the server's counters now, or None when it does not answer."""
+    async with bounded_http.open_client(url, timeout=_METRICS_TIMEOUT) as client:
+        return await _read_counters(client)
+
+
 async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
-        return (await scraper.fetch_metrics(client)).counters
+        return (await fetch_metrics(client)).counters
     return None
 
 
@@ -326,7 +297,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
         else:
             stream.status = response.status_code
             beginning = await _read_beginning(response)
-            text = clean_lines(beginning.decode(errors="replace"))
+            text = beginning.decode(errors="replace")
             hint = _HINTS.get(response.status_code, "")
             stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
 
@@ -368,3 +339,122 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
             raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
         await asyncio.sleep(0)  # thousands of pieces may be here already, which would be read without a pause
     yield buffer.unfinished_line.decode(errors="replace")
+
+
+async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:
+    """Return the values of a server's /metrics.
+
+    They are read in the event loop while they come, not in a thread, which the end of the program would wait for. What
+    that costs counts as the work of the request; the answer of a real server takes 0.0005 s.
+
+    Raises:
+        bounded_http.BadResponse: the answer is not that of a vLLM server, or too large.
+        httpx.HTTPError: there is no answer.
+        ssl.SSLError: the encrypted connection broke.
+        TimeoutError: it was not complete in time.
+    """
+    reader = MetricsReader()
+    await bounded_http.feed_bounded(client, url, reader.feed, "/metrics")
+    if (scrape := reader.result()) is None:
+        raise bounded_http.BadResponse("/metrics has no counter of a vLLM server")
+    return scrape
+
+
+# The likeliest tokens that are asked for at each position.
+_CANDIDATES = 5
+# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
+MOST_POSITIONS = 1024
+_SCORE_READING = 1800.0
+_ID_PREFIX = "token_id:"
+Scores = Mapping[int, float]
+"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
+
+
+class _Score(msgspec.Struct):
+    logprob: float
+
+
+class _DecodedScores(msgspec.Struct):
+    top_logprobs: list[dict[str, float]]
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    logprobs: _DecodedScores | None = None
+    prompt_logprobs: list[dict[str, _Score] | None] | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+
+
+register_type(_Completion)
+
+
+class TokenScorer:
+    """Asks one server about the tokens of answers, greedily and for log-probabilities before any sampling.
+
+    Each method raises `bounded_http.BadResponse` or one of `bounded_http.list_failures()`.
+    """
+
+    def __init__(self, url: str, model: str, key: str = "") -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        self._client = bounded_http.open_client(url, timeout=_TIMEOUT, reading=_SCORE_READING, headers=headers)
+        self._model = model
+
+    async def __aenter__(self) -> TokenScorer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def decode(self, prompt: Sequence[int], count: int) -> tuple[list[int], list[Scores]]:
+        """Return `count` tokens that follow on the prompt, decoded one at a time, and the scores at each."""
+        named = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        choice = await self._ask(prompt, count, {"logprobs": _CANDIDATES, "ignore_eos": True, **named})
+        tokens, scored = choice.token_ids or [], choice.logprobs.top_logprobs if choice.logprobs else []
+        if not len(tokens) == len(scored) == count:
+            raise bounded_http.BadResponse("the server did not score the tokens that it decoded")
+        return tokens, [
+            {int(name.removeprefix(_ID_PREFIX)): score for name, score in scores.items()} for scores in scored
+        ]
+
+    async def read(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Scores]:
+        """Return the scores at each of `tokens`, which follow on the prompt, all computed in one step."""
+        choice = await self._ask([*prompt, *tokens], 1, {"prompt_logprobs": _CANDIDATES})
+        scored = (choice.prompt_logprobs or [])[len(prompt) :]
+        if len(scored) != len(tokens):
+            raise bounded_http.BadResponse("the server did not score the tokens of the prompt")
+        return [{int(token): score.logprob for token, score in (scores or {}).items()} for scores in scored]
+
+    async def _ask(self, prompt: Sequence[int], count: int, more: dict[str, Any]) -> _Choice:
+        body = {"model": self._model, "prompt": prompt, "max_tokens": count, "temperature": 0.0}
+        response = await self._client.post("/v1/completions", json=body | {"repetition_penalty": 1.0} | more)
+        if response.status_code != 200:
+            what = f"HTTP {response.status_code}: {quote_server_text(response.text)}"
+            raise bounded_http.BadResponse(what, response.status_code)
+        try:
+            return msgspec.json.decode(response.content, type=_Completion).choices[0]
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise bounded_http.BadResponse(f"not a completion: {error}") from None
+
+
+def measure_gaps(tokens: Sequence[int], scores: Sequence[Scores]) -> list[float]:
+    """Return by how much the log-probability of each token is below that of the likeliest at its position."""
+    return [max(scored.values()) - scored[token] for token, scored in zip(tokens, scores, strict=True)]
+
+
+def measure_shifts(tokens: Sequence[int], decoded: Sequence[Scores], read: Sequence[Scores]) -> list[float]:
+    """Return by how much the lead of each token over its runner-up differs between two computations of the scores.
+
+    A position whose runner-up is among the likeliest of one computation only is left out.
+    """
+    shifts = []
+    for token, decoded_scores, read_scores in zip(tokens, decoded, read, strict=True):
+        runner_up = max(
+            (other for other in decoded_scores if other != token), key=decoded_scores.__getitem__, default=None
+        )
+        if runner_up is not None and {token, runner_up} <= decoded_scores.keys() & read_scores.keys():
+            leads = (scored[token] - scored[runner_up] for scored in (decoded_scores, read_scores))
+            shifts.append(abs(operator.sub(*leads)))
+    return shifts

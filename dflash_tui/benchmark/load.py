@@ -19,8 +19,7 @@ import msgspec
 
 from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.sse import CompletionStream
-from dflash_tui.events import BROKEN_OFF, FILLER, RequestDone
-from dflash_tui.readings import Amount, Whole
+from dflash_tui.events import BROKEN_OFF, FILLER, Amount, RequestDone, Whole
 
 # However fast requests arrive, no more than these are under way.
 MOST_UNDER_WAY = 1024
@@ -108,31 +107,13 @@ class Flight:
     failed: bool = False
 
 
-@dataclass
-class FillerSums:
-    """What fillers come to that are over, of which nothing else is kept: a server may answer any number of them."""
-
-    answers: int = 0
-    tokens: int = 0
-    tokens_in_window: int = 0
-    seconds_in_window: float = 0.0
-    completed_in_window: int = 0
-    failures: int = 0
-
-
 class LoadRecord:
     """Takes down what is under way while a load is on, and sums up its window."""
 
     def __init__(self, load: Load, meter: Callable[[], float | None] | None = None) -> None:
-        """Make the record of a load.
-
-        Args:
-            load: the load.
-            meter: returns the joules that the GPUs have consumed until now.
-        """
+        """Make the record of a load; `meter` returns the joules that the GPUs have consumed until now."""
         self.load, self._meter = load, meter
         self._flights: list[Flight] = []
-        self._sums = FillerSums()
         self._joules: list[float | None] = []
 
     def begin_flight(self, stream: CompletionStream, *, counts: bool) -> Flight:
@@ -147,23 +128,6 @@ class LoadRecord:
         flight.ended, flight.failed = time.perf_counter(), failed
         if flight.counts and self._meter:
             self._joules[1:] = [self._meter()]
-        if not flight.counts:
-            self._sum_up(flight, flight.ended)
-
-    def _sum_up(self, flight: Flight, ended: float) -> None:
-        """Keep the sums of a filler instead of itself, where it ended before the window does or before that begins."""
-        counted = [other for other in self._flights if other.counts]
-        if counted and all(other.ended is not None for other in counted):
-            return
-        began = min((other.began for other in counted), default=math.inf)
-        sums, stream = self._sums, flight.stream
-        sums.answers += bool(stream.arrivals.times)
-        sums.tokens += stream.count_tokens()
-        sums.tokens_in_window += stream.count_tokens(since=began)
-        sums.seconds_in_window += max(0.0, ended - max(flight.began, began))
-        sums.completed_in_window += ended >= began
-        sums.failures += flight.failed
-        self._flights.remove(flight)
 
     @property
     def gaps(self) -> dict[str, list[float]]:
@@ -184,20 +148,17 @@ class LoadRecord:
             max(0.0, min(ended if f.ended is None else f.ended, ended) - max(f.began, began)) for f in self._flights
         )
         joules = [value for value in self._joules if value is not None]
-        sums = self._sums
-        in_window = sums.tokens_in_window + sum(flight.stream.count_tokens(began, ended) for flight in self._flights)
-        completed = sum(flight.ended is not None and began <= flight.ended <= ended for flight in self._flights)
         return MeasuredWindow(
             streams=self.load.streams,
             seconds=ended - began,
-            tokens=in_window,
-            under_way=(sums.seconds_in_window + sum(overlaps)) / (ended - began) if ended > began else 0.0,
-            answers=sums.answers + sum(bool(flight.stream.arrivals.times) for flight in self._flights),
-            filler_tokens=sums.tokens + sum(flight.stream.count_tokens() for flight in fillers),
+            tokens=sum(flight.stream.count_tokens(began, ended) for flight in self._flights),
+            under_way=sum(overlaps) / (ended - began) if ended > began else 0.0,
+            answers=sum(bool(flight.stream.arrivals.times) for flight in self._flights),
+            filler_tokens=sum(flight.stream.count_tokens() for flight in fillers),
             joules=max(0.0, joules[1] - joules[0]) if len(joules) == 2 else None,
             rate=self.load.rate,
-            completed=sums.completed_in_window + completed,
-            filler_failures=sums.failures + sum(flight.failed for flight in fillers),
+            completed=sum(flight.ended is not None and began <= flight.ended <= ended for flight in self._flights),
+            filler_failures=sum(flight.failed for flight in fillers),
         )
 
 
@@ -215,12 +176,7 @@ async def keep_under_way(
 ) -> AsyncGenerator[RequestDone, None]:
     """Send requests as a load has them until all that count are over, and yield each as it ends; break off the rest.
 
-    Args:
-        record: takes down what is under way; its load is what is sent.
-        counted: the requests that count, in their order.
-        fillers: the others, without an end.
-        send: sends one.
-        seed: of the times at which requests arrive.
+    `fillers` has no end; `seed` is that of the times at which requests arrive.
     """
     load, under_way, left = record.load, set[asyncio.Task[RequestDone]](), deque(counted)
     counting, began, starts, refill = len(counted), time.perf_counter(), load.list_starts(seed), load.refill

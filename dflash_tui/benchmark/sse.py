@@ -1,73 +1,117 @@
-"""Measures one chat completion from its server-sent events, whatever a server may send."""
+"""Measures one chat completion from its server-sent events, and keeps its answer to compare it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import re
 import statistics
 import time
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from dflash_tui.benchmark.answer import MOST_MARKS, Answer, AnswerBuffer, ArrivalMark
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import RequestDone
-from dflash_tui.readings import MOST, MOST_POSITIONS
+from dflash_tui.events import MOST, MOST_POSITIONS, RequestDone, Whole
 
-_SAID_LIMIT = 300
+MOST_CHARACTERS = 1 << 14
+MOST_TOKENS = 1 << 14
+# Of an answer's arrivals, without the last one.
+MOST_MARKS = 1 << 12
+ArrivalMark = tuple[Whole, Whole]
+"""Milliseconds since an answer was asked for, and how many of its tokens had arrived by then."""
+_QUOTE_LIMIT = 300
 _DONE = "[DONE]"
-# Fields of an event beside its data, which nobody reads here.
+# Fields of an event that carry nothing to quote.
 _FIELDS = ("", "data", "event", "id", "retry")
-# Of an answer, whose beginnings are compared.
+# The beginnings of an answer that are compared.
 _BEGINNINGS = (40, 200)
 # Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
 # kept from its processor, and their times say nothing of the server.
 _LEAST_GAP = 5e-4
-# Halves of a character that JSON's grammar allows and `json.dumps` writes, but that are no text; pairs are passed over,
-# and so are backslashes that are quoted themselves.
-_HALVES = re.compile(
-    r"(?<!\\)((?:\\\\)*)\\u(?:(d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|d[89a-f][0-9a-f]{2})", re.IGNORECASE
-)
-_TEXTS = ("content", "reasoning_content", "reasoning")
+_Count = Annotated[int, msgspec.Meta(ge=0, le=int(MOST))]
+_Tokens = list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
+
+
+class Function(msgspec.Struct):
+    """A piece of a called function."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPiece(msgspec.Struct):
+    """A piece of a tool call."""
+
+    index: int | None = None
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct):
+    """One piece of an answer."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[CallPiece] | None = None
+
+    @property
+    def texts(self) -> tuple[str | None, ...]:
+        """Its texts, the answer's own first."""
+        return self.content, self.reasoning_content, self.reasoning
 
 
 class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
+    delta: Delta | None = None
     finish_reason: str | None = None
-    token_ids: Any = None
+    token_ids: _Tokens | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: _Count | None = None
+    prompt_tokens: _Count | None = None
 
 
 class _Speculation(msgspec.Struct):
     """What `--per-request-spec-decode-metrics` (vLLM 0.29 and later) puts beside the usage."""
 
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
+    num_spec_steps: _Count
+    num_accepted_draft_tokens: _Count
 
 
 class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
 
-register_type(_Metrics)
-
-
 class _Chunk(msgspec.Struct):
     """What is read of one server-sent event."""
 
     error: Any = None
-    usage: dict[str, Any] | None = None
+    usage: _Usage | None = None
     choices: tuple[_Choice, ...] | None = None
     metrics: Any = None
-    prompt_token_ids: Any = None
+    prompt_token_ids: _Tokens | None = None
 
 
+register_type(_Metrics)
 register_type(_Chunk)
 _NOTHING = _Chunk()
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The text of one answer, thoughts included, and its tokens."""
+
+    text: str = ""
+    """Its first `MOST_CHARACTERS`."""
+    tokens: tuple[int, ...] = ()
+    """The numbers of its tokens; empty where the server did not name each."""
+    cut: bool = False
+    """Whether it went on."""
+    prompt: tuple[int, ...] = ()
+    """The numbers of the prompt's tokens; empty where `tokens` is, or the server did not name them."""
 
 
 class Arrivals:
@@ -84,15 +128,15 @@ class Arrivals:
         """How many there were at each time; empty where the server does not count in every chunk."""
         self._counting: bool | None = None
 
-    def take(self, count: object, *, carries: bool) -> None:
-        """Take a chunk: what the server says is its count until then, and whether the chunk looks as if it had some."""
+    def take(self, count: int | None, *, carries: bool) -> None:
+        """Take a chunk: the server's count until then, and whether the chunk looks as if it had tokens."""
         if self._counting is None:
-            self._counting = type(count) is int
+            self._counting = count is not None
         if not self._counting:
             self.times += [time.perf_counter()] if carries else []
-        elif (tokens := _count(count)) > (self.counts[-1] if self.counts else 0):
+        elif (count or 0) > (self.counts[-1] if self.counts else 0):
             self.times.append(time.perf_counter())
-            self.counts.append(tokens)
+            self.counts.append(count or 0)
 
     @property
     def gaps(self) -> list[float]:
@@ -100,13 +144,7 @@ class Arrivals:
         return [later - earlier for earlier, later in pairwise(self.times)]
 
     def count(self, since: float, until: float, tokens: int) -> int:
-        """Return how many tokens arrived in a time.
-
-        Args:
-            since: its beginning.
-            until: its end.
-            tokens: how many the answer has, which a server that does not count sends evenly; 0 where nobody knows yet.
-        """
+        """Return how many tokens arrived between two times; without counts, `tokens` arrived evenly."""
         counts = self.counts
         if not counts:
             all_ = max(tokens, len(self.times))
@@ -115,7 +153,7 @@ class Arrivals:
         return (counts[by_end - 1] if by_end else 0) - (counts[before - 1] if before else 0)
 
     def list_marks(self, began: float) -> tuple[ArrivalMark, ...]:
-        """Return when how many tokens had arrived, `MOST_MARKS` places at most; none where nobody counted."""
+        """Return when how many tokens had arrived, at most `MOST_MARKS` and the last; none without counts."""
         marks = tuple(
             (max(0, round(1000 * (at - began))), count) for at, count in zip(self.times, self.counts, strict=False)
         )
@@ -125,8 +163,7 @@ class Arrivals:
     def measure_speed(self, tokens: int) -> float | None:
         """Return the tokens per second after the first arrival; None where that was all, or all were read at once.
 
-        Args:
-            tokens: how many the answer has, for a server that does not count in every chunk.
+        `tokens` is how many the answer has, for a server that does not count in every chunk.
         """
         if not self.times:
             return None
@@ -136,7 +173,7 @@ class Arrivals:
 
 
 class CompletionStream:
-    """Adds up the server-sent events of one completion, which is asked for now: the prompt `kind`, its `number`-th."""
+    """Adds up the server-sent events of one completion: the prompt `kind`, its `number`-th."""
 
     def __init__(self, kind: str, number: int = 0, streams: int = 1, rate: float = 0.0) -> None:
         self.kind, self._number, self.streams, self._rate = kind, number, streams, rate
@@ -149,10 +186,12 @@ class CompletionStream:
         self._finish = ""
         self._beginning, self._whole = "", hashlib.sha256()
         self._ended = 0.0
-        self._buffer = AnswerBuffer()
+        self._text, self._length = "", 0
+        self._token_ids: list[int] = []
+        self._prompt_ids: list[int] = []
         self._other = ""
         self.content: list[str] | None = None
-        """The pieces of the answer without its thoughts; None unless somebody wants them."""
+        """The pieces of the answer without its thoughts; None where they are not collected."""
         self.error = ""
         self.status: int | None = None
 
@@ -167,7 +206,7 @@ class CompletionStream:
 
     def take(self, line: str) -> None:
         """Take one line of the response."""
-        field, _, data = line.removeprefix("\ufeff").partition(":")  # a mark of UTF-8 may begin a stream
+        field, _, data = line.removeprefix("\ufeff").partition(":")  # a byte order mark may begin a stream
         data = data.strip()
         if field != "data":
             if field not in _FIELDS:
@@ -181,7 +220,7 @@ class CompletionStream:
 
     def _take_chunk(self, data: str) -> None:
         try:
-            chunk = _decode(data)
+            chunk = msgspec.json.decode(data, type=_Chunk)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             self.error = self.error or f"not JSON: {quote_server_text(data)}"
             return
@@ -189,34 +228,38 @@ class CompletionStream:
             self._remember(data)
         if error := chunk.error:
             self.error = quote_server_text(str(error.get("message", error) if isinstance(error, dict) else error))
+        count = chunk.usage.completion_tokens if chunk.usage else None
         if chunk.usage:
-            self.tokens = _count(chunk.usage.get("completion_tokens"))
-            self._prompt_tokens = _count(chunk.usage.get("prompt_tokens"))
-        self._speculation = _speculation(chunk.metrics) or self._speculation
+            self.tokens, self._prompt_tokens = count or 0, chunk.usage.prompt_tokens or 0
+        self._speculation = _read_speculation(chunk.metrics) or self._speculation
         if chunk.prompt_token_ids:
-            self._buffer.set_prompt(chunk.prompt_token_ids)
+            self._prompt_ids = chunk.prompt_token_ids[: MOST_TOKENS + 1]
         if chunk.choices:
             choice = chunk.choices[0]  # no more than one is asked for
-            self._add(choice.delta or {}, choice.token_ids)
+            self._add(choice)
             self._finish = choice.finish_reason or self._finish
-            self.arrivals.take((chunk.usage or {}).get("completion_tokens"), carries=_carries_token(choice))
+            self.arrivals.take(count, carries=_carries_token(choice))
 
     def _remember(self, line: str) -> None:
         """Keep the start of what is no part of an answer: it may say why there is none."""
-        if len(self._other) < _SAID_LIMIT:
+        if len(self._other) < _QUOTE_LIMIT:
             self._other = f"{self._other} {quote_server_text(line)}".strip()
 
-    def _add(self, delta: dict[str, Any], tokens: object) -> None:
+    def _add(self, choice: _Choice) -> None:
+        delta = choice.delta or Delta()
         self.read_delta(delta)
-        text = "".join(piece for piece in map(delta.get, _TEXTS) if isinstance(piece, str))
-        if self.content is not None and isinstance(piece := delta.get("content"), str):
-            self.content.append(piece)
-        self._buffer.add(text, tokens if _is_all_text(delta) else None)
+        text = "".join(filter(None, delta.texts))
+        if self.content is not None and delta.content:
+            self.content.append(delta.content)
+        self._text += text[: MOST_CHARACTERS - len(self._text)]
+        self._length += len(text)
+        if choice.token_ids:
+            self._token_ids += choice.token_ids[: MOST_TOKENS + 1 - len(self._token_ids)]
         self._whole.update(text.encode(errors="replace"))
         self._beginning += text[: max(_BEGINNINGS) - len(self._beginning)]
 
-    def read_delta(self, delta: dict[str, Any]) -> None:
-        """Take one piece of the answer as the server has it; what only measures does not read it."""
+    def read_delta(self, delta: Delta) -> None:
+        """Take one piece of the answer; what only measures does not read it."""
 
     def end(self) -> None:
         """Take the end of the response: an answer that began has to have said that it is whole."""
@@ -244,8 +287,8 @@ class CompletionStream:
             decode_tok_s=arrivals.measure_speed(tokens),
             finish=quote_server_text(self._finish),
             error=self.error,
-            steps=_count(speculation.num_spec_steps) if speculation else None,
-            accepted=_count(speculation.num_accepted_draft_tokens) if speculation else None,
+            steps=speculation.num_spec_steps if speculation else None,
+            accepted=speculation.num_accepted_draft_tokens if speculation else None,
             chunk_p50=statistics.median(gaps) if gaps else None,
             chunk_p95=_p95(gaps) if gaps else None,
             streams=self.streams,
@@ -260,8 +303,11 @@ class CompletionStream:
         return self.arrivals.count(since, until, self.tokens)
 
     def build_answer(self) -> Answer:
-        """Return the answer itself, as it may be kept."""
-        return self._buffer.to_answer(self.tokens)
+        """Return the answer, with its tokens where the server named as many as it counted."""
+        cut = self._length > MOST_CHARACTERS
+        names_all = not cut and len(self._token_ids) == self.tokens <= MOST_TOKENS
+        prompt = self._prompt_ids if names_all and len(self._prompt_ids) <= MOST_TOKENS else ()
+        return Answer(self._text, tuple(self._token_ids) if names_all else (), cut, tuple(prompt))
 
     def list_marks(self) -> tuple[ArrivalMark, ...]:
         """Return when how many tokens of the answer had arrived, since it was asked for."""
@@ -272,50 +318,23 @@ class CompletionStream:
         return (*(hashlib.sha256(beginning).hexdigest() for beginning in beginnings), self._whole.hexdigest())
 
 
-def _decode(data: str) -> _Chunk:
-    """Return an event, with U+FFFD for halves of characters.
-
-    Raises:
-        msgspec.MsgspecError: it is not JSON, or of another form.
-        RecursionError: it is nested too deeply.
-        UnicodeError: it has what is no character, other than by an escape.
-    """
-    try:
-        return msgspec.json.decode(data, type=_Chunk)
-    except msgspec.DecodeError:
-        whole = _HALVES.sub(_replace_half, data)
-        if whole == data:
-            raise
-        return msgspec.json.decode(whole, type=_Chunk)
-
-
-def _replace_half(escape: re.Match[str]) -> str:
-    return escape[0] if escape[2] else f"{escape[1]}\\ufffd"
-
-
-def _is_all_text(delta: dict[str, Any]) -> bool:
-    """Return whether a piece is all text that is read: only then is it known that its tokens are of no secret."""
-    return all(not part or name == "role" or (name in _TEXTS and isinstance(part, str)) for name, part in delta.items())
-
-
 def _carries_token(choice: _Choice) -> bool:
     """Return whether a chunk looks as if tokens came with it: a text or a tool call, or an empty text and no role."""
-    delta = choice.delta or {}
-    pieces = [delta.get(name) for name in _TEXTS]
+    delta = choice.delta or Delta()
     return (
-        any(pieces)
-        or bool(delta.get("tool_calls"))
+        any(delta.texts)
+        or bool(delta.tool_calls)
         or bool(choice.token_ids)
-        or ("role" not in delta and any(piece == "" for piece in pieces))
+        or (delta.role is None and any(text == "" for text in delta.texts))
     )
 
 
 def quote_server_text(text: str) -> str:
-    """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
-    return join_clean_lines(text)[:_SAID_LIMIT]
+    """Return the start of a server's text in one line."""
+    return join_clean_lines(text)[:_QUOTE_LIMIT]
 
 
-def _speculation(metrics: object) -> _Speculation | None:
+def _read_speculation(metrics: object) -> _Speculation | None:
     """Return what the server says of the request's own steps; its form is experimental, so another is no error."""
     try:
         speculation = msgspec.convert(metrics, _Metrics).speculative_decoding
@@ -328,7 +347,3 @@ def _speculation(metrics: object) -> _Speculation | None:
 
 def _p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 < value <= MOST else 0  # true is an int, and no count

@@ -33,7 +33,7 @@ SWING = math.log(148.8 / 125.4)
 ONE_TEXT = SWING / NormalDist().inv_cdf(0.975)
 # Boots of one server lie within ±5 %, so that much may be between two of them: what one boot each cannot tell apart.
 UNSEEN = math.log(1.05 / 0.95)
-# Of so few prompts nobody knows how far an arm does better on some: the noise of requests is left in that, and where
+# So few prompts do not show how far an arm does better on some: the noise of requests is left in that, and where
 # they happen to agree, twice their degrees of freedom are the most that is believed.
 _FEW_PROMPTS = 3
 # Of the degrees of freedom that both arms have beyond those of the arm with fewest, so much is believed around a line.
@@ -46,12 +46,12 @@ _MOST_DF = 1e6
 _TERMS = 40
 # Of Newton; seven are taken on average.
 _MOST_STEPS = 60
-# Less than a thousandth is no difference to anybody, even where chance has no part in it.
+# Less than a thousandth is not reported as a difference, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
 
 
-# From so many boots per arm on, their order tells a drift from chance.
+# From this number of boots per arm on, their order tells a drift from chance.
 LINE_FROM = 3
 # Boots may come out alike by chance, two of them often. No standard deviation below these is believed; a server that
 # runs 3 % faster or slower from boot to boot would else differ by 6 % for sure in one of eight pairs of two boots.
@@ -414,7 +414,7 @@ def combine_parts(parts: Sequence[VariancePart]) -> VariancePart:
 
 
 def _take_turns(a: Sequence[BootMean], b: Sequence[BootMean]) -> bool:
-    """Whether both arms' boots have places that overlap: of A A A B B B nobody can tell a drift from the arms."""
+    """Whether both arms' boots have places that overlap: in A A A B B B a drift cannot be told from the arms."""
     ours, theirs = ([boot.place for boot in arm if boot.place is not None] for arm in (a, b))
     all_placed = len(ours) == len(a) and len(theirs) == len(b)
     return all_placed and max(min(ours), min(theirs)) < min(max(ours), max(theirs))

@@ -1,28 +1,82 @@
-"""Prompt suites: files of prompts that are sent together, shipped or the user's own."""
+"""Prompt suites by name: files of prompts, known data sets, random prompts, contexts of a length, and repetitions.
+
+A file of questions is one as benchmarks publish them (mt-bench, Spec-Bench, SPEED-Bench, GSM8K, HumanEval, ShareGPT):
+a JSON object per line (`.jsonl`, also `.jsonl.gz`) or a JSON array (`.json`).
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+import random
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import datasets, question_files
 from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.errors import UsageError
+from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import OURS
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
-# A file of some kilobytes may ask for many long contexts.
-_CONTEXT_LIMIT, _ALL_CONTEXTS_LIMIT = 8 << 20, 64 << 20
-_Kind = Annotated[str, Meta(min_length=1, max_length=question_files.KIND_LIMIT, pattern=PLAIN_TEXT)]
+RANDOM, REPEAT, CONTEXTS = "random", "repeat", "contexts"
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
+KIND_LIMIT = 24
+# As many as mt-bench has: all 1,319 questions of GSM8K take hours.
+_DEFAULT_COUNT = 80
+_MOST, _LONGEST, _MOST_TOKENS = 1000, 65_536, 8_000_000
+_REPEATS = 8
+# Sentences of the shipped contexts that make a thousand tokens, of Gemma's tokenizer, roughly.
+_SENTENCES_PER_1K = 47.3
+_SHORTEST_CONTEXT, _LONGEST_CONTEXT = 1, 400
+# ShareGPT has 640 MB, of which the first conversations are enough.
+_MOST_BYTES, _MOST_QUESTIONS = 64 << 20, 2000
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+# Conversations whose first question is shorter tell a drafter nothing, longer ones are documents.
+_SHORTEST_QUESTION, _LONGEST_QUESTION = 16, 8192
+# The mark of GSM8K's own answers.
+_NUMBER = "\nThink step by step, and end with a line of the form: #### NUMBER"
+_CODE = "Complete this Python function. Answer with the whole function in one block of code.\n\n"
+# One token each in the vocabularies of Gemma, Qwen and Llama, with the space before it.
+_WORDS = (
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
+    "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system",
+    "program", "question", "work", "government", "number", "night", "point", "home", "water", "room", "mother", "area",
+    "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue",
+    "side", "kind", "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end",
+)  # fmt: skip
+
+_Kind = Annotated[str, Meta(max_length=KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, pattern=r"\S")]
+_Tokens = Annotated[int, Meta(ge=1, le=65_536)]
+
+
+class Dataset(NamedTuple):
+    """A known data set: its repository on the hub (empty: it is on none), the file in it, and where it comes from."""
+
+    repository: str
+    file: str
+    source: str
+
+
+DATASETS = {
+    "mt-bench": Dataset("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", "FastChat, fastchat/llm_judge/data"),
+    "spec-bench": Dataset("", "question.jsonl", "github.com/hemingkx/Spec-Bench, data/spec_bench"),
+    "speed-bench": Dataset("nvidia/SPEED-Bench", "qualitative/*.parquet", "nvidia/SPEED-Bench on the hub"),
+    "gsm8k": Dataset("openai/gsm8k", "main/test-*.parquet", "github.com/openai/grade-school-math, test.jsonl"),
+    "humaneval": Dataset("openai/openai_humaneval", "*/test-*.parquet", "github.com/openai/human-eval, data"),
+    "sharegpt": Dataset(
+        "anon8231489123/ShareGPT_Vicuna_unfiltered", "ShareGPT_V3_unfiltered_cleaned_split.json", "the hub"
+    ),
+}
 
 
 class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,9 +87,9 @@ class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: _Kind
+    kind: Annotated[_Kind, Meta(min_length=1)]
     text: _Prose
-    max_tokens: Annotated[int, Meta(ge=1, le=65_536)]
+    max_tokens: _Tokens
     repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
     context: _Context | None = None
     follows: str = ""
@@ -48,57 +102,143 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     levels: bool = False
 
 
+class _Turn(msgspec.Struct):
+    speaker: str = msgspec.field(name="from", default="")
+    value: str = ""
+
+
+class _Question(msgspec.Struct):
+    """A line of any of the data sets; of several turns the first is asked."""
+
+    turns: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
+    prompt: _Prose | Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
+    question: _Prose | None = None
+    task_id: _Kind | None = None
+    conversations: tuple[_Turn, ...] | None = None
+    output_tokens: _Tokens | None = None
+    category: _Kind = ""
+    question_id: int | str | None = None
+    kind: _Kind = ""
+
+
 register_type(_File)
+register_type(_Question)
 
 
 def load_suite(words: str) -> Suite:
-    """Return the suite called so: of a file, a data set, or made up.
+    """Return the suite of that name.
 
     * a path (it ends in .yaml, .jsonl, .jsonl.gz or .json, or has a slash)
-    * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for so many of its prompts
+    * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for N of its prompts
     * `contexts:1k-128k`, `random:IN,OUT[,N]`, and `repeat[:SUITE]`, whose texts are sent without a salt
 
     Raises:
         UsageError: there is no such suite, or a data set is not on this machine; the message says what to do.
         RecipeError: the file is not valid: `file:line: key: what was expected`.
     """
-    if is_path(words) and not words.startswith(f"{datasets.REPEAT}:"):
+    if is_path(words) and not words.startswith(f"{REPEAT}:"):
         return _load_file(Path(words), None)
-    name, _, count_text = words.partition(":")
-    if name == datasets.REPEAT:
-        inner = datasets.parse_repeated(words)
-        return datasets.repeat_suite(load_suite(inner) if inner else _load_repeated(), words)
-    if name == datasets.RANDOM:
-        return datasets.build_random_suite(words)
-    if name == datasets.CONTEXTS and count_text:
+    name, _, argument = words.partition(":")
+    if name == REPEAT:
+        if argument.partition(":")[0] == REPEAT:
+            raise UsageError(f"{words[:80]}: this is repeated already", hint="such as repeat:quick")
+        return _repeat_suite(load_suite(argument) if argument else _load_repeated(), words)
+    if name == RANDOM:
+        return _build_random_suite(words)
+    if name == CONTEXTS and argument:
         return _build_contexts(words)
-    count = datasets.parse_count(words, count_text)
-    if name in datasets.DATASETS:
-        path = datasets.find_dataset_file(name)
+    count = _parse_count(words, argument)
+    if name in DATASETS:
+        path = find_dataset_file(name)
         if path is None:
-            raise datasets.build_missing_error(name)
-        return _load_file(path, count or datasets.DEFAULT_COUNT)
+            raise build_missing_error(name)
+        return _load_file(path, count or _DEFAULT_COUNT)
     return _load_file(_find_suite_file(name), count)
 
 
 def is_path(words: str) -> bool:
     """Whether a suite is named by its file."""
-    return words.endswith((".yaml", ".yml", *question_files.SUFFIXES)) or "/" in words
+    return words.endswith((".yaml", ".yml", *SUFFIXES)) or "/" in words
 
 
 def make_absolute(words: str) -> str:
     """Return the name of a suite by which it is found from every folder."""
-    prefix = f"{datasets.REPEAT}:" if words.startswith(f"{datasets.REPEAT}:") else ""
+    prefix = f"{REPEAT}:" if words.startswith(f"{REPEAT}:") else ""
     name = words.removeprefix(prefix)
     return prefix + (str(Path(name).absolute()) if is_path(name) else name)
 
 
+def list_suite_files() -> dict[str, Path]:
+    """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
+    files: dict[str, Path] = {}
+    for folder in (paths.suites_folder(), paths.user_suites_folder()):
+        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+    for name in DATASETS:
+        if (path := find_dataset_file(name)) is not None:
+            files.setdefault(name, path)
+    return dict(sorted(files.items()))
+
+
+def _find_suite_file(name: str) -> Path:
+    files = list_suite_files()
+    if name not in files:
+        near = suggest_nearest(name, [*files, *DATASETS])
+        hint = near or f"there are: {', '.join(files)}, {RANDOM}:IN,OUT, {REPEAT}; or give a file"
+        raise UsageError(f"no suite of prompts called '{name}'", hint=hint)
+    return files[name]
+
+
+def own_dataset_file(name: str) -> Path:
+    """Return the file in which users put a data set themselves; it wins over a fetched one."""
+    return paths.user_suites_folder() / f"{name}.jsonl"
+
+
+def fetched_dataset_file(name: str) -> Path:
+    """Return the file that is written when a data set is fetched."""
+    return paths.cache_folder() / "datasets" / f"{name}.jsonl"
+
+
+def find_dataset_file(name: str) -> Path | None:
+    """Return the file of a known data set on this machine, or None."""
+    return next((file for file in (own_dataset_file(name), fetched_dataset_file(name)) if file.is_file()), None)
+
+
+def name_missing_dataset(words: str) -> str | None:
+    """Return the data set that has to be fetched before the suite `words` can be loaded, or None."""
+    name = words.removeprefix(f"{REPEAT}:").partition(":")[0]
+    return name if name in DATASETS and find_dataset_file(name) is None else None
+
+
+def build_missing_error(name: str) -> UsageError:
+    """Return the error of a data set that is not on this machine."""
+    dataset = DATASETS[name]
+    fetch = (
+        f"dflash-tui bench --dataset {name} fetches them once an engine is installed; or " if dataset.repository else ""
+    )
+    do = f"{fetch}put a file of JSON lines ({dataset.source}) there, or give its path: --dataset FILE"
+    return UsageError(f"the prompts of {name} are not on this machine", evidence=str(own_dataset_file(name)), hint=do)
+
+
+def _choose_prompts(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
+    """Return `count` of the prompts, taken evenly; all for None."""
+    if count is None or count >= len(prompts):
+        return tuple(prompts)
+    return tuple(prompts[place * len(prompts) // count] for place in range(count))
+
+
+def _parse_count(words: str, count: str) -> int | None:
+    if not count:
+        return None
+    if not count.isdecimal() or not 1 <= int(count[:9]) <= 2 * _MOST:
+        raise UsageError(f"{words}: expected NAME:N, N from 1 to {2 * _MOST}", hint="such as gsm8k:200")
+    return int(count)
+
+
 def _load_file(path: Path, count: int | None) -> Suite:
-    if path.name.endswith(question_files.SUFFIXES):
-        questions = tuple(question_files.read_questions(path))
-        return build_suite(clean_line(path.name.partition(".json")[0]), datasets.choose_prompts(questions, count))
+    if path.name.endswith(SUFFIXES):
+        return build_suite(path.name.partition(".json")[0], _choose_prompts(tuple(read_questions(path)), count))
     file = yaml_loader.load_yaml(path, _File)
-    kinds, size = {*OURS}, 0
+    kinds = {*OURS}
     for index, entry in enumerate(file.prompts):
         if entry.kind in kinds:
             what = "is reserved" if entry.kind in OURS else "given twice"
@@ -107,57 +247,11 @@ def _load_file(path: Path, count: int | None) -> Suite:
             what = "expected the kind of a prompt before it, in a file with `in_order: true`"
             raise yaml_loader.build_file_error(path, ["prompts", index, "follows"], what)
         kinds.add(entry.kind)
-        context_size = _bound_context(entry)
-        size += context_size
-        if context_size > _CONTEXT_LIMIT or size > _ALL_CONTEXTS_LIMIT:
-            most = f"{_CONTEXT_LIMIT >> 20} MiB, or with those before it than {_ALL_CONTEXTS_LIMIT >> 20} MiB"
-            what = f"may be larger than {most}"
-            raise yaml_loader.build_file_error(path, ["prompts", index, "context"], what)
     prompts = tuple(
         Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat, follows=entry.follows)
         for entry in file.prompts
     )
-    chosen = datasets.choose_prompts(prompts, count)
-    return build_suite(clean_line(path.stem), chosen, in_order=file.in_order, levels=file.levels)
-
-
-def _build_contexts(words: str) -> Suite:
-    """Return the shipped question after contexts of the lengths that are asked for."""
-    file = yaml_loader.load_yaml(paths.suites_folder() / f"{datasets.CONTEXTS}.yaml", _File)
-    entry = file.prompts[0]
-    assert entry.context is not None  # noqa: S101 - the file is ours
-    prompts = []
-    for level in datasets.parse_context_levels(words):
-        context = replace(entry.context, count=datasets.count_sentences(level))
-        prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
-    return build_suite(words, tuple(prompts), levels=True)
-
-
-def _load_repeated() -> Suite:
-    """Return the prompt that is repeated where none is named: a context of 8 thousand tokens, a short answer."""
-    suite = _build_contexts(f"{datasets.CONTEXTS}:8k")
-    return replace(suite, prompts=tuple(replace(prompt, max_tokens=128) for prompt in suite.prompts), levels=False)
-
-
-def list_suite_files() -> dict[str, Path]:
-    """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
-    files: dict[str, Path] = {}
-    for folder in (paths.suites_folder(), paths.user_suites_folder()):
-        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
-    for name in datasets.DATASETS:
-        if (path := datasets.find_dataset_file(name)) is not None:
-            files.setdefault(name, path)
-    return dict(sorted(files.items()))
-
-
-def _find_suite_file(name: str) -> Path:
-    files = list_suite_files()
-    if name not in files:
-        synthetic = f"{datasets.RANDOM}:IN,OUT, {datasets.REPEAT}"
-        near = suggest_nearest(name, [*files, *datasets.DATASETS])
-        hint = near or f"there are: {', '.join(files)}, {synthetic}; or give a file"
-        raise UsageError(f"no suite of prompts called '{name}'", hint=hint)
-    return files[name]
+    return build_suite(path.stem, _choose_prompts(prompts, count), in_order=file.in_order, levels=file.levels)
 
 
 def _build_text(entry: _Entry) -> str:
@@ -168,7 +262,152 @@ def _build_text(entry: _Entry) -> str:
     return "\n".join((*lines, "", entry.text))
 
 
-def _bound_context(entry: _Entry) -> int:
-    """Return how many bytes the context of a prompt may have, without its numbers."""
-    context = entry.context
-    return context.count * max(len(sentence.encode()) for sentence in context.sentences) if context else 0
+def _build_random_suite(words: str) -> Suite:
+    """Return the suite `random:IN,OUT` or `random:IN,OUT,N`: N prompts (20) of about IN tokens, answers of OUT."""
+    parts = words.partition(":")[2].split(",")
+    numbers = [int(part) for part in parts if re.fullmatch(r"[1-9][0-9]{0,6}", part)]
+    if len(numbers) != len(parts) or not 2 <= len(parts) <= 3:
+        raise UsageError(f"{words}: expected random:IN,OUT[,N] in tokens", hint="such as random:1024,128")
+    prompt_tokens, answer_tokens, count = (*numbers, 20)[:3]
+    if answer_tokens > _LONGEST or count > _MOST or prompt_tokens * count > _MOST_TOKENS:
+        most = f"at most {_LONGEST:,} tokens of answer, {_MOST:,} prompts, and {_MOST_TOKENS:,} tokens of all prompts"
+        raise UsageError(f"{words}: these are too many", hint=most)
+    prompts = []
+    for place in range(count):
+        rng = random.Random(f"{prompt_tokens} {answer_tokens} {place}")  # noqa: S311 - nothing secret
+        prompts.append(Prompt(f"random {place + 1}", " ".join(rng.choices(_WORDS, k=prompt_tokens)), answer_tokens))
+    return build_suite(words, tuple(prompts))
+
+
+def _build_contexts(words: str) -> Suite:
+    """Return the shipped question after contexts of the requested lengths."""
+    file = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File)
+    entry = file.prompts[0]
+    assert entry.context is not None  # noqa: S101 - the file is ours
+    prompts = []
+    for level in _parse_context_levels(words):
+        context = replace(entry.context, count=round(level * _SENTENCES_PER_1K))
+        prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
+    return build_suite(words, tuple(prompts), levels=True)
+
+
+def _parse_context_levels(words: str) -> tuple[int, ...]:
+    """Return the thousands of tokens of `contexts:1k-128k` (each double the one before) or `contexts:4k,32k`."""
+    text = words.partition(":")[2].lower()
+    levels = [int(part) for part in re.findall(r"(?<!\d)(\d{1,3})k", text)]
+    spanned = re.fullmatch(r"\d{1,3}k-\d{1,3}k", text)
+    if spanned and levels[0] <= levels[1]:
+        first, last = levels
+        levels = [first << step for step in range(10) if first << step < last] + [last] if first else []
+    elif not re.fullmatch(r"\d{1,3}k(,\d{1,3}k)*", text):
+        levels = []
+    if not levels or min(levels) < _SHORTEST_CONTEXT or max(levels) > _LONGEST_CONTEXT or len({*levels}) < len(levels):
+        hint = "such as contexts:1k-128k, or contexts:4k,32k"
+        raise UsageError(f"{words}: expected thousands of tokens from 1k to {_LONGEST_CONTEXT}k", hint=hint)
+    return tuple(levels)
+
+
+def _load_repeated() -> Suite:
+    """Return the prompt that `repeat` alone repeats: a context of 8 thousand tokens, a short answer."""
+    suite = _build_contexts(f"{CONTEXTS}:8k")
+    return replace(suite, prompts=tuple(replace(prompt, max_tokens=128) for prompt in suite.prompts), levels=False)
+
+
+def _repeat_suite(suite: Suite, words: str) -> Suite:
+    """Return a suite whose texts are sent unchanged, again and again, so that a prefix cache answers."""
+    times = -(-_REPEATS // suite.requests)
+    prompts = tuple(replace(prompt, salted=False, repeat=prompt.repeat * times) for prompt in suite.prompts)
+    return build_suite(words, prompts, in_order=suite.in_order, levels=suite.levels)
+
+
+def read_questions(path: Path) -> Iterator[Prompt]:
+    """Yield the prompts of a file of questions, each of a kind of its own.
+
+    Raises:
+        RecipeError: with `file:line: what was expected`.
+    """
+    kinds: set[str] = set()
+    for number, data in _read_objects(path):
+        try:
+            prompt = _build_prompt(msgspec.convert(data, _Question), number)
+            msgspec.json.encode(prompt)  # half a surrogate pair could not be sent
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise RecipeError(f"{path}:{number}: {error}") from None
+        if prompt is None:
+            continue
+        if prompt.kind in kinds:
+            raise RecipeError(f"{path}:{number}: question_id: {prompt.kind} is given twice")
+        kinds.add(prompt.kind)
+        yield prompt
+        if len(kinds) == _MOST_QUESTIONS:
+            return
+    if not kinds:
+        raise RecipeError(f"{path}: holds no prompt")
+
+
+def format_questions(prompts: Iterable[Prompt]) -> bytes:
+    """Return a file of JSON lines from which the same prompts are read."""
+    lines = ({"kind": p.kind, "prompt": p.text, "output_tokens": p.max_tokens} for p in prompts)
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+def _build_prompt(entry: _Question, number: int) -> Prompt | None:
+    """Return the prompt of an entry; None of a conversation that does not begin with a question.
+
+    Raises:
+        ValueError: it has none of the keys of a question.
+    """
+    if entry.conversations is not None:
+        first = next((turn.value for turn in entry.conversations if turn.speaker in {"human", "user"}), "")
+        fits = _SHORTEST_QUESTION <= len(first) <= _LONGEST_QUESTION and first.strip()
+        return Prompt(f"sharegpt {number}", first, entry.output_tokens or 512) if fits else None
+    if entry.question is not None:
+        return Prompt(f"gsm8k {number}", entry.question + _NUMBER, entry.output_tokens or 512)
+    texts = entry.turns or ((entry.prompt,) if isinstance(entry.prompt, str) else entry.prompt)
+    if not texts:
+        raise ValueError("expected `turns`, `prompt`, `question` or `conversations`")
+    if entry.task_id:
+        return Prompt(entry.task_id, f"{_CODE}```python\n{texts[0]}\n```", entry.output_tokens or 1024)
+    identity = entry.question_id if isinstance(entry.question_id, int) else number
+    kind = entry.kind or f"{(entry.category or 'prompt')[:16]} {identity}"[:KIND_LIMIT]
+    return Prompt(kind, texts[0], entry.output_tokens or 2048)
+
+
+def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the JSON values of a file, each with its line, or its place in an array."""
+    try:
+        with path.open("rb") as file:
+            data = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(_MOST_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecipeError(f"{path}: {(isinstance(error, OSError) and error.strerror) or error}") from None
+    cut = len(data) == _MOST_BYTES
+    if path.suffix == ".json":
+        yield from _read_array(path, data.decode(errors="replace"), cut=cut)
+        return
+    if cut and b"\n" in data:
+        data = data[: data.rindex(b"\n")]
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield number, msgspec.json.decode(line.decode(errors="replace"))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise RecipeError(f"{path}:{number}: {error}") from None
+
+
+def _read_array(path: Path, text: str, *, cut: bool) -> Iterator[tuple[int, Any]]:
+    """Yield the members of a JSON array, of which the end may be cut off."""
+    decoder, place, number = json.JSONDecoder(), text.find("[") + 1, 0
+    if not place or text[: place - 1].strip():
+        raise RecipeError(f"{path}:1: expected a JSON array")
+    while True:
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr] # it matches nothing, too
+        if text[place : place + 1] == "]":
+            return
+        number += 1
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            if cut and number > 1:
+                return
+            raise RecipeError(f"{path}: {number}. member: {error}") from None
+        yield number, value

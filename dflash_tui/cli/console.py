@@ -10,9 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from dflash_tui.common.formatting import fit_table, fold_line
+from dflash_tui.common.formatting import fit_table, fold_line, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
-from dflash_tui.common.ssh_host import name_commands
 
 # What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
@@ -35,7 +34,7 @@ def terminal_width(stream: TextIO | None = None) -> int:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` fall away first."""
+    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` are left out first."""
     print_data(fit_table(header, rows, right, width=terminal_width(), drop=drop))
 
 
@@ -65,6 +64,11 @@ def fold_status(text: str, width: int) -> str:
 def _fold(line: str, width: int) -> str:
     mark = _MARK.match(line)
     return line if _COMMAND.match(line) else fold_line(line, width, mark.end() if mark else 0)
+
+
+def can_ask() -> bool:
+    """Return whether a question on the terminal can be read and answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask_yes(question: str) -> bool:

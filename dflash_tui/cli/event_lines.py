@@ -10,7 +10,6 @@ from typing import ClassVar
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
-from dflash_tui.event_json import encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -27,6 +26,7 @@ from dflash_tui.events import (
     PhaseStarted,
     Preparing,
     RequestDone,
+    encode,
 )
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.benchmark_text import format_latency
@@ -36,6 +36,11 @@ from dflash_tui.run_state.state import RunState
 
 # Seconds below which a tenth of one says nothing.
 _LEAST_TENTH = 0.1
+
+
+def print_event(event: Event) -> None:
+    """Write an event as a line of JSON to stdout."""
+    print_data(encode(event).decode())
 
 
 class PlanMade(Event, frozen=True, tag="plan"):
@@ -105,6 +110,34 @@ class WindowFigures(Event, frozen=True, tag="figures"):
         )
 
 
+class FigureLines:
+    """Prints the figures of the last `seconds` of a state, in rows with a header above every 20."""
+
+    def __init__(self, state: RunState, seconds: float, *, as_json: bool) -> None:
+        self._state, self._seconds, self._json = state, seconds, as_json
+        self._rows = 0
+
+    def show(self, now: float) -> None:
+        """Print the figures of `now`, unless nothing was read of the server yet."""
+        if not self._state.readings:
+            return
+        figures = WindowFigures.from_state(self._state, now, self._seconds)
+        if self._json:
+            print_event(figures)
+            return
+        if self._rows % 20 == 0:
+            print_data(WindowFigures.HEADER)
+        print_data(figures.line(self._state))
+        self._rows += 1
+
+    async def print_for_ever(self) -> None:
+        """Print the figures at each interval, until the server has ended."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            if not self._state.exit:
+                self.show(time.time())
+
+
 class PreparingLines:
     """Shows the steps before a launch: each as JSON, or as a line when there is something new to say."""
 
@@ -115,7 +148,7 @@ class PreparingLines:
         """Take one event."""
         if self._json:
             if not event.done:  # the finished steps come again as part of the run
-                print_data(encode(event).decode())
+                print_event(event)
         elif event.done or event.fraction is None or event.at - self._at >= 2:
             self._at = event.at
             print_status(format_preparing(event))
@@ -144,7 +177,7 @@ class EventLines:
         """Take one event, which the state has already taken."""
         if self._json:
             if not isinstance(event, Preparing) or event.done:  # how a step began was shown when it did
-                print_data(encode(event).decode())
+                print_event(event)
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:
@@ -203,11 +236,6 @@ class Alarmed(Event, frozen=True, tag="alarm"):
     over: bool = False
 
 
-async def print_alarms(state: RunState, *, as_json: bool) -> None:
-    """Print the alarms of `state` as they come and go, for ever."""
-    await AlarmLines(state, as_json=as_json).print_for_ever()
-
-
 class AlarmLines:
     """Says which alarms of `state` have come and gone since it looked last."""
 
@@ -232,7 +260,7 @@ class AlarmLines:
 
 def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     if as_json:
-        print_data(encode(Alarmed(now, *alarm, over=over)).decode())
+        print_event(Alarmed(now, *alarm, over=over))
     elif over:
         print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
     else:

@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.formatting import has_terminal, name_commands
+from dflash_tui.common.sanitizer import escape_control_characters
 
 if TYPE_CHECKING:  # the panel alone parses nothing
     import argparse
@@ -98,13 +97,13 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
 
         hint = name_commands(error.hint)
         fields = {"what": error.what, "evidence": error.evidence, "do": hint, "exit_code": error.exit_code}
-        with suppress(OSError):  # it may be what is told of
+        with suppress(OSError):  # stdout itself may be the failure
             print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 
-    text = fold_status(f"dflash-tui: error: {name_commands(clean_lines(str(error)))}", terminal_width(sys.stderr))
+    text = fold_status(f"dflash-tui: error: {name_commands(str(error))}", terminal_width(sys.stderr))
     with suppress(OSError):
-        print(text, file=sys.stderr)  # noqa: T201
+        print(escape_control_characters(text), file=sys.stderr)  # noqa: T201
     return error.exit_code
 
 
@@ -120,7 +119,9 @@ def _dispatch(args: argparse.Namespace) -> int:
 
     # Each command imports what it needs and nothing of the others.
     module = import_module(f"dflash_tui.cli.commands.{COMMANDS[args.command].module}")
-    handler: Callable[[argparse.Namespace], int] = getattr(module, args.command.replace("-", "_"))
+    action = getattr(args, "action", None)
+    name = f"{args.command}_{action}" if action else args.command
+    handler: Callable[[argparse.Namespace], int] = getattr(module, name.replace("-", "_"))
     with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
         return handler(args)
 

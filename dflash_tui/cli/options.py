@@ -221,7 +221,7 @@ def _read_number(kind: type[int | float], text: str, least: float, most: float) 
 
 def parse_positive(text: str) -> int:
     """Return a whole number from 1."""
-    from dflash_tui.benchmark.sampling import MOST_ROUNDS
+    from dflash_tui.benchmark.prompts import MOST_ROUNDS
 
     return whole_number(1, MOST_ROUNDS)(text)
 
@@ -234,21 +234,21 @@ def _parse_port(text: str) -> int:
 
 def parse_scale(text: str) -> float:
     """Return by how much answers may be lengthened or shortened."""
-    from dflash_tui.benchmark.sampling import MOST_SCALE
+    from dflash_tui.benchmark.prompts import MOST_SCALE
 
     return number(0.001, MOST_SCALE)(text)
 
 
 def parse_seed(text: str) -> int:
     """Return a seed that vLLM takes, too."""
-    from dflash_tui.benchmark.sampling import MOST_SEED
+    from dflash_tui.benchmark.prompts import MOST_SEED
 
     return whole_number(0, MOST_SEED)(text)
 
 
 def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
-    from dflash_tui.benchmark.sampling import MOST_TEMPERATURE
+    from dflash_tui.benchmark.prompts import MOST_TEMPERATURE
 
     return number(0, MOST_TEMPERATURE)(text)
 

@@ -208,7 +208,9 @@ def _add_history(history: argparse.ArgumentParser) -> None:
 def _add_runs(runs: argparse.ArgumentParser) -> None:
     add_json_option(runs)
     actions = runs.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
-    add_json_option(actions.add_parser("list", help="as `ps --all`"), default=argparse.SUPPRESS)
+    list_ = actions.add_parser("list", help="as `ps --all`")
+    list_.set_defaults(action=None)
+    add_json_option(list_, default=argparse.SUPPRESS)
     prune = actions.add_parser("prune", help="list the runs that ended long ago, with --yes remove them")
     age = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
     add_option(prune, "--older-than", type=parse_time, default=30 * 86_400.0, metavar="TIME", help=age)
@@ -251,6 +253,7 @@ def _add_recipes(recipes: argparse.ArgumentParser) -> None:
     add_json_option(recipes)
     actions = recipes.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
     list_ = actions.add_parser("list", help="what there is, and for which machines")
+    list_.set_defaults(action=None)
     check = actions.add_parser("check", help="read recipe files and say what is wrong with them")
     check.add_argument("files", metavar="FILE", nargs="*", help="names or files (default: all recipes)")
     show = actions.add_parser("show", help="print a recipe's file and where it is")
@@ -488,7 +491,7 @@ class ProgramCommand(NamedTuple):
     about: str
     add_options: Callable[[CommandParser], None]
     module: str
-    """The module of `cli.commands` with the function that runs it, which is called as the command is."""
+    """The module of `cli.commands` with the functions that run it, such as `recipes` and `recipes_check`."""
 
 
 COMMANDS = {

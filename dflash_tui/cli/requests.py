@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.benchmark import datasets
-from dflash_tui.cli.console import ask_yes, print_status
+from dflash_tui.benchmark import suites
+from dflash_tui.cli.console import ask_yes, can_ask, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import download, model_config
@@ -38,11 +37,7 @@ _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune", "verify-output"})
 
 
 def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
-    """Return what the options of a plan ask for; a recipe's file by its absolute path, to be found from anywhere.
-
-    Raises:
-        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
-    """
+    """Return what the options of a plan ask for; a recipe's file by its absolute path, to be found from anywhere."""
     method = Method(args.method) if args.method else None
     recipe = _find_recipe(args, method)
     return LaunchRequest(
@@ -68,11 +63,7 @@ def _name_gpu(name: str | None) -> str | None:
 
 
 def _read_peers(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the other hosts of a server over several, each a name that ssh takes for one.
-
-    Raises:
-        UsageError: one is no such name, two are the same, or a link is named without a host at its other end.
-    """
+    """Return the other hosts of a server over several, each a name that ssh takes for one."""
     if args.peers and args.command not in _OVER_HOSTS:
         raise UsageError(f"{args.command} takes no --peer", hint=f"{', '.join(sorted(_OVER_HOSTS))} do")
     if args.peers:
@@ -92,10 +83,12 @@ def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
     if args.recipe and drafter:
         raise UsageError("--drafter needs --target", hint="--set drafter.model=NAME changes the drafter of a recipe")
     if target:
-        on_cpu, tokens = _name_gpu(args.gpu) == "cpu", args.num_speculative_tokens
-        return str(derive_recipe_file(target, drafter, method, tokens, on_cpu=on_cpu))
+        pair = derive_recipe(target, drafter, method, args.num_speculative_tokens)
+        return str(recipe_files.write_derived_recipe(pair, on_cpu=_name_gpu(args.gpu) == "cpu"))
     if not args.recipe:
-        raise UsageError("which recipe?", hint="dflash-tui recipes lists them; --target MODEL serves one without")
+        raise UsageError(
+            "missing argument: RECIPE", hint="dflash-tui recipes lists them; --target MODEL serves one without"
+        )
     is_file = recipe_loader.recipe_path(args.recipe) == Path(args.recipe)
     return str(Path(args.recipe).absolute()) if is_file else str(args.recipe)
 
@@ -116,10 +109,6 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None, token
     """Return how vLLM serves two models, and print what was derived by which rule; for a target alone its drafters.
 
     `tokens` are the drafts per step that were asked for, which count where no rule knows how many.
-
-    Raises:
-        UsageError: they cannot be served together, or what is needed for it is not known.
-        DflashError: a model cannot be read.
     """
     drafters = [] if drafter else _list_drafters(target, method)
     try:
@@ -176,19 +165,8 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
     return [pair for pair in pairs if pair.method is not Method.NONE]
 
 
-def derive_recipe_file(
-    target: str, drafter: str | None, method: Method | None, tokens: int | None = None, *, on_cpu: bool = False
-) -> Path:
-    """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
-    return recipe_files.write_derived_recipe(derive_recipe(target, drafter, method, tokens), on_cpu=on_cpu)
-
-
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
-    """Return when these plans may be launched: all is shipped, or the user says yes to it.
-
-    Raises:
-        UsageError: the user said no, or cannot be asked.
-    """
+    """Return when these plans may be launched: all is shipped, or the user says yes to it."""
     untrusted = recipe_trust.find_untrusted(recipe, plans)
     if ingredients := untrusted.ingredients:
         if not args.trust:
@@ -196,28 +174,19 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
         recipe_trust.trust_shown(untrusted)
 
 
-def confirm_patch_trust(
-    patches: Iterable[Patch], engine: Engine, args: argparse.Namespace, reverted: Collection[str] = ()
-) -> None:
-    """Return when patches may be in an engine: those to bring in, and those that stay where others are `reverted`.
-
-    Raises:
-        UsageError: the user said no, or cannot be asked.
-    """
-    if untrusted := recipe_trust.list_untrusted_patches(patches, engine, reverted):
+def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
+    """Return when an engine may be made from `engine` with these patches."""
+    untrusted = recipe_trust.find_untrusted_patches(patches)
+    if ingredients := untrusted.ingredients:
         if not args.trust:
             error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask_trust(f"vLLM in {engine.folder}", recipe_trust.describe_patches(untrusted), error, args)
-        recipe_trust.trust_patches(untrusted)
+            _ask_trust(f"vLLM in {engine.folder}", ingredients, error, args)
+        recipe_trust.trust_shown(untrusted)
 
 
 def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
-    """Ask whether `name` may run with these ingredients.
-
-    Raises:
-        UsageError: `error` when nobody can be asked, or the answer is no.
-    """
-    if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    """Ask whether `name` may run with these ingredients."""
+    if args.json or not can_ask():
         raise error
     print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
     print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
@@ -226,14 +195,6 @@ def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, 
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
-    """Fetch the data set that `words` names where nobody has yet.
-
-    Args:
-        words: what the user calls the suite; None where they name none.
-        as_json: whether the progress is shown as lines of JSON.
-
-    Raises:
-        DflashError: it cannot be had.
-    """
-    if words and (name := datasets.name_missing_dataset(words)) is not None:
+    """Fetch the data set that `words` names, unless it is here."""
+    if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any
 
-from dflash_tui.common.sanitizer import clean_line
-
 if TYPE_CHECKING:
     import httpx
 
@@ -51,9 +49,9 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no complete answer within {WHOLE:g} s"
     if isinstance(error, ssl.SSLError):
-        reason = clean_line(getattr(error, "reason", None) or "TLS").replace("_", " ").lower()
+        reason = (getattr(error, "reason", None) or "TLS").replace("_", " ").lower()
         return f"the encrypted connection broke ({reason}): check the server's TLS set-up, or the proxy in front of it"
-    return clean_line(str(error)) or type(error).__name__
+    return str(error) or type(error).__name__
 
 
 def open_client(
@@ -61,11 +59,7 @@ def open_client(
 ) -> httpx.AsyncClient:
     """Return a client that asks no proxy, follows no redirect and keeps no cookie.
 
-    Args:
-        base_url: what paths are added to.
-        timeout: seconds for each part of a request.
-        reading: seconds for each part of an answer, where that is another time.
-        headers: are sent with each request.
+    `timeout` is in seconds for each part of a request, `reading` for each part of an answer where it differs.
     """
     import httpx
 
@@ -111,11 +105,7 @@ async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> 
 async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[bytes], object], name: str = "") -> None:
     """Give the body of the answer to GET `url` to `take`, piece by piece.
 
-    Args:
-        client: what asks; the request says that nothing may be packed.
-        url: the address, or a path of the client's.
-        take: called with each piece, of 64 KiB at most, between which everything else goes on.
-        name: what the address is called in errors.
+    `take` is called with each piece, of 64 KiB at most; `name` is what the address is called in errors.
 
     Raises:
         BadResponse: its status is not 200, or it is larger than `BODY_LIMIT`.

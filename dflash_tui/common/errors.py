@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 
 
 class DflashError(Exception):
@@ -101,18 +100,3 @@ def suggest_write_fix(error: OSError) -> str:
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
     return "free space or fix permissions, and run the command again"
-
-
-class YamlError(Exception):
-    """Text is not the YAML that is read here: under which key and why, with the `line`."""
-
-    def __init__(self, line: int, what: str, steps: Sequence[str | int] = ()) -> None:
-        key = format_yaml_key(steps)
-        self.line = line
-        super().__init__(f"{key}: {what}" if key else what)
-
-
-def format_yaml_key(steps: Sequence[str | int]) -> str:
-    """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
-    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
-    return key.encode(errors="backslashreplace").decode()

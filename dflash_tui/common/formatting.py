@@ -1,15 +1,16 @@
-"""Format numbers, durations and tables, for the panel and the command line; what is unknown is a dash, never 0."""
+"""Text for users: numbers, durations and tables, and how they call this program; what is unknown is a dash, never 0."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+import sys
 import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-
-from dflash_tui.common.ssh_host import name_program
 
 UNKNOWN = "—"
 GIB = 1 << 30
@@ -17,6 +18,16 @@ _GAP = "  "
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 # Columns of a folded cell beside its row, and how far below its row it is indented.
 _LEAST_FOLDED, _BELOW = 20, 4
+# Set by the program on the user's machine for the one that it runs here; it names that host and nothing else.
+CALLED_AS = "DFLASH_TUI_CALLED_AS"
+_HOST = re.compile(r"[A-Za-z0-9_][\w.:%@-]{0,254}", re.ASCII)
+_PROGRAM = "dflash-tui"
+# What is done on a third host ("on HOST: …", "ssh HOST …") is done there; a word that is no command is a sentence's.
+_COMMAND = re.compile(
+    r"(?<![\w/.-])(?P<elsewhere>\b[Oo]n \S+: |\bssh \S+ )?dflash-tui (?=(?:"
+    r"up|attach|bench|ab|verify|verify-output|tune|replay|export|ps|logs|stop|chat|client|runs|orphans|why|report|history"
+    r"|service|disk|completion|gpus|plan|doctor|recipes|engine|patch)(?![\w-]))"
+)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -247,3 +258,33 @@ def suggest_nearest(word: str, names: Iterable[str], form: str = "did you mean '
 
     near = difflib.get_close_matches(word, list(names), 1)
     return form.format(near[0]) if near else ""
+
+
+def is_host_name(text: str) -> bool:
+    """Return whether ssh takes a text for a host, and no shell or option of ssh makes anything else of it."""
+    return bool(_HOST.fullmatch(text))
+
+
+def read_called_name() -> str:
+    """Return what the user's machine calls this one; empty where the user sits at this one, or is in a shell of it."""
+    name = os.environ.get(CALLED_AS, "")
+    return name if is_host_name(name) else ""
+
+
+def name_program() -> str:
+    """Return the words by which the user runs this program: `dflash-tui`, from another machine with `--host`."""
+    name = read_called_name()
+    return f"{_PROGRAM} --host {name}" if name else _PROGRAM
+
+
+def name_commands(text: str) -> str:
+    """Return a text with this program's commands in it as the user types them, from another machine with `--host`."""
+    program = name_program()
+    if program == _PROGRAM:
+        return text
+    return _COMMAND.sub(lambda match: match[0] if match["elsewhere"] else f"{program} ", text)
+
+
+def has_terminal() -> bool:
+    """Return whether input, data and status are all a terminal: keys come by the first, Textual draws on the last."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

@@ -27,6 +27,18 @@ def resolve_links(path: Path) -> Path:
     return Path(os.path.realpath(path))  # Path.resolve raises there before Python 3.13
 
 
+def hub_home_folder() -> Path:
+    """Return the folder of huggingface_hub (HF_HOME, XDG_CACHE_HOME)."""
+    return expand_variables(
+        os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    )
+
+
+def expand_variables(text: str) -> Path:
+    """Return the absolute path that huggingface_hub reads in a variable."""
+    return Path(os.path.expanduser(os.path.expandvars(text))).absolute()  # noqa: PTH111
+
+
 def find_existing(folder: Path) -> Path:
     """Return `folder`, or the nearest one above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())

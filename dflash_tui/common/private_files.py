@@ -1,10 +1,20 @@
-"""Create folders and files that only their owner can read, and read files up to a limit."""
+"""Files and folders for their owner alone: make, read up to a limit, replace, lock, list and measure them."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+from dflash_tui.common.errors import DflashError
+
+T = TypeVar("T")
+_LOCK_INTERVAL = 0.05
+_BLOCK = 512  # what st_blocks counts in, whatever the disk's own blocks are
 
 
 def make_private_folder(folder: Path) -> None:
@@ -20,7 +30,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def ensure_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, each for its owner alone; one that is there is left so.
+    """Make a folder, and those above it that are missing, for its owner alone; an existing one stays as it is.
 
     Raises:
         OSError: it cannot be made, or something else is there.
@@ -33,21 +43,21 @@ def ensure_private_folder(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open as `open` wants it, with a new file for its owner alone."""
+    """Open a file; a new one is for its owner alone (an opener for `open`)."""
     return os.open(path, flags, 0o600)
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Return what is in a file of at most `limit` bytes.
+    """Return the content of a file of at most `limit` bytes.
 
     Raises:
         OSError: it is larger, or cannot be read.
     """
     with path.open("rb") as file:
-        # Python takes memory for as much as it is asked to read.
+        # Python allocates as much as it is asked to read.
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, limit) + 1)
-        if size < len(data) <= limit:  # it grows, or says no size, as those in /proc
+        if size < len(data) <= limit:  # it grows, or has no size, as files in /proc
             data += file.read(limit + 1 - len(data))
     if len(data) > limit:
         most = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
@@ -56,7 +66,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
-    """Add a line to a file of ours, in a line of its own also when the last one was torn, as by a full disk.
+    """Append a line to a file, on a line of its own even after a half-written one.
 
     Several processes may do so at once as long as lines are short.
 
@@ -69,7 +79,7 @@ def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         data = b"\n" * torn + line + b"\n"
         if (written := file.write(data)) != len(data):
-            file.write(data[written or 0 :])  # says why it does not fit
+            file.write(data[written or 0 :])  # raises the reason
         if durable:
             os.fsync(descriptor)
 
@@ -81,10 +91,96 @@ def write_private_file(path: Path, data: bytes) -> None:
 
 
 def replace_private_file(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone and put it in its place in one step, so that a part of one is never there."""
+    """Write a file for its owner alone in one step: no reader sees a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_private_file(temporary, data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the exclusive lock on an open file; return False while another process holds it.
+
+    The kernel releases it when its holder ends.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def acquire_lock(descriptor: int, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
+    """Wait at most `timeout` seconds for the exclusive lock on an open file; return whether it was taken.
+
+    `check` is called before each attempt, and may raise to give up.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        check()
+        if try_lock(descriptor):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOCK_INTERVAL)
+
+
+def load_each(files: Mapping[str, Path], load: Callable[[Path], T]) -> tuple[dict[str, T], dict[str, str]]:
+    """Return what `load` returns for each file, and why each other file cannot be used, both by name."""
+    usable: dict[str, T] = {}
+    broken: dict[str, str] = {}
+    for name, path in files.items():
+        try:
+            usable[name] = load(path)
+        except (DflashError, OSError) as error:
+            broken[name] = str(error)
+    return usable, broken
+
+
+def find_in_folders(root: Path, name: str) -> dict[str, Path]:
+    """Return the files called `name` in the folders of `root`, by folder; a `root` that cannot be read is `.`."""
+    try:
+        return {folder.name: folder / name for folder in sorted(root.iterdir()) if os.path.lexists(folder / name)}
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        return {".": root / name}
+
+
+class DiskCount:
+    """Counts the bytes of folders; a file that several of them share by hard links counts once."""
+
+    def __init__(self) -> None:
+        self._counted_files: set[tuple[int, int]] = set()
+
+    def measure_folder(self, folder: Path) -> int:
+        """Return the bytes on disk below `folder`, 0 where it is missing; links are not followed."""
+        return sum(self._measure_file(entry) for entry in _walk(folder))
+
+    def _measure_file(self, entry: os.DirEntry[str]) -> int:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:  # removed meanwhile
+            return 0
+        if status.st_nlink > 1:
+            identity = (status.st_dev, status.st_ino)
+            if identity in self._counted_files:
+                return 0
+            self._counted_files.add(identity)
+        return status.st_blocks * _BLOCK
+
+
+def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield everything but folders; what cannot be read is left out."""
+    try:
+        with os.scandir(folder) as entries:
+            listed = list(entries)
+    except OSError:
+        return
+    for entry in listed:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield entry

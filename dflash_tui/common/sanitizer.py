@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from itertools import islice
-from typing import Any
 
 LINE_LIMIT = 2000
 _TEXT_LIMIT = 1 << 16
@@ -85,18 +84,3 @@ def escape_control_characters(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be").hex()
     return "".join(rf"\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def clean_json_value(value: Any, *, one_line: bool = True) -> Any:
-    """Return JSON data with clean texts, keys included; each is one line, or keeps its lines."""
-    if isinstance(value, str):
-        return clean_text(value) if one_line else _clean_paragraphs(value)
-    if isinstance(value, list | tuple):
-        return [clean_json_value(item, one_line=one_line) for item in value]
-    if isinstance(value, dict):
-        return {clean_json_value(key): clean_json_value(item, one_line=one_line) for key, item in value.items()}
-    return value
-
-
-def _clean_paragraphs(text: str) -> str:
-    return "\n".join(map(clean_text, text[:_TEXT_LIMIT].split("\n")))

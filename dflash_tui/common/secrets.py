@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from dflash_tui.common import hub_token
+from dflash_tui.common import paths, private_files
 
 LEFT_OUT = "[left out]"
+_LARGEST_TOKEN_FILE = 1 << 16
 # A shorter value stands in any text by chance.
 _SHORTEST = 8
 _NAME = re.compile(r"(?i)(?:^|[^a-z]|api|access|auth|secret|private)(?:key|token|secret)$|password|passwd|passphrase")
@@ -71,7 +72,17 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
 def _list_own_values() -> list[str]:
     """Return the secrets of our environment and the hub's token, the longest first."""
     values = [value for name, value in os.environ.items() if is_secret(name) and not value.startswith(("/", "~"))]
-    return sorted({value for value in (*values, hub_token.read_token_file()) if len(value) >= _SHORTEST}, key=len)[::-1]
+    return sorted({value for value in (*values, _read_hub_token()) if len(value) >= _SHORTEST}, key=len)[::-1]
+
+
+def _read_hub_token() -> str:
+    """Return the token that `hf auth login` keeps (HF_TOKEN_PATH); empty without one."""
+    path = os.environ.get("HF_TOKEN_PATH")
+    file = paths.expand_variables(path) if path else paths.hub_home_folder() / "token"
+    try:
+        return private_files.read_file(file, _LARGEST_TOKEN_FILE).decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def redact_variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:

@@ -1,23 +1,16 @@
-"""Decode JSON from untrusted files and strip terminal control characters from its strings."""
+"""JSON and lines of bytes from files and sockets, with limits."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from dflash_tui.common import private_files
-from dflash_tui.common.sanitizer import clean_json_value
 
 T = TypeVar("T")
 _LARGEST = 64 << 20
-# Lists and objects in one text, each of which takes some 60 bytes of memory for two in the file; of the largest records
-# there is one for each request.
-_MOST_CONTAINERS = 1 << 20
-# What texts in JSON can hold that is not plain; quoted quotes, backslashes and slashes are.
-_SUSPECT = re.compile(rb"\\[bfnrtu]|[\x7f-\xff]")
 
 
 def register_type(kind: type[msgspec.Struct]) -> None:
@@ -31,36 +24,68 @@ def register_type(kind: type[msgspec.Struct]) -> None:
 
 
 def read_own_json(path: Path, kind: type[T]) -> T | None:
-    """Return what a JSON file of ours holds; None when it is gone, is no file, or cannot be used."""
+    """Return the value of a JSON file of ours; None when it is missing or cannot be used."""
     try:
         return msgspec.json.decode(private_files.read_file(path, _LARGEST), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = False) -> T:
-    """Return the value that JSON holds, with clean strings: each as one line, or with the lines that it has.
+def decode_json(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Return the value of JSON text.
 
     Raises:
         msgspec.MsgspecError: it is not JSON, not UTF-8, nested too deeply, or not what the decoder is for.
     """
     try:
-        # Nearly all that is read is plain, and some is read every second.
-        if not _SUSPECT.search(data):
-            return decoder.decode(data)
-        return msgspec.convert(clean_json_value(decode_untyped(data), one_line=one_line), decoder.type, str_keys=True)
+        return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def decode_untyped(data: bytes) -> Any:
-    """Return the value that JSON holds, whatever it is, in strings of any kind.
+class LineBuffer:
+    """Collects bytes and returns them as lines; which lines depends on the bytes, not on how they were cut.
 
-    Raises:
-        msgspec.MsgspecError: it is not JSON, or has more lists and objects than any record.
-        UnicodeDecodeError: it is not UTF-8.
-        RecursionError: it is nested too deeply.
+    A line of more than `limit` bytes is dropped; with `keep_end` it is cut to its last `limit` bytes instead.
     """
-    if data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS:
-        raise msgspec.DecodeError(f"more than {_MOST_CONTAINERS} lists and objects")
-    return msgspec.json.decode(data)
+
+    def __init__(self, limit: int, *, keep_end: bool = False) -> None:
+        self._limit, self._keep_end = limit, keep_end
+        self._is_dropping = False
+        self._unfinished = bytearray()  # appending to it costs what is appended
+        self.dropped = 0
+        """How many lines were longer than the limit and were dropped, the unfinished one included."""
+
+    @property
+    def unfinished_line(self) -> bytes:
+        """The beginning of the line that has not ended yet, or with `keep_end` its end."""
+        return bytes(self._unfinished)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that `data` completes, without their line ends."""
+        first, *others = data.split(b"\n")
+        self._unfinished += first
+        if not others:
+            self._bound_unfinished()
+            return []
+        *lines, beginning = [self.unfinished_line, *others]
+        self._unfinished = bytearray(beginning)
+        if self._keep_end:
+            self._bound_unfinished()
+            return [line[-self._limit :] for line in lines]
+        if self._is_dropping:
+            self._is_dropping = False
+            del lines[0]
+        within_limit = [line for line in lines if len(line) <= self._limit]
+        self.dropped += len(lines) - len(within_limit)
+        self._bound_unfinished()
+        return within_limit
+
+    def _bound_unfinished(self) -> None:
+        if len(self._unfinished) > self._limit and self._keep_end:
+            del self._unfinished[: -self._limit]
+        elif len(self._unfinished) > self._limit and not self._is_dropping:
+            self._is_dropping = True
+            self.dropped += 1
+        if self._is_dropping:
+            self._unfinished.clear()

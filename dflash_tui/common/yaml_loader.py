@@ -1,23 +1,54 @@
-"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected."""
+"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected.
+
+Of YAML, what a recipe needs is read: mappings, lists, text, decimal numbers, booleans and null. Dates and numbers in
+other spellings are text; tags (!!name) and aliases (*name) are refused.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from dflash_tui.common import private_files
-from dflash_tui.common.errors import RecipeError, YamlError, format_yaml_key
+from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.formatting import suggest_nearest
 
+if TYPE_CHECKING:  # PyYAML takes 10 ms, which is spared where all recipes are cached
+    import yaml
+
 SIZE_LIMIT = 256 * 1024
+DEPTH_LIMIT = 16
 _PATH = re.compile(r" - at (?P<of_key>`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+_WORDS: dict[str, bool | None] = {
+    spelling: value
+    for word, value in {
+        "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None,
+    }.items()
+    for spelling in (word, word.capitalize(), word.upper())
+} | {"": None, "~": None}  # fmt: skip
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_REAL = re.compile(
+    r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_LONGEST_INTEGER = 20
 T = TypeVar("T")
+
+
+class YamlError(Exception):
+    """Text is not the YAML that is read here: under which key and why, with the `line`."""
+
+    def __init__(self, line: int, what: str, steps: Sequence[str | int] = ()) -> None:
+        key = _format_key(steps)
+        self.line = line
+        super().__init__(f"{key}: {what}" if key else what)
 
 
 def load_yaml(path: Path, kind: type[T]) -> T:
@@ -31,7 +62,7 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
 
 def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
-    """Return the value of type `kind` that the text of a YAML file says.
+    """Return the value of type `kind` that the text of a YAML file holds.
 
     Raises:
         RecipeError: it is not YAML, or does not fit `kind`.
@@ -49,32 +80,25 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """Return what YAML text says.
+    """Return the value of YAML text.
 
     Raises:
-        YamlError: it is not YAML, or more of YAML than is read here.
+        YamlError: it is not YAML, or uses what is not read here.
     """
-    from dflash_tui.common import yaml_values
-
-    return yaml_values.read_text(text)
-
-
-def _find_line(text: str, steps: Sequence[str | int]) -> int:
-    from dflash_tui.common import yaml_values
-
-    return yaml_values.find_line(text, steps)
+    root = compose_yaml(text)
+    return None if root is None else _build_value(root, ())
 
 
 def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> RecipeError:
     """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
-    return RecipeError(f"{path}:{_find_line(read_yaml_text(path), steps)}: {format_yaml_key(steps)}: {what}")
+    return RecipeError(f"{path}:{_find_line(read_yaml_text(path), steps)}: {_format_key(steps)}: {what}")
 
 
 def read_yaml_text(path: Path) -> str:
-    """Return the text of a YAML file; the file may be a link, as of whoever keeps their settings elsewhere.
+    """Return the text of a YAML file.
 
     Raises:
-        RecipeError: it cannot be read, is too large, or is no text.
+        RecipeError: it cannot be read, is too large, or is not UTF-8.
     """
     try:
         return private_files.read_file(path, SIZE_LIMIT).decode()
@@ -84,35 +108,126 @@ def read_yaml_text(path: Path) -> str:
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start})") from None
 
 
+def compose_yaml(text: str) -> yaml.Node | None:
+    """Return the tree of nodes of YAML text; None when it is empty.
+
+    Raises:
+        YamlError: it is not YAML, has tags or aliases, or is nested too deeply.
+    """
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    try:
+        # A few lines of aliases can stand for gigabytes; libyaml's own recursion has no limit.
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise YamlError(_line(event), "aliases (*name) are not supported")
+            if getattr(event, "tag", None):
+                raise YamlError(_line(event), "tags (!!name) are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_LIMIT:
+                raise YamlError(_line(event), "nested too deeply")
+        return yaml.compose(text, Loader=loader)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        raise YamlError(mark.line + 1 if mark else 1, f"not YAML: {' '.join(problem.split())}") from None
+
+
+def _line(part: yaml.Node | yaml.Event) -> int:
+    return part.start_mark.line + 1 if part.start_mark else 1
+
+
+def _build_value(node: Any, steps: tuple[str | int, ...]) -> Any:
+    """Return the value of a node at `steps`; keys are text however they are written."""
+    if node.id == "scalar":
+        try:
+            return node.value if node.style else _read_plain(node.value)
+        except ValueError as error:
+            raise YamlError(_line(node), str(error), steps) from None
+    if node.id == "sequence":
+        return [_build_value(item, (*steps, index)) for index, item in enumerate(node.value)]
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        if key.id != "scalar":
+            raise YamlError(_line(key), "expected a word as a key, not a list or a mapping", steps)
+        name = str(key.value)
+        if name in values:  # YAML lets the last of two equal keys win silently; a recipe with both is a mistake
+            raise YamlError(_line(key), "given twice", (*steps, name))
+        values[name] = _build_value(value, (*steps, name))
+    return values
+
+
+def _read_plain(text: str) -> str | float | bool | None:
+    """Return the value of a word without quotes.
+
+    Raises:
+        ValueError: it is a number that is too large.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    digits = text.replace("_", "")
+    if _INTEGER.fullmatch(text):
+        if len(digits) > _LONGEST_INTEGER or not -(1 << 63) <= int(digits) < 1 << 63:
+            raise ValueError("expected a number of at most 64 bits")
+        return int(digits)
+    if not _REAL.fullmatch(text):
+        return text
+    if not math.isfinite(number := float(re.sub(r"\.(?=[iInN])", "", digits))):
+        raise ValueError("expected a finite number")
+    return number
+
+
+def _find_line(text: str, steps: Sequence[str | int]) -> int:
+    """Return the line (from 1) of the value at `steps`, or of the deepest one on the way there."""
+    node: Any = None
+    with contextlib.suppress(YamlError):  # written to at this moment
+        node = compose_yaml(text)
+    line = _line(node) if node else 1
+    for step in steps if node else ():
+        if node.id == "mapping" and (entry := next(((k, v) for k, v in node.value if k.value == step), None)):
+            line, node = _line(entry[0]), entry[1]
+        elif node.id == "sequence" and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = _line(node)
+        else:
+            break
+    return line
+
+
+def _format_key(steps: Sequence[str | int]) -> str:
+    """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+
+
 def _explain(path: Path, text: str, data: Any, message: str, kind: type[object]) -> str:
     """Return `file:line: key: what was expected` for a message of msgspec."""
     match = _PATH.search(message)
-    steps = _steps(match["path"] + ("[...]" if match["of_key"] else "")) if match else []
-    steps = _name_keys(data, steps, message, kind)
+    steps = _name_keys(data, _split_path(match), message, kind) if match else []
     what = message[: match.start()] if match else message
-    unknown = _UNKNOWN.search(what)
-    if unknown:
+    if unknown := _UNKNOWN.search(what):
         steps.append(unknown["name"])
         what = "unknown key" + suggest_nearest(unknown["name"], sorted(_field_names(kind)), ", did you mean '{}'?")
-    line, key = _find_line(text, steps), format_yaml_key(steps)
+    line, key = _find_line(text, steps), _format_key(steps)
     return f"{path}:{line}: {key + ': ' if key else ''}{what[0].lower() + what[1:]}"
 
 
-def _steps(path: str) -> list[str | int]:
+def _split_path(match: re.Match[str]) -> list[str | int]:
     """Return the keys and indices of a path of msgspec; `[...]` stands for a key that it does not name."""
-    parts = re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path)
+    parts = re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", match["path"] + ("[...]" if match["of_key"] else ""))
     return [int(part[1:-1]) if re.fullmatch(r"\[\d+\]", part) else part for part in parts]
 
 
 def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
-    """Return `steps` with a key for each `[...]`: the one that gives the same message alone, as far as there is one."""
+    """Return `steps` with a key for each `[...]`: the one that alone gives the same message, as far as there is one."""
     named: list[str | int] = []
     for step in steps:
         key = step
         if step == "[...]":
             place = functools.reduce(lambda value, at: value[at], named, data)
-            found = (key for key in place if _is_refused(_keep_alone(data, named, key), kind, message))
-            if (key := next(found, step)) == step:
+            keys = (key for key in place if _gives_message(_keep_alone(data, named, key), kind, message))
+            if (key := next(keys, step)) == step:
                 break
         named.append(key)
     return named
@@ -128,8 +243,7 @@ def _keep_alone(data: Any, steps: Sequence[str | int], key: str) -> Any:
     return copy
 
 
-def _is_refused(data: Any, kind: type[object], message: str) -> bool:
-    """Whether msgspec refuses the data with this very message."""
+def _gives_message(data: Any, kind: type[object], message: str) -> bool:
     try:
         msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

@@ -152,7 +152,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     kind: str
     """The name of the cause; `unknown` without one."""
     cause: str
-    """The cause in words."""
     evidence: tuple[str, ...]
     """The lines that show it, the best first."""
     fix: tuple[str, ...]
@@ -164,7 +163,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     advice: str = ""
     """The recipe's own words on this failure; empty when it does not know it."""
     confidence: Confidence = "certain"
-    """How sure the cause is."""
     process: str = ""
     """Which process of the server failed first, as vLLM calls it; empty when the log does not say."""
 
@@ -174,10 +172,7 @@ def diagnose_run(
 ) -> Diagnosis | None:
     """Return why the run of `state` failed, or None while it did not.
 
-    Args:
-        state: the state of the run.
-        recipe_failures: the failures that its recipe lists.
-        circumstances: what ran where; None where only the log knows.
+    `circumstances` is None where only the log tells what ran where.
     """
     circumstances = _complete_circumstances(circumstances or Circumstances(), state)
     unhealthy = state.exit is None and state.status == "unhealthy"
@@ -220,7 +215,7 @@ def _list_late_problems(state: RunState, seconds: float) -> Iterator[Problem]:
 
 
 def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
-    """Return the index of the first line that tells of `problem`, or None when it is no longer kept."""
+    """Return the index of the first line of `problem`, or None when it is no longer kept."""
     first = problem.text.partition("\n")[0]
     there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == first)
     return next(there, None)
@@ -266,7 +261,7 @@ def _explain_exit(kind: str, *evidence: str) -> Diagnosis:
 
 
 def _diagnose_reboot(state: RunState) -> Diagnosis | None:
-    """Nobody saw the end, the log does not tell of one, and the machine was booted since."""
+    """The end was not observed, the log does not show one, and the machine was booted since."""
     lost = state.exit is not None and state.exit.lost and find_logged_cause(state) is None
     return _explain_exit("rebooted", _format_memory(state)) if lost else None
 
@@ -332,7 +327,7 @@ def _put_recipe_first(listed: RecipeFailure, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
-    """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
+    """The way a server ends explains it where the log has no exception, not even an unknown one."""
     if find_logged_cause(state) is not None or state.exit is None:
         return None
     stop_line = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
@@ -343,7 +338,8 @@ def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
             (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
         )
         return _explain_exit("terminated", stop_line, waits)
-    dead = gone or next((line.text for line in _list_error_lines(state) if _tells_of_dead_engine(line.text)), "")
+    errors = (line.text.strip() for line in _list_error_lines(state))
+    dead = gone or next((text for text in errors if recognize_failure(text) in _ENGINE_FAILED), "")
     kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""
     if not kind and not dead:
         return None
@@ -372,14 +368,10 @@ def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosi
         steps = (area.advice.format_map(circumstances.advice_values), fix) if area else (fix,)
         return Diagnosis("", UNKNOWN, cause, evidence, steps, confidence="guess", process=problem.process)
     cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
-    if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
+    if state.exit and state.exit.code is None:  # only its parent knows how it ended
         cause += ", so that it was probably killed, often by the system because it is out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
-
-
-def _tells_of_dead_engine(text: str) -> bool:
-    return recognize_failure(text.strip()) in _ENGINE_FAILED
 
 
 def _list_error_lines(state: RunState) -> Iterator[LogLine]:
@@ -390,22 +382,19 @@ def _list_error_lines(state: RunState) -> Iterator[LogLine]:
 
 
 def _matches_sign(sign: str, text: str) -> bool:
-    """Whether a line of `text` has the parts of a recipe's sign, which `.*` parts, one after the other.
+    """Whether a line of `text` has the parts of a recipe's sign, which `.*` separates, one after the other.
 
-    A sign is no regular expression: others write it, and one can take for ever.
+    A sign is no regular expression: a shared recipe is not trusted, and matching a pattern can take for ever.
     """
-    parts = sign.split(".*")
-    return any(_has_in_order(parts, line) for line in text.split("\n"))
 
+    def has_parts(line: str) -> bool:
+        for part in filter(None, sign.split(".*")):
+            _, found, line = line.partition(part)
+            if not found:
+                return False
+        return True
 
-def _has_in_order(parts: Sequence[str], line: str) -> bool:
-    end = 0
-    for part in parts:
-        start = line.find(part, end)
-        if start < 0:
-            return False
-        end = start + len(part)
-    return True
+    return any(has_parts(line) for line in text.split("\n"))
 
 
 def _find_peak_memory(state: RunState) -> MemorySampled | None:
@@ -415,7 +404,7 @@ def _find_peak_memory(state: RunState) -> MemorySampled | None:
 
 
 def _format_memory(state: RunState) -> str:
-    """Return how much that was, as a line; empty when nobody looked."""
+    """Return the peak memory as a line; empty when it was not sampled."""
     if (memory := _find_peak_memory(state)) is None:
         return ""
     share = f"{format_gib(memory.used)} of {format_gib(memory.total)}"

@@ -1,11 +1,13 @@
-"""Read a log that somebody names, from a file or a pipe: in pieces of whole lines, and never for ever.
+"""Read the log that a user names, from a file or a pipe, and remove what containers and clusters put before its lines.
 
-Of a very large file the beginning and the end are read. A pipe may go on without an end, or send nothing.
+Of a very large file the beginning and the end are read; a pipe may go on without an end, or send nothing. What wraps a
+log is recognised by its first lines: compose's `vllm-1  | `, the stamps of docker and Kubernetes, journalctl's host and
+unit, Docker's own files of JSON, one within the other; else any prefix of one shape before vLLM's stamps.
+A posted log is not trusted, and a line may have a megabyte: no pattern looks back and forth in it.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import select
@@ -45,7 +47,6 @@ _JSON = re.compile(rb'^\{"log":"')
 _SAMPLE_LINES = 300
 _MOST_WRAPPERS = 4
 _LEAST_SHARE = 0.6
-_MOST_COLORS = 16
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
@@ -61,11 +62,11 @@ class Unwrapper:
     def __init__(self) -> None:
         self._wrappers: tuple[re.Pattern[bytes], ...] | None = None
         self._is_json = False
-        self._colors: tuple[bytes, ...] = ()  # a log has a few, and to replace each takes less than to match them
 
     def unwrap(self, lines: bytes) -> bytes:
         """Return the lines as the server wrote them."""
-        lines = self._take_colors_away(lines)
+        if b"\x1b" in lines:
+            lines = _ANSI.sub(b"", lines)
         if self._wrappers is None:
             self._is_json = _share_of(_JSON, _sample(lines)) >= _LEAST_SHARE
         if self._is_json:
@@ -73,16 +74,8 @@ class Unwrapper:
         if self._wrappers is None:
             self._wrappers = _find_wrappers(lines)
         for wrapper in self._wrappers:
-            lines = _take_away(wrapper, lines)
+            lines = wrapper.sub(b"", lines)
         return lines
-
-    def _take_colors_away(self, lines: bytes) -> bytes:
-        for color in self._colors:
-            lines = lines.replace(color, b"")
-        if b"\x1b" not in lines:
-            return lines
-        self._colors = tuple(dict.fromkeys((*self._colors, *_ANSI.findall(lines))))[:_MOST_COLORS]
-        return _ANSI.sub(b"", lines)
 
 
 def _sample(lines: bytes) -> list[bytes]:
@@ -106,7 +99,7 @@ def _find_wrappers(lines: bytes) -> tuple[re.Pattern[bytes], ...]:
 
 
 def _find_unknown_wrapper(sample: list[bytes]) -> tuple[re.Pattern[bytes], ...]:
-    """Return what nobody knows and most lines have before vLLM's own stamp: the same but for numbers and blanks."""
+    """Return the unknown prefix that most lines have before vLLM's own stamp: the same but for numbers and blanks."""
     heads = [line[: own.start()] for line in sample if (own := _OWN.search(line))]
     shapes = Counter(_describe_shape(head) if head else b"" for head in heads if len(head) <= _LONGEST_HEAD)
     shape, count = shapes.most_common(1)[0] if shapes else (b"", 0)
@@ -124,15 +117,6 @@ def _describe_shape(head: bytes) -> bytes:
     return rb"[^\S\n]*+" + inner + head[len(head.rstrip()) :]  # the blanks after that may be of a traceback
 
 
-def _take_away(wrapper: re.Pattern[bytes], lines: bytes) -> bytes:
-    """Return lines without their wrapping, which mostly is the same before each of them."""
-    first = wrapper.match(lines)
-    begin = first[0] if first else b""
-    if begin.endswith(b" ") and lines.endswith(b"\n") and lines.count(b"\n" + begin) + 1 == lines.count(b"\n"):
-        return lines[len(begin) :].replace(b"\n" + begin, b"\n")
-    return wrapper.sub(b"", lines)
-
-
 def _read_json_line(line: bytes) -> bytes:
     """Return the text of a line of Docker's own log file; another line as it is."""
     try:
@@ -146,24 +130,19 @@ _PIECE = 1 << 20
 _LARGEST_FILE = 128 << 20
 _HEAD = 16 << 20
 # Of a pipe; `docker logs` of a busy server is slower than a disk, but it goes on.
-_SILENCE = 10.0
-_MOST_SECONDS = 30.0
+_SILENCE, _MOST_SECONDS = 10.0, 30.0
 _LOOKED_AT = 1 << 16
-_MOST_ODD = 0.1
-_ODD = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HINT = "name the log of a vLLM server, or pipe it: docker logs NAME 2>&1 | dflash-tui why -"
 
 
 class LogSource:
-    """A log that is read once. `notes` say what was left out of it."""
+    """A log that is read once; `notes` say what was left out of it."""
 
     def __init__(self, name: str) -> None:
         self.name = "the input" if name == STDIN else name
         self.notes: list[str] = []
         self._fd = _find_stdin() if name == STDIN else _open_file(name)
         self._owned = name != STDIN
-        self._is_gap_passed = False  # what is read next may begin within a line
 
     def read_pieces(self) -> Iterator[bytes]:
         """Yield the log in pieces that end with whole lines.
@@ -172,108 +151,81 @@ class LogSource:
             UsageError: it is empty, no text, or nothing comes.
         """
         try:
-            pieces = self._read()
+            is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            pieces = self._read_file() if is_file else self._read_pipe()
             begin = b""
             for piece in pieces:
                 begin += piece
-                if len(begin) >= _LOOKED_AT:  # so that what wraps it can be told from its first piece
+                if len(begin) >= _LOOKED_AT:  # enough to recognise what wraps the log
                     break
             if not begin.strip():
                 raise UsageError(f"{self.name} is empty", hint=_HINT)
-            yield from self._join_lines(chain((begin,), pieces), self._check_text(begin))
+            if b"\x00" in begin[:_LOOKED_AT]:
+                hint = "a compressed log can be piped: zcat FILE | dflash-tui why -"
+                raise UsageError(f"{self.name} is not a text file", hint=hint)
+            yield from _join_lines(chain((begin,), pieces))
         finally:
             if self._owned:
                 os.close(self._fd)
 
-    def _join_lines(self, pieces: Iterator[bytes], decoder: codecs.IncrementalDecoder | None) -> Iterator[bytes]:
-        """Yield pieces that end with whole lines; of a line without an end the beginning, of none the rest."""
-        unfinished_line, is_within_line = b"", False
-        for piece in pieces:
-            text = decoder.decode(piece).encode(errors="replace") if decoder else piece
-            if self._is_gap_passed:
-                unfinished_line, is_within_line, self._is_gap_passed = b"", True, False
-            if is_within_line:
-                _, ended, text = text.partition(b"\n")
-                is_within_line = not ended
-            data = unfinished_line + text
-            whole, end, unfinished_line = data.rpartition(b"\n")
-            if len(unfinished_line) > _PIECE:
-                whole, end, unfinished_line, is_within_line = data, b"\n", b"", True
-            if end:
-                yield whole + end
-        if unfinished_line:
-            yield unfinished_line + b"\n"
-
-    def _check_text(self, piece: bytes) -> codecs.IncrementalDecoder | None:
-        if piece.startswith(_UTF_16):  # as PowerShell writes what it is told to keep
-            return codecs.getincrementaldecoder("utf-16")(errors="replace")
-        looked_at = piece[:_LOOKED_AT]
-        if b"\x00" in looked_at or len(_ODD.findall(looked_at)) > _MOST_ODD * len(looked_at):
-            raise UsageError(
-                f"{self.name} is not a text file",
-                hint="what is compressed can be piped: zcat FILE | dflash-tui why -",
-            )
-        return None
-
-    def _read(self) -> Iterator[bytes]:
-        mode = os.fstat(self._fd).st_mode
-        if stat.S_ISREG(mode):
-            return self._read_file(os.fstat(self._fd).st_size)
-        return self._read_pipe(is_terminal=os.isatty(self._fd))
-
-    def _read_file(self, size: int) -> Iterator[bytes]:
-        left = size  # a server may write as fast as it is read
+    def _read_file(self) -> Iterator[bytes]:
+        left = size = os.fstat(self._fd).st_size  # a server may write as fast as the file is read
         if size > _LARGEST_FILE:
             left = tail = _LARGEST_FILE - _HEAD
             self.notes.append(
                 f"{self.name} has {size >> 20:,} MB: its first {_HEAD >> 20} and last {tail >> 20} were read"
             )
             for place in range(0, _HEAD, _PIECE):
-                yield os.pread(self._fd, _PIECE, place)
+                piece = os.pread(self._fd, _PIECE, place)
+                yield piece if place + _PIECE < _HEAD else piece[: piece.rfind(b"\n") + 1]
             os.lseek(self._fd, size - tail, os.SEEK_SET)
-            self._is_gap_passed = True
+            piece = os.read(self._fd, min(_PIECE, left))
+            left -= len(piece)
+            yield piece.partition(b"\n")[2]
         while left > 0 and (piece := os.read(self._fd, min(_PIECE, left))):
             left -= len(piece)
             yield piece
 
-    def _read_pipe(self, *, is_terminal: bool) -> Iterator[bytes]:
-        began = heard = time.monotonic()
-        some = False
+    def _read_pipe(self) -> Iterator[bytes]:
+        began, is_terminal = time.monotonic(), os.isatty(self._fd)
+        is_silent = True
         while is_terminal or time.monotonic() < began + _MOST_SECONDS:
-            wait = None if is_terminal else max(0.0, heard + _SILENCE - time.monotonic())
-            if not select.select([self._fd], [], [], wait)[0]:
+            if not select.select([self._fd], [], [], None if is_terminal else _SILENCE)[0]:
                 break
-            try:
-                piece = os.read(self._fd, _PIECE)
-            except BlockingIOError:
-                continue
-            if not piece and (some or not stat.S_ISFIFO(os.fstat(self._fd).st_mode) or not self._owned):
+            if not (piece := os.read(self._fd, _PIECE)):
                 return
-            if not piece:  # nobody writes into it yet
-                if time.monotonic() > heard + _SILENCE:
-                    break
-                time.sleep(0.05)
-                continue
-            some, heard = True, time.monotonic()
+            is_silent = False
             yield piece
-        if not some:
+        if is_silent:
             raise UsageError(f"nothing came from {self.name} within {_SILENCE:.0f} s", hint=_HINT)
         self.notes.append(f"{self.name} did not end: this is about what came in {time.monotonic() - began:.0f} s")
+
+
+def _join_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield pieces that end with whole lines; of a line longer than a piece only the beginning."""
+    unfinished, is_overlong = b"", False
+    for piece in pieces:
+        if is_overlong:
+            _, end, piece = piece.partition(b"\n")  # noqa: PLW2901
+            is_overlong = not end
+        whole, end, unfinished = (unfinished + piece).rpartition(b"\n")
+        if len(unfinished) > _PIECE:
+            whole, end, unfinished, is_overlong = whole + end + unfinished, b"\n", b"", True
+        if end:
+            yield whole + end
+    if unfinished:
+        yield unfinished + b"\n"
 
 
 def _find_stdin() -> int:
     try:
         return sys.stdin.fileno()
-    except (AttributeError, ValueError, OSError):  # it was closed, or is none of the system's
+    except (AttributeError, ValueError, OSError):
         raise UsageError("there is no input to read", hint=_HINT) from None
 
 
 def _open_file(name: str) -> int:
-    """Return the descriptor of a file, whose opening waits for nobody.
-
-    Raises:
-        UsageError: it cannot be opened, or is a folder.
-    """
+    """Return the descriptor of a file, without waiting where it is a pipe."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Explain why a server failed from nothing but its log: any vLLM's, wherever it ran, as somebody posted or piped it."""
+"""Explain from its log alone why a vLLM server failed, wherever it ran: a log that was posted or piped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_run, find_logged_cause, shorten_frame
 from dflash_tui.diagnosis.log_source import LogSource, Unwrapper
 from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
-from dflash_tui.run_state.alarms import Alarm, build_acceptance_alarm, find_log_alarms
+from dflash_tui.run_state.alarms import SLOW_SIGNS, build_acceptance_alarm, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -60,14 +60,12 @@ def find_wait(lines: Iterable[LogLine]) -> tuple[Wait, str] | None:
 
 
 NO_FAILURE = "none"
-# What makes a server slow that does not fail, by the kind of the alarm.
-SLOW_SIGNS = frozenset({"acceptance", "positions", "kv padding"})
 _OF_VLLM = re.compile(
     rb"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]|"
     rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
     rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError|SpecDecoding metrics: "
 )
-# Anybody may have written the log: no pattern looks back and forth in a line, which may have a megabyte.
+# A posted log is not trusted: no pattern looks back and forth in a line, which may have a megabyte.
 _BOOT = re.compile(rb"vLLM (?:API )?server version \S|\xe2\x96\x88(?:(?!\xe2\x96\x88)[^\n])*?\bversion \d")
 _BOOT_WORDS = (b"server version ", "█".encode())
 _SERVED = ('" 200 OK', "Avg prompt throughput: ")
@@ -93,19 +91,17 @@ _FRAGMENT = 400
 
 
 class LogExplanation(msgspec.Struct, frozen=True):
-    """Why a server failed, by its log alone. Programs read it: a field is never renamed or taken away."""
+    """Why a server failed, by its log alone. Programs read it: a field is never renamed or removed."""
 
     kind: str
     """The name of the cause; `unknown` without one, `none` where the log shows no failure, one of `SLOW_SIGNS` of a
     server that runs slowly."""
     cause: str
-    """The cause in words."""
     evidence: tuple[str, ...] = ()
     """The lines that show it, in full, the best first."""
     fix: tuple[str, ...] = ()
     """What to do, a sentence or two each, the best first."""
     confidence: Confidence = "certain"
-    """How sure the cause is."""
     phase: str = ""
     """The phase of the start in which the log ends, `up` for a server that served, empty where it does not say."""
     versions: dict[str, str] = {}
@@ -181,10 +177,12 @@ class _Boot:
     def explain_silence(self) -> LogExplanation:
         """Return what the log of a server says that did not fail as far as it goes."""
         phase = _name_phase(self.state)
-        if alarms := [alarm for alarm in find_log_alarms(self.state) if alarm.kind in SLOW_SIGNS]:
-            return _explain_alarm(alarms[0], "certain", phase)
-        if self.drafts_in_vain:
-            return _explain_alarm(build_acceptance_alarm(self.at, self.drafts_in_vain), "likely", phase)
+        alarm = next((alarm for alarm in find_log_alarms(self.state) if alarm.kind in SLOW_SIGNS), None)
+        confidence: Confidence = "certain"
+        if alarm is None and self.drafts_in_vain:
+            alarm, confidence = build_acceptance_alarm(self.at, self.drafts_in_vain), "likely"
+        if alarm:
+            return LogExplanation(alarm.kind, alarm.what, (alarm.evidence,), (alarm.hint,), confidence, phase)
         if self.state.up_at is not None or self.state.logged_speculation:
             health = "the server was up, and was asked to stop" if self._was_stopped else "the server was up"
             return LogExplanation(NO_FAILURE, f"this log shows no failure: {health}", phase=phase)
@@ -194,10 +192,6 @@ class _Boot:
         where = f"in the phase {phase}, " if phase else ""
         cause = f"this log shows no failure: it ends {where}before the server is up"
         return LogExplanation(NO_FAILURE, cause, (), (_GONE,), "likely", phase)
-
-
-def _explain_alarm(alarm: Alarm, confidence: Confidence, phase: str) -> LogExplanation:
-    return LogExplanation(alarm.kind, alarm.what, (alarm.evidence,), (alarm.hint,), confidence, phase)
 
 
 def explain_log(source: LogSource) -> LogExplanation:

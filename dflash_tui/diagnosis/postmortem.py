@@ -32,31 +32,22 @@ from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.events import Exited, RankState
 from dflash_tui.machine import nvml, processes
 from dflash_tui.monitoring.recording import Recording
+from dflash_tui.planning.plan import format_command
 from dflash_tui.planning.recipes import recipe_loader as recipes
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, server_process
-from dflash_tui.runs.rank_records import read_kept
 from dflash_tui.runs.run import Run
+from dflash_tui.runs.server_process import read_kept
 from dflash_tui.vllm_output.known_failures import Circumstances
 from dflash_tui.vllm_output.log_reader import LogReader
 
 SILENT, GONE = "rank_silent", "rank_gone"
 # What rank 0 says when another rank is the cause.
-_SYMPTOMS = frozenset(
-    {
-        "timeout",
-        "rank_lost",
-        "rendezvous",
-        "collective_timeout",
-        "engine_dead",
-        "init_failed",
-        "worker_died",
-        "engine_died",
-        "terminated",
-    }
-)
+_SYMPTOMS = frozenset({
+    "timeout", "rank_lost", "rendezvous", "collective_timeout", "engine_dead", "init_failed", "worker_died",
+    "engine_died", "terminated",
+})  # fmt: skip
 # What it says when nothing comes back: an address that is wrong leaves no line in the other log.
 _WAITED = frozenset({"timeout", "collective_timeout"})
 # What a rank says when another one ended before it, and what rank 0 says when one never came.
@@ -72,7 +63,7 @@ class RankLog(NamedTuple):
     has_ended: bool = False
     """Whether it ended before rank 0 was stopped."""
     state: str = ""
-    """How it was, such as `suspended`, and why; empty when nobody knows."""
+    """How it was, such as `suspended`, and why; empty when that is not known."""
 
     @property
     def name(self) -> str:
@@ -81,15 +72,13 @@ class RankLog(NamedTuple):
 
 
 def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, utc_offset: float) -> Diagnosis:
-    """Return why a server failed by the logs of its other ranks, where rank 0's own is no cause; else `near`.
+    """Return why a server failed by the logs of its other ranks, where rank 0's own diagnosis is no cause; else `near`.
 
-    Args:
-        near: what rank 0's log says.
-        ranks: the other ranks.
-        started: when they were launched, in seconds since the epoch.
-        utc_offset: by how many seconds their stamps are ahead of UTC.
+    `started` is the launch in seconds since the epoch, `utc_offset` how far the logs' stamps are ahead of UTC.
     """
-    if near.kind not in _SYMPTOMS and not _says_nothing(near, ranks):
+    ended = next((rank for rank in ranks if rank.has_ended), None)
+    says_nothing = near.kind == UNKNOWN and not near.process and ended is not None
+    if near.kind not in _SYMPTOMS and not says_nothing:
         return near
     for rank in ranks:
         if far := _diagnose_rank(rank, started, utc_offset):
@@ -100,18 +89,23 @@ def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, 
                 evidence=tuple(dict.fromkeys((*far.evidence, *near.evidence))),
                 process=f"{rank.name}{f', {far.process}' if far.process else ''}",
             )
-    if gone := next((rank for rank in ranks if rank.has_ended), None):
-        return _build_gone(near, gone)
+    if ended:
+        cause = f"{ended.name} {ended.state or 'ended'} before the others did, and its log has no error"
+        fix = f"On {ended.host}, dmesg shows which processes the kernel killed when out of memory. Launch again."
+        return replace(near, kind=GONE, cause=cause, fix=(fix,), confidence="likely")
+    states = "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
     if near.kind in _WAITED and ranks:
-        return _build_silent(near, ranks)
-    if near.kind == _NEVER_CAME and (states := _name_states(ranks)):
+        names = " and ".join(rank.name for rank in ranks)
+        why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
+        cause = f"{names} did not answer in time, and no error is in that log: {why}"
+        fixes = (
+            "Check the cable and the other host (dflash-tui doctor RECIPE --peer HOST), then launch again.",
+            "If the first request compiles for long there: --set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1800.",
+        )
+        return replace(near, kind=SILENT, cause=cause, fix=fixes, confidence="certain" if states else "likely")
+    if near.kind == _NEVER_CAME and states:
         return replace(near, cause=f"{near.cause}: {states}", confidence="certain")
     return near
-
-
-def _says_nothing(near: Diagnosis, ranks: Sequence[RankLog]) -> bool:
-    """Whether rank 0's log has no error, and another rank ended before it."""
-    return near.kind == UNKNOWN and not near.process and any(rank.has_ended for rank in ranks)
 
 
 def _diagnose_rank(rank: RankLog, started: float, utc_offset: float) -> Diagnosis | None:
@@ -126,36 +120,6 @@ def _diagnose_rank(rank: RankLog, started: float, utc_offset: float) -> Diagnosi
     return far if far and far.kind != _FOLLOWED else None
 
 
-def _build_gone(near: Diagnosis, rank: RankLog) -> Diagnosis:
-    return replace(
-        near,
-        kind=GONE,
-        cause=f"{rank.name} {rank.state or 'ended'} before the others did, and its log has no error",
-        fix=(f"On {rank.host}, dmesg shows which processes the kernel killed when out of memory. Launch again.",),
-        confidence="likely",
-    )
-
-
-def _name_states(ranks: Sequence[RankLog]) -> str:
-    """Return how the other ranks were, as far as somebody saw that; empty for nothing."""
-    return "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
-
-
-def _build_silent(near: Diagnosis, ranks: Sequence[RankLog]) -> Diagnosis:
-    names, states = " and ".join(rank.name for rank in ranks), _name_states(ranks)
-    why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
-    return replace(
-        near,
-        kind=SILENT,
-        cause=f"{names} did not answer in time, and no error is in that log: {why}",
-        fix=(
-            "Check the cable and the other host (dflash-tui doctor RECIPE --peer HOST), then launch again.",
-            "If the first request compiles for long there: --set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1800.",
-        ),
-        confidence="certain" if states else "likely",
-    )
-
-
 _MOST_READ = 8 << 20
 
 
@@ -163,9 +127,7 @@ class Postmortem(msgspec.Struct, frozen=True):
     """Why a run failed, and what may help."""
 
     run: str
-    """The id of the run."""
     diagnosis: Diagnosis
-    """The cause, with its evidence."""
     remedies: tuple[Remedy, ...]
     """The changes that may help, the most promising first."""
     commands: tuple[str, ...]
@@ -173,7 +135,6 @@ class Postmortem(msgspec.Struct, frozen=True):
     leftovers: str = msgspec.field(name="left")
     """A sentence about processes of it that still run; empty for none."""
     log: str
-    """The path of its log."""
 
 
 def build_postmortem(run: Run, state: RunState) -> Postmortem | None:

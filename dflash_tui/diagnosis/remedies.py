@@ -1,6 +1,6 @@
 """What may help after a failure, as changes of the launch request that can be applied at once. Pure.
 
-A number comes from what vLLM itself said or from the plan; what nobody knows a number for stays words in the diagnosis.
+A number comes from vLLM's own message or from the plan; without one the advice stays words in the diagnosis.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def _advised(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     fields["settings"] = dict(re.findall(r"--set ([\w.-]+)=([^\s,;]+)", diagnosis.advice))
     try:
         changes = msgspec.convert(fields, LaunchChanges, strict=False)
-    except msgspec.ValidationError:  # whoever wrote the recipe meant another option
+    except msgspec.ValidationError:  # an option of another name
         return
     if changes:
         yield Remedy("as the recipe says", changes)
 
 
 def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
-    """Yield what takes choices back that were made by hand, and what other releases and patches bring."""
+    """Yield what undoes choices made by hand, and what other releases and patches bring."""
     request = plan.relaunch_request
     chosen = tuple(name for name in ("engine", "vllm") if getattr(request, name))
     fixed_in = find_fixing_release(kind)
@@ -105,19 +105,9 @@ def _setting(name: str, value: str) -> LaunchChanges:
 
 
 def _without(plan: Plan, name: str) -> LaunchChanges:
-    """Return the change that takes a flag away: what was set by hand is forgotten, what a recipe has is nulled."""
+    """Return the change that removes a flag: one set by hand is forgotten, one of the recipe is set to null."""
     by_hand = name in plan.relaunch_request.settings
     return LaunchChanges(removed_settings=(name,)) if by_hand else _setting(name, "null")
-
-
-def _flag(plan: Plan, name: str) -> str | None:
-    """Return the value of a flag in the plan's command, or None when it is not given."""
-    for word, following in zip(plan.argv, (*plan.argv[1:], ""), strict=True):
-        if word == f"--{name}":
-            return following
-        if word.startswith(f"--{name}="):
-            return word.partition("=")[2]
-    return None
 
 
 def _number(text: str | None) -> float | None:
@@ -128,7 +118,10 @@ def _number(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _memory_taken(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+_Rule = Callable[[Diagnosis, Plan], Iterator[Remedy]]
+
+
+def _use_free_memory(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     free, total = (_number(diagnosis.log_values.get(name)) for name in ("free", "total"))
     if free and total and free <= total and (share := math.floor(free / total * _MARGIN * 100) / 100) >= _LEAST_SHARE:
         words = f"gpu-memory-utilization {share:g}, from the {free:g} of {total:g} GiB that vLLM found free"
@@ -137,33 +130,33 @@ def _memory_taken(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
         yield Remedy("1 GiB of KV cache", _setting("env.VLLM_CPU_KVCACHE_SPACE", "1"))
 
 
-def _kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+def _fit_kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     if fits := int(diagnosis.log_values.get("fits", "0")):
         yield Remedy(f"max-model-len {fits}, which vLLM says fits", _setting("max-model-len", str(fits)))
-    share = _number(_flag(plan, "gpu-memory-utilization"))
+    share = _number(plan.find_flag("gpu-memory-utilization"))
     if share and not plan.on_cpu and (more := round(min(_MOST_SHARE, share + _SHARE_STEP), 2)) > share:
         yield Remedy(f"gpu-memory-utilization {more:g}", _setting("gpu-memory-utilization", f"{more:g}"))
 
 
-def _max_len(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+def _shorten_context(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
     words = re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))
     made_for = [number for number in map(_number, words) if number is not None]
     if made_for and (length := int(min(made_for))) > 0:
         yield Remedy(f"max-model-len {length}, what the model was made for", _setting("max-model-len", str(length)))
 
 
-def _out_of_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+def _use_less_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     for flag in ("max-num-batched-tokens", "max-num-seqs"):
-        if (now := _number(_flag(plan, flag))) and now >= 2:
+        if (now := _number(plan.find_flag(flag))) and now >= 2:
             yield Remedy(f"{flag} {now / 2:.0f}, half of what it is", _setting(flag, f"{now / 2:.0f}"))
-    share = _number(_flag(plan, "gpu-memory-utilization"))
+    share = _number(plan.find_flag("gpu-memory-utilization"))
     if share and (less := round(share - _SHARE_STEP, 2)) >= _LEAST_SHARE:
         yield Remedy(f"gpu-memory-utilization {less:g}", _setting("gpu-memory-utilization", f"{less:g}"))
 
 
-def _arguments(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+def _remove_argument(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     name = diagnosis.log_values.get("flag", "").lstrip("-").partition("=")[0]
-    following = _flag(plan, name)
+    following = plan.find_flag(name)
     if following is None or name in _SET_BY_US:
         return
     if name not in plan.relaunch_request.settings and (not following or following.startswith("--")):
@@ -171,64 +164,46 @@ def _arguments(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     yield Remedy(f"without {name}", _without(plan, name))
 
 
-def _offline(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+def _go_online(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     if "HF_HUB_OFFLINE" in plan.env:
         yield Remedy("with the hub: HF_HUB_OFFLINE taken away", _without(plan, "env.HF_HUB_OFFLINE"))
 
 
-def _take_away(*flags: str) -> Callable[[Diagnosis, Plan], Iterator[Remedy]]:
-    """Return the rule that takes away those of `flags` that are given."""
-
-    def rule(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-        return (Remedy(f"without {flag}", _without(plan, flag)) for flag in flags if _flag(plan, flag) is not None)
-
-    return rule
-
-
-def _gated(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    yield Remedy("with a token that may read the model", needs="HF_TOKEN")
-
-
-def _token_budget(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+def _raise_token_budget(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     for flag, factor in (("max-num-batched-tokens", 2.0), ("max-num-seqs", 0.5)):
-        if (now := _number(_flag(plan, flag))) and now >= 2:
+        if (now := _number(plan.find_flag(flag))) and now >= 2:
             yield Remedy(f"{flag} {now * factor:.0f} instead of {now:.0f}", _setting(flag, f"{now * factor:.0f}"))
 
 
-def _timeout(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    yield Remedy("ten minutes for a step", _setting("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600"))
-
-
-def _forked(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    yield Remedy("with an engine process that is spawned", _setting("start.fork", "false"))
-
-
-def _with_variable(name: str, value: str, words: str) -> Callable[[Diagnosis, Plan], Iterator[Remedy]]:
-    """Return the rule that sets an environment variable."""
-
-    def rule(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-        yield Remedy(words, _setting(f"env.{name}", value))
+def _remove(flag: str) -> _Rule:
+    def rule(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+        if plan.find_flag(flag) is not None:
+            yield Remedy(f"without {flag}", _without(plan, flag))
 
     return rule
 
 
-_BY_KIND: dict[str, Callable[[Diagnosis, Plan], Iterator[Remedy]]] = {
-    "memory_taken": _memory_taken,
-    "kv_cache": _kv_cache,
-    "max_len": _max_len,
-    "out_of_memory": _out_of_memory,
-    "oom_killed": _out_of_memory,
-    "arguments": _arguments,
-    "hub_offline": _offline,
-    "gated": _gated,
-    "timeout": _timeout,
-    "ready_timeout": _with_variable("VLLM_ENGINE_READY_TIMEOUT_S", "3600", "an hour until the engine is ready"),
-    "compile_cache": _with_variable("VLLM_DISABLE_COMPILE_CACHE", "1", "without the cache of torch.compile"),
-    "ray_memory": _with_variable("RAY_memory_monitor_refresh_ms", "0", "without Ray's monitor of the memory"),
-    "token_budget": _token_budget,
-    "forked": _forked,
-    "attention_head": _take_away("attention-backend"),
-    "attention_dtype": _take_away("kv-cache-dtype"),
-    "attention": _take_away("attention-backend"),
-    "parallel": _take_away("tensor-parallel-size"),
+def _set(name: str, value: str, words: str) -> _Rule:
+    return lambda _diagnosis, _plan: iter((Remedy(words, _setting(name, value)),))
+
+
+_BY_KIND: dict[str, _Rule] = {
+    "memory_taken": _use_free_memory,
+    "kv_cache": _fit_kv_cache,
+    "max_len": _shorten_context,
+    "out_of_memory": _use_less_memory,
+    "oom_killed": _use_less_memory,
+    "arguments": _remove_argument,
+    "hub_offline": _go_online,
+    "gated": lambda _diagnosis, _plan: iter((Remedy("with a token that may read the model", needs="HF_TOKEN"),)),
+    "timeout": _set("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600", "ten minutes for a step"),
+    "ready_timeout": _set("env.VLLM_ENGINE_READY_TIMEOUT_S", "3600", "an hour until the engine is ready"),
+    "compile_cache": _set("env.VLLM_DISABLE_COMPILE_CACHE", "1", "without the cache of torch.compile"),
+    "ray_memory": _set("env.RAY_memory_monitor_refresh_ms", "0", "without Ray's monitor of the memory"),
+    "token_budget": _raise_token_budget,
+    "forked": _set("start.fork", "false", "with an engine process that is spawned"),
+    "attention_head": _remove("attention-backend"),
+    "attention_dtype": _remove("kv-cache-dtype"),
+    "attention": _remove("attention-backend"),
+    "parallel": _remove("tensor-parallel-size"),
 }

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dflash_tui.benchmark import datasets, question_files
+from dflash_tui.benchmark import suites
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.common.errors import DflashError
@@ -114,7 +114,6 @@ async def _fetch_files(model: ModelAvailability, cancelled: threading.Event) -> 
 
 
 def _fetch_file(model: ModelAvailability, file: HubFile, cancelled: threading.Event) -> None:
-    """Bring one file into the cache; in a thread."""
     from huggingface_hub.utils import tqdm
 
     hub = model_hub.open_hub()
@@ -209,12 +208,7 @@ class ByteProgress:
     def __init__(self, name: str, total: int, before: int, report: Callable[[Preparing], None], way: str = "") -> None:
         """Begin where an earlier try ended.
 
-        Args:
-            name: what it is.
-            total: all bytes of it.
-            before: the bytes that are there at the start.
-            report: called with each event.
-            way: which way they come. With one the figures come first, since the end of a line may not be seen.
+        With a `way`, which way the bytes come, the figures come first, since the end of a line may not be seen.
         """
         self._name, self._total, self._before, self._report, self._way = name, total, before, report, way
         self._moved = self._began = time.monotonic()
@@ -256,16 +250,12 @@ _ROWS = 2000
 async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
     """Fetch a data set and return the file with its prompts; without the hub, what is in its cache is taken.
 
-    Args:
-        name: one of `datasets.DATASETS`.
-        report: takes the progress.
-
     Raises:
         DflashError: it is on no hub, may not be fetched, or what came is no file of questions.
     """
-    dataset = datasets.DATASETS[name]
+    dataset = suites.DATASETS[name]
     if not dataset.repository:
-        raise datasets.build_missing_error(name)
+        raise suites.build_missing_error(name)
     repo = f"{model_hub.DATASETS}{dataset.repository}"
     try:
         info = await model_hub.fetch_repository(repo, _REVISION)
@@ -291,15 +281,14 @@ def _find_cached(repo: str, pattern: str) -> Path | None:
 
 
 def _store(name: str, source: Path) -> Path:
-    """Copy the questions of a file of any known form as those of a suite."""
-    target = datasets.fetched_dataset_file(name)
+    target = suites.fetched_dataset_file(name)
     lines = target.with_suffix(".rows.jsonl")
     try:
         private_files.ensure_private_folder(target.parent)
         if source.name.endswith(_PARQUET):
             private_files.replace_private_file(lines, _read_parquet(name, source))
             source = lines
-        questions = question_files.format_questions(question_files.read_questions(source))
+        questions = suites.format_questions(suites.read_questions(source))
         private_files.replace_private_file(target, questions)
     except OSError as error:
         raise DflashError(f"{name} cannot be written", evidence=str(error)) from None

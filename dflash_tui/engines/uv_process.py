@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 
 import uv
@@ -71,11 +70,8 @@ class InstallProgress:
 async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded: Path) -> str:
     """Run uv and return its stdout.
 
-    Args:
-        argv: Its words.
-        progress: What is told each line of its stderr.
-        lock: The descriptor of the lock on the engine's folder, which it keeps.
-        recorded: The lock of the engine's packages, which is there if it was installed before.
+    `progress` takes each line of its stderr, `lock` is the descriptor of the lock that it keeps, and `recorded` the
+    engine's lock of packages, which is there if it was installed before.
 
     Raises:
         EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
@@ -199,9 +195,7 @@ def advise_on_install_error(evidence: str, recorded: Path) -> str:
 
 
 FOLDER = "locked"
-_MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:")
-_COMPUTED = "Computed:"
-_HASH = re.compile(r"\w+:\w+")
+_MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:(.+?)Computed:\s+(\w+:\w+)", re.DOTALL)
 _MOST_HASHES = 3
 
 
@@ -240,18 +234,13 @@ def record_lock(folder: Path, lock: Path) -> None:
 
 
 def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
-    """Return the error for a package whose hash is not the one that was expected; None when that is not what uv says.
-
-    Args:
-        stderr: What uv says.
-        recorded: The engine's lock, which is there when the engine was installed before.
-    """
-    mismatch = _read_mismatch(stderr)
-    if mismatch is None:
+    """Return the error for a package with another hash than expected; None when that is not what uv says."""
+    match = _MISMATCH.search(stderr)
+    if match is None:
         return None
-    package, expected, computed = mismatch
+    package, expected, computed = match[1], match[2].split(), match[3]
     more = f" or {len(expected) - _MOST_HASHES} others" if len(expected) > _MOST_HASHES else ""
-    evidence = f"expected {' or '.join(expected[:_MOST_HASHES])}{more}, got {' '.join(computed)}"
+    evidence = f"expected {' or '.join(expected[:_MOST_HASHES])}{more}, got {computed}"
     if recorded.exists():
         what = f"{package} differs from the file that was installed the first time, so nothing was installed"
         hint = f"find out who changed it; if you did: rm {recorded}, and run the same command again"
@@ -259,17 +248,3 @@ def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
         what = f"{package} does not have the hash that it must have, so nothing was installed"
         hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it persists, tell who runs the index"
     return EngineError(what, evidence=evidence, hint=hint)
-
-
-def _read_mismatch(stderr: str) -> tuple[str, list[str], list[str]] | None:
-    """Return the package, and the hashes that were expected and computed; None where uv says nothing of them.
-
-    By words, one after the other: a pattern over all of it would try each end for each blank.
-    """
-    match = _MISMATCH.search(stderr)
-    if match is None:
-        return None
-    words = iter(stderr[match.end() :].split())
-    expected = list(takewhile(_COMPUTED.__ne__, words))
-    computed = list(takewhile(_HASH.fullmatch, words))
-    return (match[1], expected, computed) if expected and computed else None

@@ -13,7 +13,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm
-from dflash_tui.experiments.tuning.tuner import MachineTuner
+from dflash_tui.experiments.tuner import MachineTuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.recipes import recipe_loader
@@ -38,14 +38,14 @@ def main(identity: str) -> int:
 
 
 def _select_gpus(probe: GpuProbe, arm: Arm) -> GpuProbe:
-    """Return the GPUs that an arm was planned for: those with the most free memory may be others by now."""
+    """Return the GPUs that an arm was planned for: a new plan might choose others, by their free memory."""
     if not arm.plan.gpus:
         return probe
     return replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
 
 
 async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
-    """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
+    """Drive to the end, or until a signal asks for the end; a hangup of the launching terminal changes nothing."""
     loop, driving = asyncio.get_running_loop(), asyncio.create_task(experiment)
     is_stopping = False
 
@@ -66,10 +66,10 @@ async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
 
 
 def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
-    """Return the recipe of an arm as it is now, on the GPUs that the arm was planned for.
+    """Return the recipe of an arm on its GPUs.
 
     Raises:
-        UsageError: the recipe has changed, so that the arm would be another one than before.
+        UsageError: the recipe has changed, so the arm would not be the same as before.
     """
     planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
     # Measures for a start are taken as the arm's own plan has them; those of earlier releases have none.

@@ -13,12 +13,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
-from dflash_tui.benchmark.client import AnswerSink
-from dflash_tui.benchmark.conversation.token_scores import MOST_POSITIONS, TokenScorer, measure_gaps, measure_shifts
+from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Prompt, Suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import escape_control_characters
@@ -28,18 +26,16 @@ from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankSta
 from dflash_tui.experiments import boot_server, conditions, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
-from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, HostFacts, KeptAnswer, RequestMeasured
+from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, KeptAnswer, RequestMeasured
 from dflash_tui.launch import restarts
 from dflash_tui.machine import nvml
-from dflash_tui.monitoring import observer, recorder
+from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import FORK
-from dflash_tui.readings import Counters
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import subtract
 
@@ -47,12 +43,12 @@ from dflash_tui.vllm_output.metrics import subtract
 READY_TIMEOUT = 5400.0
 # The recorder asks once a second how the server is, and calls it unhealthy after two failed checks.
 _DYING_SECONDS = 5.0
-# A start of a tune may take this share of its budget, but so many seconds at least.
+# The longest start of a tune: this share of its budget, and at least these seconds.
 _START_SHARE, _LEAST_START = 1 / 3, 300.0
 # The keeper records a rank of another host every 5 s, and loses it after 5 s of silence.
 _RANK_SECONDS = 30.0
 _POLL_INTERVAL = 0.05
-# How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
+# The status of a request that the server rejects, such as a prompt longer than its context: it does so every time.
 _BAD_REQUEST = 400
 _NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
@@ -86,15 +82,7 @@ class PreparedBoot(NamedTuple):
 
 
 def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRecipe, *, first: bool) -> PreparedBoot:
-    """Return what a boot launches.
-
-    Args:
-        design: the experiment.
-        number: the place of the boot in its order.
-        attempt: which attempt it is.
-        resolved: the resolved recipe of its arm.
-        first: whether no boot of the arm came up before; a cache of the arm's own is emptied then.
-    """
+    """Return what a boot launches; an arm's own cache is emptied until its `first` boot is up, and for cold starts."""
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
@@ -114,7 +102,7 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
 
     Raises:
         OSError: what happens cannot be written down.
-        DflashError: the server takes a prompt for wrong, as that of every other boot will.
+        DflashError: the server rejects a prompt, as that of every other boot will.
     """
     boot = Boot(prepared.number, prepared.arm, "", prepared.attempt, began=time.time())
     free = await asyncio.to_thread(conditions.measure_free_memory, prepared.plan)
@@ -125,8 +113,16 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
         except DflashError as error:
             return replace(boot, error=str(error), prepared=time.monotonic() - began)
         launched = time.monotonic()
-        boot = replace(boot, prepared=launched - began, hosts=server.hosts)
-        boot = await _measure_launched(prepared, boot, run, tell)
+        boot = replace(boot, prepared=launched - began, hosts=server.hosts, run=run.id, began=run.started_at)
+        inspected = summarize_steps([run.prepared]).get(Step.INSPECT, _NO_TIME).seconds
+        boot = replace(boot, start=prepared.start, inspected=inspected)
+        try:
+            tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
+            boot = await asyncio.to_thread(boot_server.with_environment, boot, run, prepared.cache)
+            async with observer.fold_run(run) as (state, over):
+                boot = await _Watch(prepared, run, state, over, tell).measure(boot)
+        except _BootFailed as error:
+            boot = replace(boot, error=str(error))
     finally:
         for rank in await server.stop():
             write_driver_log(f"left: {rank}")
@@ -137,23 +133,6 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
         f"boot {prepared.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
     )
     return replace(boot, took=time.monotonic() - launched)
-
-
-async def _measure_launched(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
-    """Return the boot with what its server was launched with and what it measured, or why it measured nothing."""
-    boot = replace(
-        boot,
-        run=run.id,
-        began=run.started_at,
-        inspected=summarize_steps([run.prepared]).get(Step.INSPECT, _NO_TIME).seconds,
-        start=prepared.start,
-    )
-    try:
-        tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
-        boot = await asyncio.to_thread(boot_server.with_environment, boot, run, prepared.cache)
-        return await _measure(prepared, boot, run, tell)
-    except _BootFailed as error:
-        return replace(boot, error=str(error))
 
 
 class _BootFailed(Exception):
@@ -171,124 +150,147 @@ class _Watch(NamedTuple):
     """Done once nothing more will come."""
     tell: EventSink
 
-    async def count_foreign_processors(self, worked: conditions.ProcessorTimes) -> float | None:
-        """Return how many processors others used since `worked` was read."""
+    async def measure(self, boot: Boot) -> Boot:
+        """Return the boot with what its start and its requests measured.
+
+        Raises:
+            _BootFailed: the server dies, or answers no request of the rounds.
+            DflashError: the server rejects a prompt.
+        """
+        run, state, now = self.run, self.state, time.time()
+        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        await self._wait_until_warm()
+        doubt = alarms.check_first_answer(state, time.time())
+        boot = replace(
+            boot,
+            cache=state.startup.cache,
+            up=state.time_to_up,
+            ready=state.time_to_ready,
+            phases={span.phase.value: span.seconds for span in state.spans(time.time())},
+            doubt=f"{doubt.what}: {doubt.evidence}" if doubt else "",
+        )
+        if not self.prepared.design.measures_start:
+            return await self._measure_requests(boot)
+        others = await self._count_foreign_processors(worked)
+        reading = conditions.measure_conditions(run, state, now)
+        return replace(boot, generated=0.0, others=others, before=reading, after=reading)
+
+    async def _count_foreign_processors(self, worked: conditions.ProcessorTimes) -> float | None:
         now = await asyncio.to_thread(conditions.read_processor_times, self.run)
         return conditions.count_foreign_processors(worked, now)
 
-    async def take(self, stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
-        """Record requests of a stage as they are done, and return those that are no fillers.
-
-        Raises:
-            _BootFailed: the server dies.
-            DflashError: it takes a prompt for wrong.
-        """
+    async def _take(self, stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
+        """Record the requests of a stage as they are done, and return those that are no fillers."""
         taken = []
         async for request in requests:
             if request.kind == FILLER:
-                run_files.record_event(self.run, request)
+                self.run.record(request)
                 continue
-            run_files.record_event(self.run, request if stage == "round" else replace(request, kind=WARM_UP))
+            self.run.record(request if stage == "round" else replace(request, kind=WARM_UP))
             # A disk may take a second to keep it, and other answers are being timed.
             await asyncio.to_thread(self.tell, RequestMeasured(time.time(), self.prepared.number, stage, request))
             taken.append(request)
             if request.status == _BAD_REQUEST:
-                raise _build_rejected_error(self.prepared, request)
-            if request.error:
-                await _raise_unless_alive(self.run, self.state, self.over)
+                name = self.prepared.design.arms[self.prepared.arm].name
+                raise DflashError(
+                    f"{name}: the server rejected the prompt {request.kind}",
+                    evidence=request.error,
+                    hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
+                )
+            if request.error:  # a server that is dying answers badly first
+                deadline = time.monotonic() + _DYING_SECONDS
+                while time.monotonic() < deadline:
+                    await self._pause()
         return tuple(taken)
 
+    async def _pause(self) -> None:
+        """Wait for a moment, and raise if the server fails."""
+        if self.over.done() or self.state.exit or self.state.health is Health.UNHEALTHY:
+            await asyncio.wait({self.over}, timeout=10)  # in which its log and the system show the cause
+            raise _BootFailed(_describe_failure(self.run, self.state))
+        await asyncio.sleep(_POLL_INTERVAL)
 
-async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
-    async with observer.fold_run(run) as (state, over):
-        watch = _Watch(prepared, run, state, over, tell)
-        since, worked = time.time(), await asyncio.to_thread(conditions.read_processor_times, run)
-        await _wait_until_warm(run, state, over, _choose_timeout(prepared.design))
-        boot = replace(_with_start(boot, state), doubt=_describe_doubt(state))
-        if prepared.design.measures_start:
-            others, reading = (
-                await watch.count_foreign_processors(worked),
-                conditions.measure_conditions(run, state, since),
-            )
-            return replace(boot, generated=0.0, others=others, before=reading, after=reading)
-        return await _measure_requests(watch, boot)
+    async def _wait_until_warm(self) -> None:
+        tuning, state = self.prepared.design.tuning, self.state
+        timeout = min(READY_TIMEOUT, max(_LEAST_START, tuning.budget * _START_SHARE)) if tuning else READY_TIMEOUT
+        deadline = time.monotonic() + timeout
+        while state.health is not Health.WARM or state.ready_at is None:
+            await self._pause()
+            if why := restarts.explain_failed_fork(self.run, state, time.time()):
+                environments.remember_failed_measure(Path(self.run.plan.unpatched_folder), FORK, why)
+                raise _BootFailed(why)
+            if time.monotonic() > deadline:
+                raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
 
+    async def require_far_ranks(self) -> None:
+        """Wait until every other rank was seen at work: rank 0 stays healthy without them until a request comes."""
+        asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
+        while unseen := [far for far in self.run.far_ranks if not _is_at_work(self.state, far.rank, asked_at)]:
+            if time.monotonic() > deadline:
+                sample = self.state.ranks.get(unseen[0].rank)
+                how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
+                raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} was not at work after the rounds: {how}")
+            await self._pause()
 
-def _describe_doubt(state: RunState) -> str:
-    """Return what the first answer of a server over several hosts says against its weights; empty for nothing."""
-    alarm = alarms.check_first_answer(state, time.time())
-    return f"{alarm.what}: {alarm.evidence}" if alarm else ""
-
-
-def _with_start(boot: Boot, state: RunState) -> Boot:
-    """Return the boot with how long its start took, and from which state of the caches."""
-    return replace(
-        boot,
-        cache=state.startup.cache,
-        up=state.time_to_up,
-        ready=state.time_to_ready,
-        phases={span.phase.value: span.seconds for span in state.spans(time.time())},
-    )
-
-
-async def _measure_requests(watch: _Watch, boot: Boot) -> Boot:
-    """Return the boot with what its requests measured: a cold one, those that warm up, and the rounds.
-
-    Raises:
-        _BootFailed: the server dies, or answers no request of the rounds.
-        DflashError: it takes a prompt for wrong.
-    """
-    design, run, state = watch.prepared.design, watch.run, watch.state
-    suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-    cold = await watch.take("cold", send_cold_request(suite, run, sampling))
-    await watch.take("warm-up", send_warm_up(design, suite, run, sampling))
-    since, before = time.time(), await recorder.read_counters(run)
-    conditions_before = conditions.measure_conditions(run, state, since)
-    worked = await asyncio.to_thread(conditions.read_processor_times, run)
-    keep, records = _build_keeper(design, run), list[LoadRecord]()
-    measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
-    requests = await watch.take("round", measured)
-    others = await watch.count_foreign_processors(worked)
-    after = await recorder.read_counters(run)
-    if all(request.error for request in requests):
-        raise _BootFailed(requests[-1].error)
-    await _require_far_ranks(run, state, watch.over)
-    scores = design.checks_output and not run.plan.num_speculative_tokens
-    checks = await check_kept_answers(design, watch.prepared.arm, run) if scores else ()
-    boot = replace(
-        boot,
-        checks=checks,
-        sampler=sampling.name_sampler(state.startup.samplers),
-        cold_request=cold[0],
-        requests=requests,
-        windows=tuple(record.measure_window() for record in records),
-        others=others,
-        before=conditions_before,
-        after=conditions.measure_conditions(run, state, since),
-        hosts=_with_networks(boot.hosts, state),
-    )
-    return _with_counters(boot, before, after) if before and after else boot
-
-
-def _with_networks(hosts: tuple[HostFacts, ...], state: RunState) -> tuple[HostFacts, ...]:
-    """Return the other hosts with what NCCL said there that it talks over."""
-    samples = [state.ranks.get(rank) for rank in range(1, len(hosts) + 1)]
-    return tuple(replace(host, network=s.network if s else "") for host, s in zip(hosts, samples, strict=True))
+    async def _measure_requests(self, boot: Boot) -> Boot:
+        design, run, state = self.prepared.design, self.run, self.state
+        suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
+        cold = await self._take("cold", send_cold_request(suite, run, sampling))
+        await self._take("warm-up", send_warm_up(design, suite, run, sampling))
+        since, before = time.time(), await client.read_counters(run.url)
+        conditions_before = conditions.measure_conditions(run, state, since)
+        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        keep, records = _build_keeper(design, run), list[LoadRecord]()
+        measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
+        requests = await self._take("round", measured)
+        others = await self._count_foreign_processors(worked)
+        after = await client.read_counters(run.url)
+        if all(request.error for request in requests):
+            raise _BootFailed(requests[-1].error)
+        await self.require_far_ranks()
+        scores = design.checks_output and not run.plan.num_speculative_tokens
+        checks = await check_kept_answers(design, self.prepared.arm, run) if scores else ()
+        boot = replace(
+            boot,
+            checks=checks,
+            sampler=sampling.name_sampler(state.startup.samplers),
+            cold_request=cold[0],
+            requests=requests,
+            windows=tuple(record.measure_window() for record in records),
+            others=others,
+            before=conditions_before,
+            after=conditions.measure_conditions(run, state, since),
+            hosts=tuple(
+                replace(host, network=sample.network) if (sample := state.ranks.get(rank)) else host
+                for rank, host in enumerate(boot.hosts, 1)
+            ),
+        )
+        if not (before and after):
+            return boot
+        return replace(
+            boot,
+            generated=max(0.0, after.generated - before.generated),
+            preemptions=max(0.0, subtract(after.preemptions, before.preemptions) or 0.0),
+            prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
+            prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
+        )
 
 
-def _with_counters(boot: Boot, before: Counters, after: Counters) -> Boot:
-    """Return the boot with what the server's counters grew by in its rounds."""
-    return replace(
-        boot,
-        generated=max(0.0, after.generated - before.generated),
-        preemptions=max(0.0, subtract(after.preemptions, before.preemptions) or 0.0),
-        prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
-        prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
-    )
+def _is_at_work(state: RunState, rank: int, since: float) -> bool:
+    sample = state.ranks.get(rank)
+    return sample is not None and sample.at >= since and sample.state is RankState.RUNNING
+
+
+def _describe_failure(run: Run, state: RunState) -> str:
+    if failure := postmortem.build_postmortem(run, state):
+        diagnosis = failure.diagnosis
+        return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
+    if state.exit:
+        return "the server was stopped from outside the experiment" if state.stopping else "the server exited"
+    return state.health_detail or "the server no longer responds"
 
 
 def _build_keeper(design: Design, run: Run) -> AnswerSink | None:
-    """Return what keeps the answers of a boot in the folder of the experiment; None where none are to be kept."""
     folder, full = store.experiment_folder(design.id), False
 
     def keep(request: RequestDone, answer: Answer, arrivals: tuple[ArrivalMark, ...]) -> None:
@@ -298,90 +300,6 @@ def _build_keeper(design: Design, run: Run) -> AnswerSink | None:
             write_driver_log(f"no more answers are kept: they take {store.MOST_ANSWERS >> 20} MiB")
 
     return keep if design.keep_answers else None
-
-
-def _build_rejected_error(prepared: PreparedBoot, request: RequestDone) -> DflashError:
-    name = prepared.design.arms[prepared.arm].name
-    do = "begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len"
-    return DflashError(f"{name}: the server rejected the prompt {request.kind}", evidence=request.error, hint=do)
-
-
-def _choose_timeout(design: Design) -> float:
-    """Return how many seconds a start may take: one that hangs must not take all of a tune's budget."""
-    if design.tuning is None:
-        return READY_TIMEOUT
-    return min(READY_TIMEOUT, max(_LEAST_START, design.tuning.budget * _START_SHARE))
-
-
-async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None], timeout: float) -> None:
-    """Wait for the first answer, so many seconds.
-
-    Raises:
-        _BootFailed: the server ended, cannot generate, or took too long.
-    """
-    deadline = time.monotonic() + timeout
-    while state.health is not Health.WARM or state.ready_at is None:
-        if over.done() or state.exit or state.health is Health.UNHEALTHY:
-            await _wait_for_autopsy(over)
-            raise _BootFailed(_describe_failure(run, state))
-        if why := restarts.explain_failed_fork(run, state, time.time()):
-            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
-            raise _BootFailed(why)
-        if time.monotonic() > deadline:
-            raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
-        await asyncio.sleep(_POLL_INTERVAL)
-
-
-async def _raise_unless_alive(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
-    """Return when a request failed and the server lives on: one that is dying answers badly first.
-
-    Raises:
-        _BootFailed: it dies.
-    """
-    deadline = time.monotonic() + _DYING_SECONDS
-    while time.monotonic() < deadline:
-        if over.done() or state.exit or state.health is Health.UNHEALTHY:
-            await _wait_for_autopsy(over)
-            raise _BootFailed(_describe_failure(run, state))
-        await asyncio.sleep(_POLL_INTERVAL)
-
-
-async def _require_far_ranks(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
-    """Return once the other ranks were seen at work after this: rank 0 is healthy without them until it is asked.
-
-    Raises:
-        _BootFailed: one has ended, or was not seen.
-    """
-    asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
-    while unseen := [far for far in run.far_ranks if not _is_at_work(state, far.rank, asked_at)]:
-        if over.done() or state.exit:
-            await _wait_for_autopsy(over)
-            raise _BootFailed(_describe_failure(run, state))
-        if time.monotonic() > deadline:
-            sample = state.ranks.get(unseen[0].rank)
-            how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
-            raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} was not at work after the rounds: {how}")
-        await asyncio.sleep(_POLL_INTERVAL)
-
-
-def _is_at_work(state: RunState, rank: int, since: float) -> bool:
-    sample = state.ranks.get(rank)
-    return sample is not None and sample.at >= since and sample.state is RankState.RUNNING
-
-
-async def _wait_for_autopsy(over: asyncio.Task[None]) -> None:
-    """Give a dying server the seconds in which its log and the system say why."""
-    await asyncio.wait({over}, timeout=10)
-
-
-def _describe_failure(run: Run, state: RunState) -> str:
-    """Return why a server fails, with the line that shows it."""
-    if failure := postmortem.build_postmortem(run, state):
-        diagnosis = failure.diagnosis
-        return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
-    if state.exit:
-        return "the server was stopped from outside the experiment" if state.stopping else "the server exited"
-    return state.health_detail or "the server no longer responds"
 
 
 def log_preparing(event: Preparing) -> None:
@@ -448,15 +366,9 @@ async def send_measured_rounds(
     keep: AnswerSink | None = None,
     records: list[LoadRecord] | None = None,
 ) -> AsyncIterator[RequestDone]:
-    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams; fillers, too.
+    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams, fillers included.
 
-    Args:
-        design: the experiment, whose seed gives the order.
-        suite: the prompts.
-        run: the server.
-        sampling: how they are to be answered.
-        keep: takes each answer that counts.
-        records: gets the record of each number of streams.
+    `keep` takes each answer that counts; `records` gets the record of each number of streams.
     """
     meter = nvml.find_energy_meter(run.metered_gpus)
     for streams in design.concurrency:

@@ -26,7 +26,7 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.runs import lifecycle, rank_records
+from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 _RELEASE_SECONDS = 60.0
@@ -35,7 +35,7 @@ _MOST_LINE = 1 << 20
 
 
 MARK = EXPERIMENT_MARK
-# What changes how vLLM or what it computes with works, when it stands in the environment of whoever launches it.
+# Variables of the environment that change how vLLM or its libraries work.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
     "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LD_", "HF_", "TRANSFORMERS_", "TOKENIZERS_",
@@ -64,14 +64,8 @@ class BootServer:
     ) -> Run:
         """Check and prepare all hosts, launch the server there, and return its run.
 
-        Args:
-            resolved: the recipe as its arm has it.
-            plan: what is launched here.
-            report: called with each event of the preparation.
-            cache: the compile caches of its arm on the other hosts; None for those of all servers there.
-
         Raises:
-            DflashError: a host is not reached or is another than before, a check failed, or a rank did not start.
+            DflashError: a host is not reached or has changed, a check failed, or a rank did not start.
         """
         planned = PlannedLaunch(resolved, plan, cache=cache)
         async with cluster_launch.open_peers(plan.relaunch_request.peers) as peers:
@@ -86,7 +80,7 @@ class BootServer:
     async def stop(self) -> list[str]:
         """Stop what was launched, on all hosts; return what is left of it, and where, as texts.
 
-        Whoever is cancelled meanwhile, as by a signal, is so afterwards.
+        A cancellation, as by a signal, takes effect afterwards.
 
         Raises:
             DflashError: a process here survived SIGKILL.
@@ -148,7 +142,7 @@ def describe_hosts(
 
 
 def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
-    """Return the variables of a rank; caches of its arm's own are called alike in all arms, as those of this host."""
+    """Return the variables of a rank; an arm's own caches have the same name in all arms."""
     return separate_caches(far, far.relaunch_request.settings, OWN_CACHE).env if planned.cache else far.env
 
 
@@ -160,7 +154,7 @@ async def stop_on_all_hosts(run: Run) -> list[str]:
     """
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
-    return [str(status) for status in statuses if status.state in rank_records.THERE]
+    return [str(status) for status in statuses if status.state in server_process.THERE]
 
 
 async def _has_memory(host: str, before: int) -> bool:
@@ -177,15 +171,9 @@ async def _has_memory(host: str, before: int) -> bool:
 
 
 def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan as a boot launches it: marked as one of an experiment, with a compile cache of its own.
+    """Return the plan with the experiment's mark, and with `cache` as the folder for all that is compiled.
 
-    A cache that is varied itself, or was set by hand, stays as it is.
-
-    Args:
-        plan: what the arm launches.
-        arm: the arm.
-        experiment: the experiment's id.
-        cache: the folder for all that is compiled; None leaves the plan's.
+    A cache that is varied, or was set by hand, stays as it is.
     """
     own = separate_caches(plan, arm.request.settings, cache) if cache else plan
     return replace(own, env=own.env | {MARK: experiment})
@@ -210,13 +198,12 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
 
 
 def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
-    """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
     variables = {name: value.replace(str(cache), OWN_CACHE) if cache else value for name, value in env.items()}
     return {name: value for name, value in redact_variables(variables).items() if name != MARK}
 
 
 def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
-    """Return what a server finds around it and heeds, beside what its plan gives it."""
+    """Return the variables of the environment that vLLM reads, except those of the plan."""
     return {
         name: value
         for name, value in sorted(around.items())
@@ -225,7 +212,6 @@ def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str,
 
 
 def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
-    """Return by patch the SHA-256 of the files that it changes, as they are now."""
     digests = {}
     for name in names:
         try:

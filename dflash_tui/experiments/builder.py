@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import __version__
-from dflash_tui.benchmark import datasets, suites
+from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import boot, store, variation
@@ -58,37 +58,23 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
     """What the user asked to compare. A field that is None is left to the recipe, or to what is varied."""
 
     launch: LaunchRequest
-    """What all arms have in common."""
     vary: str = variation.DEFAULT
-    """What is varied, as `KEY=VALUE,VALUE`."""
     boots: int | None = None
     """Boots per arm; without it two of an honest experiment, else one."""
     honest: bool = False
     """Whether to launch each arm at least twice, so that the spread between boots is known."""
     suite: str | None = None
-    """The prompts: a suite's name or file; without it one that all servers take."""
     rounds: int = 1
-    """How often a boot sends each prompt."""
     scale: float | None = None
-    """How many times their usual length answers have."""
     seed: int = 0
-    """What shuffles the order of the prompts."""
     temperature: float | None = None
-    """The sampling temperature; without it 0, or the model's own where drafts are varied."""
     top_p: float | None = None
-    """The share of the probability that tokens are drawn from; without it the model's own."""
     concurrency: tuple[int, ...] = (1,)
-    """Requests at a time, one level after the other."""
     own_cache: bool = True
-    """Whether each arm has a compile cache of its own, empty at its first boot."""
     keep_answers: bool = True
-    """Whether the text of measured answers is kept in the experiment's folder."""
     checks_output: bool = False
-    """Whether all that is asked is if the arms answer alike."""
     measures_start: bool = False
-    """Whether the seconds until a server is ready are judged, and nothing is sent beside."""
     cold: bool = False
-    """Whether the caches of an arm are emptied before each of its boots."""
     prompts: int | None = None
     """How many prompts each boot answers at least, in place of `rounds`."""
     fixed: bool | None = None
@@ -98,12 +84,9 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
 def build_experiment(
     request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
 ) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the experiment that is asked for, and the recipe as each of its arms has it.
+    """Return the design of an experiment, and the recipe as each of its arms has it.
 
-    Args:
-        request: what is asked for.
-        varied: what is varied, where `request.vary` does not say it.
-        cluster: the hosts, with their link, where the launch names others.
+    `varied` replaces `request.vary`; `cluster` are the hosts and their link where the launch names others.
 
     Raises:
         UsageError: a name, a value or a combination is wrong.
@@ -153,11 +136,6 @@ def build_experiment(
 
 
 def _choose_boots(request: ExperimentRequest, varied: Varied) -> int:
-    """Return how many boots each arm has.
-
-    Raises:
-        UsageError: they are too few, or are to be cold where nobody measures the start.
-    """
     boots = request.boots or (2 if request.honest or varied.key == variation.STOCK_KEY else 1)
     if request.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", hint="drop --boots, or take --boots 2")
@@ -168,7 +146,6 @@ def _choose_boots(request: ExperimentRequest, varied: Varied) -> int:
 
 
 def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest], PlannedLaunch]) -> Varied:
-    """Return the arms that are asked for; `plan` plans a request on this machine."""
     if request.checks_output:
         return variation.SPECULATION
     if request.vary == variation.STOCK_VARIATION:
@@ -177,12 +154,12 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
         alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
         width = alone.flags.get("tensor-parallel-size")
         return variation.build_host_variation(request.vary, request.launch, width if isinstance(width, int) else 1)
-    repeated = (request.suite or "").partition(":")[0] == datasets.REPEAT
+    repeated = (request.suite or "").partition(":")[0] == suites.REPEAT
     return variation.parse_variation(request.vary, repeated=repeated)
 
 
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
-    """Return the line that begins the experiment once more, whatever the defaults will be by then."""
+    """Return the command line that repeats the experiment, independent of later defaults."""
     values: dict[str, object] = {
         "--prompts": request.prompts, "--suite": design.suite, "--scale": design.scale,
         "--seed": design.seed,
@@ -202,10 +179,7 @@ def _format_command(design: Design, request: ExperimentRequest, boots: int) -> s
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
-    """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context.
-
-    Stock is held against ours after contexts of each length, where all servers take the longest.
-    """
+    """Return `field`, `quick` where an arm's context is too short for it, or `contexts` for stock against ours."""
     lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
     if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
@@ -213,13 +187,13 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str
 
 
 def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
-    """Return what is asked for, else 0, where answers can be held against each other, or None, the model's own.
+    """Return the temperature asked for, else 0, or None (the model's own) where drafts are varied.
 
-    That is where drafts are varied: how a drafter fares depends on the sampling, and a patch of the sampling does
-    nothing at 0. Whether ours answers as stock does is part of what is asked of the two.
+    How a drafter does depends on the sampling, and a patch of the sampling does nothing at 0. Stock and ours are asked
+    whether they answer alike, which takes 0.
 
     Raises:
-        UsageError: nothing would be drawn by the `top_p` that is asked for.
+        UsageError: `top_p` has no effect at temperature 0.
     """
     temperature = request.temperature
     if temperature is None and (
@@ -238,7 +212,6 @@ def _plan_arm(request: LaunchRequest, probe: GpuProbe, recipe: Recipe, cluster: 
 def _plan_arms(
     varied: Varied, common: LaunchRequest, plan: Callable[[LaunchRequest], PlannedLaunch]
 ) -> tuple[tuple[Arm, ...], list[ResolvedRecipe]]:
-    """Return the arms, each planned with what it changes of the `common` request, and the recipe as each has it."""
     arms, resolved_recipes = list[Arm](), list[ResolvedRecipe]()
     for name, changes in varied.arms.items():
         request = common.with_changes(changes)
@@ -280,7 +253,7 @@ class DurationEstimate(NamedTuple):
 
 
 class BootEstimate(NamedTuple):
-    """Seconds that a boot of each arm takes, None where nobody knows, without the answers unless `whole`."""
+    """Seconds that a boot of each arm takes, None where unknown, without the answers unless `whole`."""
 
     seconds: tuple[float | None, ...]
     whole: bool
@@ -288,7 +261,7 @@ class BootEstimate(NamedTuple):
 
 
 def estimate_duration(design: Design) -> DurationEstimate:
-    """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
+    """Return how long the boots of `design` will take; unknown where one arm is unknown."""
     boots = estimate_boots(design)
     estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
     return estimate if boots.whole else estimate._replace(**_estimate_answers(design))
@@ -312,7 +285,6 @@ def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
 
 
 def _estimate_answers(design: Design) -> dict[str, Any]:
-    """Return what the answers take at their full length, one at a time; nothing where a speed was not published."""
     published = [_find_published_speed(arm) for arm in design.arms]
     tokens = 0 if design.measures_start or design.concurrency != (1,) else boot.count_most_tokens(design)
     speeds = [speed for speed, _ in published if speed is not None]
@@ -323,7 +295,6 @@ def _estimate_answers(design: Design) -> dict[str, Any]:
 
 
 def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
-    """Return the middle of the speeds that were published of the same launch and one stream, and their source."""
     is_plain = arm.plan.method is Method.NONE
     for figures in arm.plan.expected:
         speeds = figures.baseline_tok_s if is_plain else figures.tok_s
@@ -333,7 +304,6 @@ def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
 
 
 def _find_earlier_boots(design: Design) -> list[list[Boot]]:
-    """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
     boots_by_arm: list[list[Boot]] = [[] for _ in design.arms]
     for other in store.list_experiments():
         if _workload(other) != _workload(design):
@@ -348,16 +318,8 @@ def _find_earlier_boots(design: Design) -> list[list[Boot]]:
 
 
 def _workload(design: Design) -> tuple[object, ...]:
-    return (
-        design.digest,
-        design.rounds,
-        design.scale,
-        design.fixed,
-        design.concurrency,
-        design.own_cache,
-        design.measures_start,
-        design.cold,
-    )
+    sent = (design.digest, design.rounds, design.scale, design.fixed, design.concurrency)
+    return (*sent, design.own_cache, design.measures_start, design.cold)
 
 
 def _estimate_start(arm: Arm) -> tuple[float | None, str]:

@@ -12,13 +12,11 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import GpusSampled, RankSampled
+from dflash_tui.events import GpuLoad, GpusSampled, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -50,7 +48,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times(run: Run) -> ProcessorTimes:
-    """Return how long the processors have worked by now, for anybody and for the server and this process."""
+    """Return how long the processors have worked by now, in all and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
     ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
     for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
@@ -75,7 +73,11 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
     own = {run.id, *(rank.id for rank in list_local_ranks(run))}
-    others = [f"server {other.id}" for other in registry.list_runs() if other.id not in own and _disturbs(other, run)]
+    others = [
+        f"server {other.id}"
+        for other in registry.list_runs()
+        if other.id not in own and other.plan.disturbs(run.plan) and server_process.is_alive(other)
+    ]
     return replace(
         on_gpus,
         power=_POWER[system.is_on_battery()],
@@ -87,7 +89,6 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
 
 
 def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
-    """Return how each other host of a run is now; throttling and foreign load count when seen after `since`."""
     samples = _read_rank_samples(run)
     conditions: dict[str, Conditions] = {}
     for far in run.far_ranks:
@@ -105,7 +106,6 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
 
 
 def _read_rank_samples(run: Run) -> list[RankSampled]:
-    """Return what the keeper recorded of the other ranks."""
     samples = list[RankSampled]()
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():
@@ -123,7 +123,7 @@ def list_local_ranks(run: Run) -> list[Run]:
 def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
     """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
 
-    Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
+    Of several GPUs it has the slowest clock, the highest temperature and the sum of the powers.
     """
     first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
     meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]
@@ -160,10 +160,6 @@ def _foreign_processes(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None
         if (p.memory or 0) >= _FOREIGN
     )
     return tuple(dict.fromkeys(heavy)) if processes_of_others else None
-
-
-def _disturbs(other: Run, run: Run) -> bool:
-    return other.plan.disturbs(run.plan) and server_process.is_alive(other)
 
 
 def measure_free_memory(plan: Plan) -> FreeMemory:

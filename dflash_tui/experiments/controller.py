@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import psutil
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
-from dflash_tui.common.file_lock import try_lock
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation
@@ -26,7 +22,6 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
@@ -36,9 +31,7 @@ _START_TIMEOUT = 60.0
 # A server has 15 s to stop; a busy machine takes longer for it.
 _STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
-# Who holds the lock names itself at once, unless it is killed just then.
-_NAME_TIMEOUT = 1.0
-_LONGEST_NAME = 100
+_LOCK = "controller.lock"
 # By the experiments' ids.
 _children: list[tuple[str, subprocess.Popen[bytes]]] = []
 
@@ -58,12 +51,8 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     return [
         run
         for run in registry.list_runs()
-        if server_process.is_alive(run) and any(_is_disturbed(run.plan, plan) for plan in plans)
+        if server_process.is_alive(run) and any(run.plan.port == plan.port or run.plan.disturbs(plan) for plan in plans)
     ]
-
-
-def _is_disturbed(a: Plan, b: Plan) -> bool:
-    return a.port == b.port or a.disturbs(b)
 
 
 def build_disturbed_error(runs: Sequence[Run], hint: str) -> UsageError:
@@ -117,47 +106,19 @@ def is_driven(design: Design) -> bool:
 
 def _require_no_driver(folder: Path, design: Design) -> None:
     if driver := store.find_driver(folder):
-        what = f"{design.id} is already running (pid {driver.pid})"
-        raise UsageError(what, hint=f"dflash-tui ab attach {design.id}")
-
-
-@contextlib.contextmanager
-def _hold_lock(design: Design, command: str) -> Iterator[None]:
-    """Keep others from extending or resuming an experiment meanwhile, and name this process to them.
-
-    Raises:
-        UsageError: another process does so now; it is named.
-    """
-    path = store.experiment_folder(design.id) / "controller.lock"
-    with open(path, "a+b", opener=private_files.open_private) as lock:
-        if not try_lock(lock.fileno()):
-            what = f"another dflash-tui is at work on {design.id}: {_read_holder(path)}"
-            raise UsageError(what, hint=f"dflash-tui ab attach {design.id}")
-        lock.truncate(0)
-        lock.write(f"{command} (pid {os.getpid()})".encode())
-        lock.flush()
-        try:
-            yield
-        finally:
-            lock.truncate(0)
-
-
-def _read_holder(path: Path) -> str:
-    deadline = time.monotonic() + _NAME_TIMEOUT
-    while not (name := path.read_bytes()[:_LONGEST_NAME]) and time.monotonic() < deadline:
-        time.sleep(_INTERVAL)
-    return clean_line(name.decode(errors="replace")) or "it has not said which yet"
+        hint = f"dflash-tui ab attach {design.id}"
+        raise UsageError(f"{design.id} is already running (pid {driver.pid})", hint=hint)
 
 
 def extend_experiment(design: Design, boots: int) -> None:
-    """Add so many boots of each arm to an A/B that is over, and launch a driver for them; it gets a new report.
+    """Add boots of each arm to an A/B that is over, and launch a driver for them; the A/B gets a new report.
 
     Raises:
         UsageError: it is not over, it is no A/B, another process is at work on it, or something else would disturb
             the measurement.
         DflashError: the driver ended at once.
     """
-    with _hold_lock(design, "ab extend"):
+    with store.hold_lock(design, _LOCK):
         folder = store.experiment_folder(design.id)
         progress = store.read_progress(folder)
         if design.tuning:
@@ -185,7 +146,7 @@ def resume_experiment(design: Design) -> None:
             to go on with.
         DflashError: the driver ended at once.
     """
-    with _hold_lock(design, f"{design.command_word} resume"):
+    with store.hold_lock(design, _LOCK):
         ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
         if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
             raise build_disturbed_error(in_the_way, "stop it first")
@@ -236,19 +197,14 @@ class CheckingArms(NamedTuple):
 
 
 class ServerStopping(NamedTuple):
-    """A server that is in the way is being stopped."""
+    """A server that is in the way is being stopped, or `is_over` and has stopped."""
 
     run: Run
-
-
-class ServerStopped(NamedTuple):
-    """A server that was in the way has stopped."""
-
-    run: Run
+    is_over: bool = False
 
 
 ExperimentQuestion = TrustQuestion | StopQuestion | BeginQuestion
-ExperimentStep = CheckingArms | Preparing | ServerStopping | ServerStopped
+ExperimentStep = CheckingArms | Preparing | ServerStopping
 
 
 class ExperimentFront(Protocol):
@@ -264,12 +220,7 @@ class ExperimentFront(Protocol):
 async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> bool:
     """Begin an experiment in a process of its own; return whether it began, which a no to a question prevents.
 
-    A failure leaves servers that are in the way running.
-
-    Args:
-        design: what it is going to do.
-        resolved_recipes: the recipe as each of its arms has it.
-        front: asks and shows.
+    A failure leaves running servers alone.
 
     Raises:
         UsageError: another experiment is running.
@@ -295,17 +246,12 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
     for run in in_the_way:
         front.show(ServerStopping(run))
         await lifecycle.stop_server(run)
-        front.show(ServerStopped(run))
+        front.show(ServerStopping(run, is_over=True))
     await asyncio.to_thread(start_experiment, design)
     return True
 
 
 async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> None:
-    """Install, build and fetch on every host what any arm needs: that takes minutes the first time.
-
-    Raises:
-        DflashError: something could not be prepared, or the hosts do not have the same.
-    """
     shown = set[tuple[object, ...]]()
 
     def show_once(event: Preparing) -> None:

@@ -13,14 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
 from dflash_tui.benchmark.load import MeasuredWindow
-from dflash_tui.benchmark.sampling import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
-from dflash_tui.event_json import YEAR_2100
-from dflash_tui.events import Event, RequestDone
+from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
+from dflash_tui.events import YEAR_2100, Amount, Event, RequestDone, Whole
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import Amount, Whole
 
 _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
@@ -29,11 +27,9 @@ class Arm(msgspec.Struct, frozen=True):
     """One value of what is varied."""
 
     name: str
-    """The value, as it was typed."""
     request: LaunchRequest
     """What launches it; the port is named, so that all arms have the same."""
     plan: Plan
-    """What a boot of it launches."""
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -46,20 +42,16 @@ class Tuning(msgspec.Struct, frozen=True):
     save_as: str
     """The name of the personal recipe that it ends with."""
     left_out: dict[str, str] = {}
-    """What is not tried here at all, and why."""
 
 
 class Design(msgspec.Struct, frozen=True):
     """What an experiment is going to do; nothing of it changes once it has begun, but a tune adds rounds."""
 
     id: str
-    """The name of the experiment and of its folder: the time and the recipe."""
     made_at: float
     """When it was designed, in seconds since the epoch."""
     version: str
-    """The version of dflash-tui that designed it."""
     recipe: str
-    """The recipe that all arms launch."""
     vary: str
     """What is varied: `mode`, `spec`, `n`, `profile`, `env.NAME`, `patch.NAME` and the like."""
     arms: tuple[Arm, ...]
@@ -79,7 +71,6 @@ class Design(msgspec.Struct, frozen=True):
     temperature: Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)] | None = 0.0
     """The temperature of sampling; None is the model's own."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """The share of the probability that tokens are drawn from; None is the model's own."""
     concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
     """The numbers of requests that are under way at a time, one after the other."""
     own_cache: bool = True
@@ -87,13 +78,11 @@ class Design(msgspec.Struct, frozen=True):
     synthetic: str = ""
     """Why the figures say nothing about a real model, or empty."""
     command: str = ""
-    """The command line that begins it once more, or empty where none does."""
     levels: bool = False
     """Whether the prompts are levels of one thing, such as the length of context, and no sample of what is asked."""
     repeats: bool = False
     """Whether the same texts are sent again and again as they are, so that a prefix cache answers."""
     keep_answers: bool = False
-    """Whether the text of measured answers is kept beside the figures, so that arms can be read side by side."""
     checks_output: bool = False
     """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
     measures_start: bool = False
@@ -103,7 +92,6 @@ class Design(msgspec.Struct, frozen=True):
     fixed: bool = True
     """Whether answers go on past the model's own end (`ignore_eos`), so that all have the length that was asked for."""
     tuning: Tuning | None = None
-    """What makes it a tune; None of an A/B."""
     looks: _Count = 1
     """How often its boots are judged: once, and once more for each time that boots were added after a report."""
 
@@ -131,9 +119,7 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     power: str = ""
     """`mains`, `battery` or empty."""
     clock_mhz: Whole | None = None
-    """The clock of the slowest GPU."""
     temperature_c: int | None = None
-    """The temperature of the hottest GPU."""
     power_w: Amount | None = None
     """What all `cards` draw together."""
     power_limit_w: Amount | None = None
@@ -141,57 +127,41 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     cards: Whole = 1
     """How many GPUs it is about."""
     throttle: tuple[str, ...] | None = None
-    """What keeps the GPU's clocks down."""
     foreign: tuple[str, ...] | None = None
     """Processes of others on the GPUs, by name and pid, and servers of ours beside this one."""
     available: Whole | None = None
-    """Bytes of memory that the machine has left."""
     load: Amount | None = None
-    """The load average of one minute."""
     hosts: dict[str, Conditions] = {}
-    """The same of the server's other hosts, by rank and host."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Another host of a boot, and what the rank there was launched with."""
 
     host: str
-    """How ssh calls it."""
     name: str = ""
-    """How it calls itself."""
     machine: str = ""
-    """Its architecture, such as `aarch64`."""
     memory: Whole = 0
-    """Bytes of memory that it has."""
     address: str = ""
-    """Its address on the link."""
     interface: str = ""
-    """The network interface of the address."""
     devices: tuple[str, ...] = ()
     """Its RoCE devices; none where the link is sockets only."""
     network: str = ""
     """What NCCL said there that it talks over, `IB` (RoCE, too) or `Socket`; empty where it did not say."""
     hardware: str = ""
-    """The class of its GPUs."""
     vllm: str = ""
     """Distribution and release of vLLM there, and its Python."""
     patches: str = ""
     """The patches there, and a digest of their texts."""
     argv: tuple[str, ...] = ()
-    """The command there, without secrets."""
     env: dict[str, str] = {}
-    """The variables that were set for it, without secrets."""
 
 
 class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a server without speculation says of an answer that one with speculation gave, and of its own rounding."""
 
     kind: str
-    """The name of the prompt."""
     streams: Whole
-    """How many requests were under way at a time."""
     round: Whole
-    """Which of the requests with the same prompt it is."""
     tokens: Whole = 0
     """How many tokens of the answer were scored."""
     parted: Whole | None = None
@@ -207,20 +177,16 @@ class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     positions: Whole = 0
     """At how many tokens that was measured."""
     error: str = ""
-    """Why the answer was not scored, or empty."""
 
 
 class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of an arm and all it measured. Seconds count from the launch."""
 
     number: int
-    """Its place in the order, from 0 on."""
     arm: int
-    """The arm that was launched."""
     run: str
     """The run that was launched; empty when it did not come to that."""
     attempt: int = 1
-    """Which attempt at this boot it was."""
     began: Annotated[float, Meta(ge=0, lt=YEAR_2100)] = 0.0
     """When it was launched, in seconds since the epoch."""
     prepared: Amount | None = None
@@ -234,73 +200,53 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     took: Amount | None = None
     """Seconds until it was stopped and its memory was free again."""
     phases: dict[str, float] = {}
-    """Seconds of each phase of the start."""
     cold_request: RequestDone | None = None
-    """The first real request, which is measured alone."""
     requests: tuple[RequestDone, ...] = ()
-    """The requests that count; warm-ups are not among them."""
     windows: tuple[MeasuredWindow, ...] = ()
-    """The time in which they counted, for each number of streams; none in boots of before."""
+    """The time in which they counted, for each number of streams; none in boots of earlier releases."""
     generated: Amount | None = None
     """By how many tokens the server's counter grew while they ran."""
     preemptions: Amount = 0.0
-    """How many requests the scheduler preempted meanwhile."""
     prefix_queries: Amount = 0.0
-    """How many tokens were looked up in the prefix cache meanwhile."""
     prefix_hits: Amount = 0.0
-    """How many of them were found."""
     others: Amount | None = None
     """How many processors were kept busy meanwhile by what is neither the server nor the driver."""
     before: Conditions | None = None
-    """The machine before the requests that count."""
     after: Conditions | None = None
-    """The machine after them."""
     engine: str = ""
-    """The engine, as `vllm 0.32.0`."""
     gpus: tuple[str, ...] = ()
-    """The names of the GPUs that it ran on."""
     driver: str = ""
-    """The version of the GPU driver."""
     argv: tuple[str, ...] = ()
-    """The command that was launched, without secrets."""
     env: dict[str, str] = {}
-    """The variables that were set for it, without secrets."""
     sampler: str = ""
-    """What drew the tokens of its answers; empty where nobody recorded it."""
+    """What sampled the tokens of its answers; empty where it was not recorded."""
     inherited: dict[str, str] | None = None
-    """The variables beside these that a server heeds; None where nobody recorded them."""
+    """The variables of the environment that vLLM reads, besides these; None where they were not recorded."""
     patches: dict[str, str] = {}
     """Each patch in the engine, with the SHA-256 of the files that it made."""
     versions: dict[str, str] = {}
-    """The versions of the engine's packages that matter for speed."""
     inspected: Amount = 0.0
     """Seconds of preparing it that went into inspecting its models, which a server else does itself."""
     start: str = ""
     """Of a boot whose start is judged `measured`, of one that only fills the caches for it `filling`, else empty."""
     hosts: tuple[HostFacts, ...] = ()
-    """The other hosts of its server, from rank 1 on."""
     checks: tuple[AnswerCheck, ...] = ()
     """Of a boot without speculation, what it says of the answers with speculation; empty where that is not asked."""
     doubt: str = ""
     """What its first answer says against its weights: it differs from an earlier one, or is noise; else empty."""
     error: str = ""
-    """Why it measured nothing, or empty."""
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a measured request of a boot."""
 
     run: str
-    """The run that the boot launched."""
     kind: str
-    """The name of the prompt."""
     streams: Whole
-    """How many requests were under way at a time."""
     round: Whole
-    """Which of the requests with the same prompt it is."""
     answer: Answer
     arrivals: tuple[ArrivalMark, ...] = ()
-    """When its tokens came; none where the server did not count, and in experiments of before."""
+    """When its tokens came; none where the server did not count, and in experiments of earlier releases."""
 
 
 class BootBegan(Event, frozen=True, tag="boot began"):
@@ -334,13 +280,10 @@ class RoundBegan(Event, frozen=True, tag="round began"):
     turn: int
     """How often all that is varied has been gone through, from 1 on."""
     field: tuple[int, ...]
-    """The arms that compete, the best of before first."""
+    """The arms that compete; the first is the best of the round before."""
     order: tuple[int, ...] = ()
-    """The arm of each boot that is added."""
     arms: tuple[Arm, ...] = ()
-    """The arms that are added."""
     left_out: dict[str, str] = msgspec.field(default_factory=dict)
-    """What is not tried, and why."""
 
 
 PUBLISHED = "published"
@@ -353,7 +296,6 @@ class ExperimentExtended(Event, frozen=True, tag="extended"):
     """An A/B that was over goes on: these boots are added to the order."""
 
     order: tuple[int, ...]
-    """The arm of each boot that is added."""
 
 
 class ExperimentHalted(Event, frozen=True, tag="halted"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import (
     Boot,
     BootBegan,
@@ -26,28 +27,21 @@ class CurrentBoot(msgspec.Struct, frozen=True):
     """The boot that runs now, or was interrupted."""
 
     number: int
-    """Its place in the order, from 0 on."""
     arm: int
-    """The arm that it launches."""
     attempt: int
-    """Which attempt at this boot it is."""
     run: str
-    """The run that was launched."""
     began: float
-    """When it was launched, in seconds since the epoch."""
     stage: str = "starting"
     """Of which stage the latest answer was: `starting` before the first one, then `cold`, `warm-up` or `round`."""
     requests: int = 0
     """How many requests that count were answered."""
     last: RequestMeasured | None = None
-    """The latest answer, of any stage."""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """How far an experiment is."""
 
     design: Design
-    """What it is going to do; of a tune with the arms and boots of its rounds."""
     boots: tuple[Boot, ...] = ()
     """The boots that are over, in order: each by the attempt that counts, with an `error` when all attempts failed."""
     tries: tuple[Boot, ...] = ()
@@ -57,15 +51,11 @@ class Progress(msgspec.Struct, frozen=True):
     due: int = 0
     """How many requests that count each boot sends; 0 when unknown."""
     halted: str = ""
-    """Why the driver ended early, or empty."""
     finished: bool = False
-    """Whether all boots are over."""
     driven: bool = False
-    """Whether its driver runs."""
     left: float | None = None
     """Seconds until the end; None while nothing shows how long a boot takes. Of a tune those of its budget."""
     rounds: tuple[RoundBegan, ...] = ()
-    """The rounds of a tune; none of an A/B."""
 
     @property
     def status(self) -> str:
@@ -98,14 +88,9 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return the progress that the events add up to; of a boot that is over, its end alone counts.
+    """Return the progress that the events add up to.
 
-    Args:
-        design: what the experiment is going to do.
-        events: what happened, in order.
-        due: how many requests that count each boot sends, 0 when unknown.
-        driven: whether its driver runs.
-        now: the time for which the rest is estimated.
+    `due` is how many requests that count each boot sends (0: unknown), `driven` whether the driver runs.
     """
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
@@ -114,18 +99,18 @@ def fold_progress(
     halted, finished = "", False
     for event in events:
         match event:
-            case RoundBegan() if _can_follow(design, event):
+            case RoundBegan():
                 rounds.append(event)
                 design = extend_design(design, event)
-            case ExperimentExtended() if _can_extend(design, event):
+            case ExperimentExtended():
                 design, finished, halted = extend_design(design, event), False, ""
-            case BootBegan() if _is_planned(design, event):
+            case BootBegan():
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
             case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
                 current = replace(current, stage=event.stage, requests=measured, last=event)
-            case BootEnded(boot=boot) if _is_planned(design, boot):
+            case BootEnded(boot=boot):
                 current = None
                 if boot.error and boot.attempt < design.attempts:
                     tries.append(boot)
@@ -151,43 +136,44 @@ def fold_progress(
     return replace(progress, left=estimate_left(progress, now))
 
 
-def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
-    """Whether the design has such a boot: a file may say anything."""
-    return 0 <= boot.number < len(design.order) and 0 <= boot.arm < len(design.arms)
+def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
+    """Yield the events with the requests of each boot in its end, as they are stored once, where they were measured."""
+    requests: list[RequestDone] = []
+    cold: RequestDone | None = None
+    for event in events:
+        match event:
+            case BootBegan():
+                requests, cold = [], None
+            case RequestMeasured(stage="cold", request=request):
+                cold = request
+            case RequestMeasured(stage="round", request=request):
+                requests.append(request)
+            case BootEnded(boot=boot) if not boot.error and not boot.requests:  # earlier releases stored them twice
+                yield replace(event, boot=replace(boot, cold_request=boot.cold_request or cold, requests=(*requests,)))
+                continue
+            case _:
+                pass
+        yield event
 
 
 def extend_design(design: Design, event: Happened) -> Design:
     """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
-    if isinstance(event, ExperimentExtended) and _can_extend(design, event):
-        return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
-    if not isinstance(event, RoundBegan) or not _can_follow(design, event):
-        return design
-    return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
-
-
-def _can_extend(design: Design, event: ExperimentExtended) -> bool:
-    """Whether boots of its own arms are added, and that to an A/B: a file may say anything."""
-    return not design.tuning and all(0 <= arm < len(design.arms) for arm in event.order)
-
-
-def _can_follow(design: Design, event: RoundBegan) -> bool:
-    """Whether a round names arms that there are: a file may say anything."""
-    arms = range(len(design.arms) + len(event.arms))
-    return bool(design.tuning and event.field) and all(arm in arms for arm in (*event.field, *event.order))
+    match event:
+        case ExperimentExtended():
+            return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
+        case RoundBegan():
+            return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
+        case _:
+            return design
 
 
 def estimate_left(
     progress: Progress, now: float, before: Sequence[float | None] = (), *, whole: bool = True
 ) -> float | None:
-    """Return the seconds of the boots that are not over; None where nothing shows how long they take.
+    """Return the seconds of the remaining boots; None where nothing shows how long they take.
 
-    What other arms or earlier experiments took shows it only until the first boot of an arm takes longer.
-
-    Args:
-        progress: how far it is.
-        now: the time, in seconds since the epoch.
-        before: what a boot of each arm took in earlier experiments, for arms of which none is over in this one.
-        whole: whether that is all of a boot; a part is a least, which no boot contradicts.
+    `before` has by arm what a boot took in earlier experiments, used until a boot of the arm is over; not `whole` means
+    that it is only a part of a boot.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

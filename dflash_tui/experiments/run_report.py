@@ -34,7 +34,7 @@ _MEASURED_ALIKE = {
 }
 _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "unpatched_folder": "engine", "hardware": "hardware"}  # fmt: skip
-# What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
+# What is recorded of a boot of an experiment and not of a run.
 _UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
     "environment that it was launched from, what the patches made, the power supply, other load on the machine"
@@ -103,7 +103,6 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
 
 
 def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions | None:
-    """Return the worst that the GPUs said from the first request to the end of the last one."""
     if not requests:
         return None
     since = min(done.at - done.total for done in requests)
@@ -174,7 +173,6 @@ def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
 
 
 def _name_sides(ours: Side, theirs: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
-    """Return what the sides are called, and what is varied: the one thing that differs, where that is short to say."""
     if varied == ["mode"]:
         return (ours.plan.mode.value, theirs.plan.mode.value), "mode"
     if varied == ["n"]:
@@ -199,7 +197,6 @@ def _add_confounds(comparison: Comparison, confounds: tuple[Confound, ...]) -> C
 
 
 def _find_differences(ours: Side, theirs: Side, varied: list[str]) -> Iterator[Confound]:
-    """Yield what was not measured alike."""
     if len(varied) > 1:
         yield Confound("more than one thing differs between the launches", ", ".join(varied)[:400], refuses=True)
     elif varied:

@@ -9,20 +9,18 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from msgspec.structs import replace
 
-from dflash_tui.common import private_files
-from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.file_lock import try_lock
+from dflash_tui.common.errors import DflashError
 from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.tuner import MachineTuner
+from dflash_tui.experiments.tuner import MachineTuner
 from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
@@ -44,28 +42,23 @@ async def run_experiment(
     resolved_recipes: Sequence[ResolvedRecipe],
     tuner: MachineTuner | None = None,
 ) -> None:
-    """Run all boots of `design` that are not over and write the report.
+    """Run the remaining boots of a design and write the report.
 
-    Servers that an earlier driver left running are ended first, and its interrupted boot is repeated. Cancelling ends
-    the server that runs and says so.
-
-    Args:
-        design: the experiment.
-        resolved_recipes: the recipe as each of its arms has it, those of a tune's rounds included.
-        tuner: what adds rounds to a tune and concludes it; None for an A/B.
+    Servers that an earlier driver left are stopped first, and its interrupted boot is repeated. Cancelling stops the
+    server and records that. `tuner` adds the rounds of a tune.
 
     Raises:
         UsageError: another driver is at work.
-        OSError: the disk is full, for instance; it goes on from there when it is resumed.
-        DflashError: a server does not end, or takes what is sent for wrong.
+        OSError: the disk is full, for instance; a resume goes on from there.
+        DflashError: a server does not end, or rejects a prompt.
     """
     folder = store.experiment_folder(design.id)
-    with _hold_driver_lock(folder, design):
+    with store.hold_lock(design, "driver.lock"):
         store.record_driver(folder)
         try:
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
-            # Between its boots as well: nobody else may begin there what the next boot would collide with.
+            # Between its boots as well: no other launch may take what the next boot needs.
             with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
@@ -74,7 +67,9 @@ async def run_experiment(
             report = await asyncio.to_thread(answers.add_output_checks, report, store.read_answers(folder))
             report = await asyncio.to_thread(tuner.conclude, progress, report) if tuner else report
             store.write_json(folder / store.REPORT, report)
-            await _clean_up(folder, design)
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            for left in await remove_far_caches(design):
+                boot.write_driver_log(f"compile caches of the experiment are left on {left}")
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
             _halt(folder, _describe_error(error))
@@ -85,7 +80,6 @@ async def run_experiment(
 
 
 async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner: MachineTuner | None) -> Progress:
-    """Run what is due until nothing is, round after round of a tune; return how it stands then."""
     while True:
         progress = store.read_progress(folder)
         if due := progress.next:
@@ -100,11 +94,6 @@ async def _run_boots(folder: Path, resolved_recipes: list[ResolvedRecipe], tuner
 async def _run_and_record_boot(
     folder: Path, progress: Progress, resolved_recipes: Sequence[ResolvedRecipe], number: int, attempt: int
 ) -> None:
-    """Run one boot and write it down.
-
-    Raises:
-        OSError: there is no room left to measure.
-    """
     design = progress.design
     arm = design.order[number]
     came_up = {measured.arm for measured in progress.boots if not measured.error}
@@ -115,16 +104,8 @@ async def _run_and_record_boot(
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
         if shutil.disk_usage(folder).free < _MIN_FREE_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    store.append_event(folder, BootEnded(time.time(), measured))
-
-
-@contextmanager
-def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
-    """Hold the lock of the experiment, which ends with this process, however it ends."""
-    with open(folder / "driver.lock", "wb", opener=private_files.open_private) as lock:
-        if not try_lock(lock.fileno()):
-            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
-        yield
+    # Its requests were stored when they were measured.
+    store.append_event(folder, BootEnded(time.time(), replace(measured, requests=(), cold_request=None)))
 
 
 def find_leftover_servers(design: Design) -> list[Run]:
@@ -158,7 +139,7 @@ async def remove_far_caches(design: Design) -> list[str]:
 
 
 def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
-    """Return our processes that carry the experiment's mark in a run folder without a record."""
+    """Return processes that carry the experiment's mark and whose run folder has no record yet."""
     unrecorded = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -168,15 +149,7 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     return unrecorded
 
 
-async def _clean_up(folder: Path, design: Design) -> None:
-    """Delete the arms' compile caches on all hosts."""
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    for left in await remove_far_caches(design):
-        boot.write_driver_log(f"compile caches of the experiment are left on {left}")
-
-
 def _halt(folder: Path, why: str) -> None:
-    """Write down why it ends here, as far as anything can be written."""
     boot.write_driver_log(f"halted: {why}")
     with contextlib.suppress(OSError):
         store.append_event(folder, ExperimentHalted(time.time(), why))

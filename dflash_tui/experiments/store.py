@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,13 @@ import msgspec
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.prompts import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.event_json import YEAR_2100, encode
-from dflash_tui.events import Event
+from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis import answers, verdict
-from dflash_tui.experiments.analysis.report import RULES, ExperimentReport, find_misplaced_arms
+from dflash_tui.experiments.analysis.report import RULES, ExperimentReport
 from dflash_tui.experiments.design import Design, Happened, KeptAnswer
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
@@ -120,31 +119,23 @@ def make_experiment_id(recipe: str, now: float) -> str:
 
 
 def write_json(path: Path, value: msgspec.Struct) -> None:
-    """Write a value as JSON; whoever reads finds the old file or the new one whole."""
+    """Write a value as JSON; a reader finds the old file or the new one whole."""
     private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 def _load_design(path: Path) -> Design:
-    """Return the design that an `experiment.json` holds.
-
-    Raises:
-        UsageError: it cannot be used: it may be damaged.
-    """
     try:
         design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
-        raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
-    arms, launched = {*range(len(design.arms))}, {*design.order}
-    # The arms of a tune may wait for a round, an A/B launches each of its own.
-    possible = 0 <= design.made_at < YEAR_2100 and (launched <= arms if design.tuning else launched == arms)
-    if design.id != path.parent.name or not possible:  # by its id it is written to, and removed
-        raise UsageError(f"its {_DESIGN} is another experiment's, or has impossible values")
+        raise UsageError(f"its {_DESIGN} cannot be read: {why}") from None
+    if design.id != path.parent.name:  # by its id it is written to, and removed
+        raise UsageError(f"its {_DESIGN} is another experiment's")
     return design
 
 
 def decode_report(data: bytes) -> ExperimentReport:
-    """Return the report that `report.json`, or a file somebody has given away, holds.
+    """Return the report that `report.json`, or a file of another user, holds.
 
     Raises:
         msgspec.MsgspecError: it is none.
@@ -153,7 +144,7 @@ def decode_report(data: bytes) -> ExperimentReport:
 
 
 def _upgrade_design(fields: Any) -> Any:
-    """Return the JSON fields of a design, whose arms had options before they had a request."""
+    """Return the fields of a design; in earlier releases an arm had options instead of a request."""
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
     label = fields.get("synthetic")
@@ -212,10 +203,24 @@ def find_experiment(name: str | None = None) -> Design:
     raise UsageError(what, hint="dflash-tui ab list shows them")
 
 
+@contextmanager
+def hold_lock(design: Design, name: str) -> Iterator[None]:
+    """Hold a lock of an experiment, which ends with this process, however it ends.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    with open(experiment_folder(design.id) / name, "wb", opener=private_files.open_private) as lock:
+        if not try_lock(lock.fileno()):
+            hint = f"dflash-tui ab attach {design.id}"
+            raise UsageError(f"{design.id} is already running", hint=hint)
+        yield
+
+
 def find_driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        driver = untrusted_json.decode_untrusted(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
+        driver = untrusted_json.decode_json(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return (
@@ -231,7 +236,7 @@ def record_driver(folder: Path) -> None:
 
 
 def append_event(folder: Path, event: Event) -> None:
-    """Add an event; what a killed driver wrote half stays a line of its own, which nobody reads.
+    """Add an event; a line that a killed driver wrote half stays, and is skipped by readers.
 
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
@@ -245,7 +250,7 @@ def read_events(folder: Path) -> list[Happened]:
     for piece in read_event_pieces(folder, 0):
         events += [event for line in lines.feed(piece) if line and (event := decode_event(line))]
     last = decode_event(lines.unfinished_line)
-    return [*events, last] if last else events
+    return [*progress.join_requests([*events, last] if last else events)]
 
 
 def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
@@ -262,7 +267,7 @@ def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
 def decode_event(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
-        return untrusted_json.decode_untrusted(line, _decoder)
+        return untrusted_json.decode_json(line, _decoder)
     except msgspec.MsgspecError:
         return None
 
@@ -291,7 +296,7 @@ def read_answers(folder: Path) -> list[KeptAnswer]:
 
 def _decode_answer(line: bytes) -> KeptAnswer | None:
     try:
-        return untrusted_json.decode_untrusted(line, _answers)
+        return untrusted_json.decode_json(line, _answers)
     except msgspec.MsgspecError:
         return None
 
@@ -302,12 +307,12 @@ def read_report(folder: Path) -> ExperimentReport | None:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
-    if report.design.id != folder.name or find_misplaced_arms(report):  # it is written to where its id says
+    if report.design.id != folder.name:  # it is written to where its id says
         return None
     if report.rules == RULES:
         return report
     judged = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
-    # What a tune has found was chosen before its last boots, by the rules of then.
+    # A tune made its choice before its last boots, by the rules of that release.
     return msgspec.structs.replace(judged, tune=report.tune)
 
 

@@ -9,9 +9,10 @@ import msgspec
 import yaml
 from packaging.version import Version
 
-from dflash_tui.common import yaml_values
-from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
+from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
@@ -61,7 +62,6 @@ class Varied(NamedTuple):
     """A parsed `--vary`."""
 
     key: str
-    """What is varied, such as `mode`, `n` or `env.NAME`."""
     arms: dict[str, LaunchChanges]
     """By the arms' names, what each changes of the request."""
 
@@ -121,13 +121,10 @@ def is_of_hosts(words: str) -> bool:
 def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:
     """Return the arms of `hosts=1,N`: this host alone, and all that a launch names, each with the same share of GPUs.
 
-    Args:
-        words: what is varied.
-        request: what all arms have in common; it names the other hosts.
-        width: its tensor parallelism, over all hosts where they can share it evenly, else of one.
+    `width` is the tensor parallelism, over all hosts where they share it evenly, else of one.
 
     Raises:
-        UsageError: no other host is named, or other numbers than 1 and of all hosts are.
+        UsageError: no other host is named, or a number is neither 1 nor that of all hosts.
     """
     hosts = 1 + len(request.peers)
     if hosts == 1:
@@ -153,7 +150,7 @@ def order_boots(arms: int, boots: int) -> tuple[int, ...]:
 def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
-        node = yaml_values.compose_yaml(line)
+        node = yaml_loader.compose_yaml(line)
     except YamlError as error:
         raise VariationError(
             f"{key}: expected values separated by commas", evidence=str(error), hint="quote what is text"
@@ -172,7 +169,6 @@ def _split_values(key: str, text: str) -> list[str]:
 
 
 def _build_changes(key: str, value: str) -> LaunchChanges:
-    """Return what an arm changes; a value that names nothing is noticed when the arm is planned."""
     part, _, name = key.partition(".")
     if key in _FIELDS:
         return _change_field(key, value)
@@ -212,11 +208,7 @@ def _switch(key: str, value: str) -> bool:
 
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
-    """Return the two arms of a launch request; where that names nothing of ours, ours is what our plan offers.
-
-    Args:
-        request: what both arms are about.
-        plan: plans a request on this machine.
+    """Return the arms stock and ours of a launch request; where it names nothing of ours, ours is what our plan offers.
 
     Raises:
         UsageError: it cannot be planned.
@@ -230,17 +222,12 @@ def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
 
 
 def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> LaunchChanges:
-    """Return what makes a launch request the bare published command: the one place that says what stock is.
-
-    Args:
-        without: what takes out all that the request names as ours.
-        published: the launch that is left, which still has what we do unasked.
-    """
+    """Return what makes a launch request the bare published command: the only definition of stock."""
     unneeded = [name for name in published.plan.patches if not _needs_patch(published, name)]
     return LaunchChanges(
         removed=without.removed,
         removed_settings=without.removed_settings,
-        settings=startup_optimizations.NONE_OF_THEM | {f"patches.{name}": "false" for name in unneeded},
+        settings=startup_optimizations.ALL_OPTIMIZATIONS_OFF | {f"patches.{name}": "false" for name in unneeded},
     )
 
 
@@ -262,9 +249,9 @@ def _needs_patch(published: PlannedLaunch, name: str) -> bool:
 
 
 def _offer_changes(request: LaunchRequest, planned: PlannedLaunch, published: PlannedLaunch) -> LaunchChanges:
-    """Return what makes a request ours: nothing where it names something that stock has not, else what plans offer.
+    """Return no changes where the request names something that stock has not, else what the plan offers.
 
-    The panel names mode and drafts, also where they are the published ones.
+    The panel names mode and drafts even where they are the published ones.
     """
     ours, bare = planned.plan, published.plan
     named = any(getattr(ours, name) != getattr(bare, name) for name in _OUR_FIELDS)

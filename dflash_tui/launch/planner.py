@@ -18,7 +18,13 @@ from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import cuda_graphs, memory, methods, patch_file, serve_flags
-from dflash_tui.planning.cluster import Cluster, check_cluster, find_place_on_machine
+from dflash_tui.planning.cluster import (
+    Cluster,
+    check_cluster,
+    count_gpus_needed,
+    count_gpus_per_host,
+    find_place_on_machine,
+)
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
@@ -29,7 +35,6 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.serve_flags import build_flag
-from dflash_tui.planning.server_command import count_gpus_needed, count_gpus_per_host
 from dflash_tui.planning.startup_optimizations import StartConditions, list_exported
 from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
@@ -46,7 +51,6 @@ class PlannedLaunch(NamedTuple):
     resolved: ResolvedRecipe
     """The recipe for this hardware, with what the user changed."""
     plan: Plan
-    """What a launch will do."""
     gpus: tuple[Gpu, ...] = ()
     """The GPUs that it takes; none on the CPU, and for a class that is not here."""
     memory: MemoryEstimate | None = None
@@ -59,7 +63,6 @@ class LaunchJob(NamedTuple):
     """A server that is to be launched."""
 
     planned: PlannedLaunch
-    """What to launch on this machine."""
     forced: str = ""
     """Why failed checks are overruled; empty when none is."""
     replaces: str = ""
@@ -72,9 +75,7 @@ class LaunchOutline(NamedTuple):
     """What tells how a launch suits the machine, without its command."""
 
     resolved: ResolvedRecipe
-    """The recipe for this hardware, with what the user changed."""
     tokens: int
-    """How many tokens are drafted per step."""
     memory: MemoryEstimate | None
     """The memory that it needs, as that of a `PlannedLaunch`; None without a GPU to hold it against."""
 
@@ -111,15 +112,9 @@ def plan_launch(
 ) -> PlannedLaunch:
     """Return the plan of what is asked for on the GPUs of `probe`.
 
-    Args:
-        request: What the user asked for.
-        probe: The GPUs of this machine.
-        models: What is known of the models on this machine, for the memory that they need.
-        recipe: The recipe, where it was read already.
-        port: The port when none is asked for, instead of the recipe's.
-        cluster: The hosts of a server over several, with their link.
-        rank: Which of the hosts is planned for.
-        folders: Where copies of models lie on this machine, by the name that the recipe or the user has for them.
+    What is known of `models` on this machine tells the memory. `port` holds where none is asked for. `cluster` has the
+    hosts of a server over several, `rank` which of them is planned for, and `folders` where copies of models lie on
+    it, by the name that the recipe or the user has for them.
 
     Raises:
         UsageError: a name or a setting is wrong, or the recipe is for another number of hosts than are named.
@@ -201,7 +196,7 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
 
 
 def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    """Return what of this machine decides which measures for a shorter start a launch takes."""
+    """Return what of this machine decides which startup optimizations a launch takes."""
     return StartConditions(
         on_wsl=system.is_wsl(),
         exported=list_exported(os.environ),
@@ -219,12 +214,7 @@ def plan_launch_here(
 ) -> PlannedLaunch:
     """Return the plan of what is asked for on this machine as it is now.
 
-    Args:
-        request: What the user asked for.
-        port: The port when none is asked for.
-        cluster: The hosts of a server over several, with their link.
-        rank: Which of the hosts this machine is.
-        folders: Where copies of models lie on this machine, by the name that the recipe or the user has for them.
+    The other arguments are those of `plan_launch`.
 
     Raises:
         UsageError: a name or a setting is wrong.
@@ -253,7 +243,6 @@ def probe_launchable_gpus() -> GpuProbe:
 
 
 def _mark_claimed(card: Gpu, claims: Sequence[GpuClaim]) -> Gpu:
-    """Return the GPU with the first of `claims` that covers it; a plan that names no GPU may take any."""
     text = next((claim.text for claim in claims if not claim.plan.gpus or card.uuid in claim.plan.gpus), "")
     return replace(card, claimed=text) if text else card
 
@@ -269,7 +258,6 @@ def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
 
 
 def _add_memory(planned: PlannedLaunch, models: LocalModels) -> PlannedLaunch:
-    """Return a planned launch with the memory that it needs, by what is known of its models."""
     plan, available = planned.plan, _pick_models(planned.plan.models, models)
     tokens = plan.num_speculative_tokens
     return planned._replace(memory=estimate_memory(planned.resolved, plan.mode, tokens, planned.gpus, available))
@@ -295,7 +283,6 @@ def _pick_models(needed: Sequence[PlannedModel], models: LocalModels) -> list[Lo
 
 
 def _describe_engine(engine: Engine) -> EngineSpec:
-    """Return what an engine that was chosen by hand holds."""
     from dflash_tui.engines.patching import status
 
     packages = engine.packages or (f"{engine.distribution}=={engine.vllm}",)

@@ -16,7 +16,7 @@ import psutil
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines import (
     download,
     engine_python,
@@ -34,17 +34,16 @@ from dflash_tui.engines.patching import patched_engine, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Status
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import format_advice
-from dflash_tui.planning.startup_optimizations import MEASURES, MODELINFOS
+from dflash_tui.planning.startup_optimizations import MODELINFOS, OPTIMIZATIONS
 from dflash_tui.runs import lifecycle
-from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.runs.run import Run
 
-FarRanks = tuple[FarRank, ...]
 _STATE_TEXT = {
     PatchState.APPLIED: "already applied",
     PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
@@ -53,30 +52,11 @@ _STATE_TEXT = {
 }
 
 
-async def prepare_and_launch(
-    resolved: ResolvedRecipe,
-    plan: Plan,
-    report: Report,
-    *,
-    forced: str = "",
-    restarted_from: str = "",
-    far_ranks: FarRanks = (),
-) -> Run:
-    """Prepare what `plan` needs, launch its server and return the run.
-
-    Args:
-        resolved: the resolved recipe.
-        plan: what to launch.
-        report: called with each event of the preparation.
-        forced: why failed checks were overruled; empty when none was.
-        restarted_from: the id of the failed run that this one replaces.
-        far_ranks: the ranks of it that run on other hosts already.
+async def prepare_and_launch(job: LaunchJob, report: Report) -> Run:
+    """Prepare what a launch needs, launch its server and return the run; `report` takes the events of the preparation.
 
     Raises:
-        EngineError: the environment could not be built.
-        UsageError: the recipe is not trusted, or the engine's vLLM does not know a flag of the plan.
-        DflashError: the models could not be built or downloaded.
-        PatchError: a patch does not fit, or may not be applied.
+        DflashError: as `prepare_without_launch`.
         ServerFailed: the process could not be started.
     """
     events: list[Preparing] = []
@@ -86,65 +66,52 @@ async def prepare_and_launch(
             events.append(event)
         report(event)
 
-    engine = await prepare_without_launch(resolved, plan, record, forced=forced)
-    models = await asyncio.to_thread(model_hub.describe_models, plan)
+    plan, engine = job.planned.plan, await prepare_without_launch(job, record)
     return lifecycle.launch_server(
         plan,
         engine=f"{engine.distribution} {engine.vllm}",
         patches=await asyncio.to_thread(_list_patches, plan, engine),
         prepared=events,
-        forced=forced,
-        restarted_from=restarted_from,
-        far_ranks=far_ranks,
-        models=models,
+        forced=job.forced,
+        restarted_from=job.replaces,
+        far_ranks=job.far_ranks,
+        models=await asyncio.to_thread(model_hub.describe_models, plan),
     )
 
 
-async def prepare_without_launch(resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
-    """Do all that comes before the launch of `plan`: engine, models, patches, inspection; return the engine.
-
-    Args:
-        resolved: the resolved recipe.
-        plan: what will be launched.
-        report: called with each event of the preparation.
-        forced: why failed checks were overruled; empty when none was.
+async def prepare_without_launch(job: LaunchJob, report: Report) -> Engine:
+    """Do all that comes before a launch: engine, models, patches, inspection; return the engine.
 
     Raises:
-        EngineError: the environment could not be built.
-        UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
-        DflashError: the models could not be built or downloaded.
+        DflashError: as `prepare_engine_and_models`.
         PatchError: a patch does not fit, or may not be applied.
     """
-    engine = await prepare_engine_and_models(resolved, plan, report, forced=forced)
-    engine = await make_patched_engine(plan, engine, report)
+    plan = job.planned.plan
+    engine = await make_patched_engine(plan, await prepare_engine_and_models(job, report), report)
     await _inspect_models(plan, engine, report)
     return engine
 
 
-async def prepare_engine_and_models(
-    resolved: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = ""
-) -> Engine:
-    """Install the engine and get the models of `plan` where they are missing; return the engine.
+async def prepare_engine_and_models(job: LaunchJob, report: Report) -> Engine:
+    """Install the engine and get the models of a launch where they are missing; return the engine.
 
     It is the one that patches are still to be added to, unless that is gone and the patched one is there.
-
-    Args:
-        resolved: the resolved recipe.
-        plan: what will be launched.
-        report: called with each event of the preparation.
-        forced: why failed checks were overruled; empty when none was.
 
     Raises:
         EngineError: the environment could not be built.
         UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
         DflashError: the models could not be built or downloaded.
     """
+    resolved, plan = job.planned.resolved, job.planned.plan
     recipe_trust.require_trust(resolved.recipe, [plan])
     require_named(plan.cluster)
     engine = await install_engine(resolved.engine, plan, report)
-    await _check_flags(resolved, plan, engine, report, forced=forced)
+    await _check_flags(job, engine, report)
     await build_models(plan, resolved.recipe.build, engine, report)
-    await _download_models(plan, report)
+    for model in plan.models:
+        availability = await model_hub.look_up_model(model.name, model.revision)
+        if not availability.complete:
+            await download.download_model(availability, report)
     return engine
 
 
@@ -163,21 +130,22 @@ async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine
     return await installation.install_engine(spec, folder, report)
 
 
-async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
+async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
     """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
+    resolved, plan = job.planned.resolved, job.planned.plan
     seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
-    seen_by_vllm |= {name for name in plan.start if MEASURES[name].flags}
+    seen_by_vllm |= {name for name in plan.start if OPTIMIZATIONS[name].flags}
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    # Once its flags are known, a value that it does not take is told by the server itself, as quickly.
+    # Once its flags are known, the server itself reports a wrong value as quickly.
     options = inventory.read_cached_serve_options(engine)
     if options is None:
         options = await engine_python.run_in_cancellable_thread(
             lambda: inventory.read_serve_options(engine, plan.argv[2:])
         )
     mistakes = inventory.find_flag_mistakes(plan, options)
-    if mistakes and not forced:
+    if mistakes and not job.forced:
         raise UsageError(
             "this vLLM does not accept the flags of the recipe",
             evidence="; ".join(mistakes),
@@ -185,14 +153,6 @@ async def _check_flags(resolved: ResolvedRecipe, plan: Plan, engine: Engine, rep
         )
     text = "; ".join(mistakes) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True))
-
-
-async def _download_models(plan: Plan, report: Report) -> None:
-    """Download the models of the plan that are not in the cache."""
-    for model in plan.models:
-        availability = await model_hub.look_up_model(model.name, model.revision)
-        if not availability.complete:
-            await download.download_model(availability, report)
 
 
 async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Engine:
@@ -206,7 +166,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
     if engine.folder == plan.engine_folder:
         return engine
     patches = status.load_planned_patches(plan)
-    recipe_trust.require_patch_trust(patches, engine)
+    recipe_trust.require_patch_trust(patches)
     if found := await asyncio.to_thread(inventory.find_any_engine, folder):
         text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
         report(Preparing(time.time(), Step.PATCHES, text, 1.0, done=True))
@@ -228,7 +188,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
 
 
 def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return every patch that is in the engine, whoever applied it.
+    """Return every patch that is in the engine, also those that dflash-tui did not apply.
 
     Raises:
         PatchError: one is there that the plan is to do without, or one that it needs is not.
@@ -261,7 +221,7 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
     except (DflashError, OSError, msgspec.MsgspecError) as error:
         why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
         environments.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
-        text = f"left to vLLM, which imports itself again for each model: {clean_line(why)}"
+        text = f"left to vLLM, which imports itself again for each model: {why}"
         report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
         return
     environments.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)
@@ -386,7 +346,6 @@ class _Build(NamedTuple):
 
 
 def _measure_written(pid: int | None) -> int:
-    """Return the bytes that uv has written: it unpacks while it downloads."""
     try:
         return int(psutil.Process(pid).io_counters().write_chars) if pid else 0
     except psutil.Error:

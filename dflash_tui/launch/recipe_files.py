@@ -13,8 +13,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.engines import model_config
 from dflash_tui.launch import recipe_trust
-from dflash_tui.planning.derivation import pair
-from dflash_tui.planning.derivation.pair import DerivedPair
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 
@@ -58,11 +57,7 @@ def refuse_name(name: str, *, replace: bool = False) -> None:
 def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = False) -> Path:
     """Write a recipe into the user's folder, and return its path.
 
-    Args:
-        name: Its name.
-        text: Its text.
-        schema: The JSON Schema of recipes, to be put beside it and named in its first line, for editors.
-        replace: Whether one that is there is written over.
+    The JSON `schema` of recipes is put beside it and named in its first line, for editors.
 
     Raises:
         UsageError: the name is none, or one is there.
@@ -96,7 +91,7 @@ async def derive_from_models(
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)
-    return pair.derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
+    return derive_pair(checkpoints[0], checkpoints[1] if drafter else None, method, tokens)
 
 
 async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:
@@ -104,19 +99,13 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 
     One that is there under that name is left as it is.
 
-    Args:
-        target: The repository or folder of the target.
-        drafter: That of the drafter; empty where the method needs none.
-        method: How tokens are drafted, where the drafter does not say it.
-        schema: The JSON Schema of recipes.
-
     Raises:
         DflashError: a model cannot be read, or they cannot be served together.
     """
     derived = await derive_from_models(target, drafter or None, method)
-    name = pair.name_recipe(derived)
+    name = name_recipe(derived)
     if name not in recipe_loader.list_recipe_files():
-        path = add_own_recipe(name, pair.write_recipe_text(derived), schema)
+        path = add_own_recipe(name, write_recipe_text(derived), schema)
         recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return name
 
@@ -124,9 +113,9 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
     """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
     cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
-    path = paths.derived_recipes_folder() / f"{pair.name_recipe(derived)}.yaml"
+    path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
-    private_files.replace_private_file(path, pair.write_recipe_text(derived, cpu).encode())
+    private_files.replace_private_file(path, write_recipe_text(derived, cpu).encode())
     recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
     return path
 
@@ -140,13 +129,9 @@ _TRANSPORT: httpx.AsyncBaseTransport | None = None  # httpx's own; tests answer 
 def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
     """Return the last part of a path or address without its ending, and what is there.
 
-    Args:
-        place: A path, or an address that begins with https://.
-        limit: The most bytes.
-
     Raises:
         UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
-        DflashError: nobody answers, or not with a file.
+        DflashError: the address does not answer, or not with a file.
     """
     if "://" not in place:
         path = paths.expand_home(place)
@@ -181,33 +166,27 @@ def _refuse_address(address: str) -> None:
 async def _fetch(address: str, limit: int) -> bytes:
     import httpx
 
+    async def refuse(request: httpx.Request) -> None:  # also of a redirect
+        _refuse_address(str(request.url))
+
     try:
         async with (
             asyncio.timeout(_TIMEOUT),
-            httpx.AsyncClient(timeout=_TIMEOUT, transport=_TRANSPORT, headers=_HEADERS) as client,
+            httpx.AsyncClient(
+                timeout=_TIMEOUT,
+                transport=_TRANSPORT,
+                headers=_HEADERS,
+                follow_redirects=True,
+                max_redirects=_REDIRECTS,
+                event_hooks={"request": [refuse]},
+            ) as client,
+            client.stream("GET", address) as response,
         ):
-            return await _follow(client, address, limit)
+            return await _read_body(response, limit)
     except TimeoutError:
         raise DflashError(f"no answer within {_TIMEOUT:.0f} s", evidence=address) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise DflashError("the file cannot be fetched", evidence=f"{type(error).__name__}: {error}") from None
-
-
-async def _follow(client: httpx.AsyncClient, address: str, limit: int) -> bytes:
-    """Return the body behind redirects, each of which has to be https, too."""
-    request = client.build_request("GET", address)
-    for _ in range(_REDIRECTS):
-        response = await client.send(request, stream=True)
-        try:
-            if response.next_request is None:
-                return await _read_body(response, limit)
-            request = response.next_request
-            client.cookies.clear()
-            request.headers.pop("Cookie", None)
-        finally:
-            await response.aclose()
-        _refuse_address(str(request.url))
-    raise DflashError(f"more than {_REDIRECTS} redirects", evidence=address)
 
 
 async def _read_body(response: httpx.Response, limit: int) -> bytes:

@@ -15,7 +15,6 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
@@ -83,7 +82,6 @@ def _list_layer_texts(recipe: Recipe, layer: Layer) -> Iterator[tuple[str, str]]
 
 
 def _describe_patch(patch: Patch) -> Ingredient:
-    """Return what a patch changes, and what it sets where it is not applied."""
     sets = [
         f"--speculative-config {key}={value}"
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
@@ -92,11 +90,6 @@ def _describe_patch(patch: Patch) -> Ingredient:
     instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
     changes = ", ".join(f"vllm/{path}" for path in patch.paths)
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
-
-
-def describe_patches(patches: Iterable[Patch]) -> tuple[Ingredient, ...]:
-    """Return what `patches` change."""
-    return tuple(_describe_patch(patch) for patch in patches)
 
 
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
@@ -115,9 +108,8 @@ def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
     Raises:
         DflashError: a patch of the plans is gone by now, or not valid.
     """
-    patches = _load_untrusted_patches(plans)
-    names = {_hash(patch): patch.name for patch in patches}
-    ingredients = describe_patches(patches)
+    untrusted = find_untrusted_patches(_load_patches(plans))
+    ingredients, names = untrusted.ingredients, dict(untrusted.names)
     if not is_trusted(recipe):
         names[_hash(recipe)] = recipe.name
         ingredients += tuple(_list_recipe_ingredients(recipe))
@@ -152,64 +144,42 @@ def trust_shown(untrusted: Untrusted) -> None:
     _add_digests(untrusted.names)
 
 
-def list_untrusted_patches(
-    patches: Iterable[Patch], engine: Engine, reverted: Collection[str] = ()
-) -> tuple[Patch, ...]:
-    """Return those of `patches` that the user has to be asked about before they are brought into `engine`.
-
-    So are those that are in it in another edition and stay: a neighbour in the same file brings in the newer one, also
-    where it is itself one of the `reverted`.
-    """
-    from dflash_tui.engines.patching import status
-
-    patches_by_name = {patch.name: patch for patch in patch_file.load_all_patches()[0]}
-    staying = [name for name in status.list_applied_patches(engine) if name not in reverted]
-    applied = (patches_by_name[name] for name in staying if name in patches_by_name)
-    candidates = {patch.name: patch for patch in (*patches, *applied)}
-    return tuple(_keep_untrusted(candidates.values()))
+def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
+    """Return what the user has to be asked about before an engine is made with these patches."""
+    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
+    trusted = _read_digests() if own else ()
+    untrusted = [patch for patch in own if _hash(patch) not in trusted]
+    return Untrusted(tuple(map(_describe_patch, untrusted)), {_hash(patch): patch.name for patch in untrusted})
 
 
-def require_patch_trust(patches: Iterable[Patch], engine: Engine) -> None:
-    """Return when `patches` may be brought into `engine`.
+def require_patch_trust(patches: Iterable[Patch]) -> None:
+    """Return when an engine may be made with `patches`.
 
     Raises:
         UsageError: one is not shipped, and the user has not said yes to it.
     """
-    if untrusted := list_untrusted_patches(patches, engine):
+    untrusted = find_untrusted_patches(patches)
+    if untrusted.ingredients:
         raise build_untrusted_patch_error(untrusted)
 
 
-def build_untrusted_patch_error(patches: Sequence[Patch]) -> UsageError:
+def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
     """Return the error that patches are not trusted."""
-    files = ", ".join(str(paths.user_patches_folder() / f"{patch.name}.yaml") for patch in patches)
+    files = ", ".join(str(paths.user_patches_folder() / f"{name}.yaml") for name in untrusted.names.values())
     return UsageError(
         "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
-        evidence="\n  ".join(map(str, describe_patches(patches))),
+        evidence="\n  ".join(map(str, untrusted.ingredients)),
         hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
     )
 
 
-def trust_patches(patches: Iterable[Patch]) -> None:
-    """Keep that the user said yes to patches as they are here, whatever their files say by now.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    _add_digests({_hash(patch): patch.name for patch in patches})
-
-
-def _load_untrusted_patches(plans: Sequence[Plan]) -> list[Patch]:
-    """Return the patches that need trust: those that are applied, and others that set variables or keys instead."""
-    names = dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches))
+def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
+    """Yield the patches that need trust: those that are applied, and others that set variables or keys instead."""
     applied = {name for plan in plans for name in plan.patches}
-    patches = [patch_file.load_patch(name) for name in names]
-    return _keep_untrusted(patch for patch in patches if patch.name in applied or patch.without_patch or patch.by_key)
-
-
-def _keep_untrusted(patches: Iterable[Patch]) -> list[Patch]:
-    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
-    trusted = _read_digests() if own else ()
-    return [patch for patch in own if _hash(patch) not in trusted]
+    for name in dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches)):
+        patch = patch_file.load_patch(name)
+        if name in applied or patch.without_patch or patch.by_key:
+            yield patch
 
 
 def _add_digests(names: dict[str, str]) -> None:

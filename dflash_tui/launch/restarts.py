@@ -37,12 +37,7 @@ _TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault",
 def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
     """Return why a failed server is not launched again; empty when it is. Pure.
 
-    Args:
-        policy: the `restart` settings of the recipe.
-        state: the state of the server.
-        kind: the kind of its `Diagnosis`.
-        restarts: when servers were launched again, in seconds of one clock.
-        now: the time by that clock.
+    `kind` is that of its `Diagnosis`; `restarts` are times by the clock of `now`.
     """
     if kind == "terminated":
         return "it was asked to stop"
@@ -84,9 +79,7 @@ _CANNOT_FORK = "forked"
 async def end_failed_start(run: Run, state: RunState) -> str:
     """Watch a start until it is up; return why forking failed after stopping it, empty when it did not.
 
-    Args:
-        run: what was launched.
-        state: its state, which somebody else keeps up to date.
+    The caller keeps `state` up to date.
 
     Raises:
         DflashError: a process of the server survived SIGKILL.

@@ -29,11 +29,7 @@ from dflash_tui.runs.run import Run
 _MAX_TRIES = 20
 
 
-class _Admitted(NamedTuple):
-    """A plan whose port and GPUs are reserved, and the reservation."""
-
-    planned: PlannedLaunch
-    path: Path
+_Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserved, and the reservation
 
 
 @asynccontextmanager
@@ -42,28 +38,26 @@ async def reserve_launch(
 ) -> AsyncIterator[PlannedLaunch]:
     """Reserve port and GPUs of a launch until the block ends, by when its server is recorded; yield the plan with them.
 
-    A port that nobody asked for is replaced by the next free one, and GPUs that nobody asked for by others.
+    A port or GPU that the request does not name is replaced by a free one.
 
-    Args:
-        planned: what is to be launched.
-        report: called with a line when the port is another one than planned.
-        forced: why failed checks are overruled; then GPUs are shared with a server that is starting.
+    `report` takes a line when the port is another one than planned. With `forced`, the reason why failed checks are
+    overruled, GPUs are shared with a server that is starting.
 
     Raises:
         UsageError: the port that was asked for is not free; it says who has it.
-        PreflightFailed: somebody else is starting on the GPUs; it says who.
+        PreflightFailed: another server is starting on the GPUs; it says which.
         DflashError: nothing can be reserved, as on a full disk.
     """
     admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report, forced))
     try:
-        admitted = await asyncio.shield(admission)
+        admitted, path = await asyncio.shield(admission)
     except asyncio.CancelledError:
         admission.add_done_callback(_drop_admitted)
         raise
     try:
-        yield admitted.planned
+        yield admitted
     finally:
-        reservation.drop_reservation(admitted.path)
+        reservation.drop_reservation(path)
 
 
 @contextmanager
@@ -71,8 +65,8 @@ def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
     """Reserve the port and the GPUs of all arms of an A/B while the block runs, between its boots as well.
 
     Raises:
-        UsageError: somebody else has the port; it says who.
-        PreflightFailed: somebody else is starting on the GPUs; it says who.
+        UsageError: another process has the port; it says which.
+        PreflightFailed: another server is starting on the GPUs; it says which.
     """
     with reservation.lock_reservations():
         for plan in plans:
@@ -88,7 +82,7 @@ def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
 
 
 def find_gpu_claim(plan: Plan) -> str:
-    """Return who else is about to use a GPU of `plan`, as a sentence; empty when nobody is."""
+    """Return which other launch is about to use a GPU of `plan`, as a sentence; empty without one."""
     if plan.on_cpu:
         return ""
     return next((claim.text for claim in reservation.list_gpu_claims() if plan.disturbs(claim.plan)), "")
@@ -96,7 +90,7 @@ def find_gpu_claim(plan: Plan) -> str:
 
 def _drop_admitted(admission: asyncio.Future[_Admitted]) -> None:
     if not admission.cancelled() and not admission.exception():
-        reservation.drop_reservation(admission.result().path)
+        reservation.drop_reservation(admission.result()[1])
 
 
 def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -> _Admitted:
@@ -107,7 +101,7 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -
             free = lifecycle.find_free_port(plan.port)
             claim = "" if forced else find_gpu_claim(plan)
             if free == plan.port and not claim:
-                return _Admitted(planned, reservation.write_reservation(f"launch of {plan.recipe}", plan))
+                return planned, reservation.write_reservation(f"launch of {plan.recipe}", plan)
             owners = "" if free == plan.port else lifecycle.describe_passed_ports(plan.port, free)
         planned = _plan_around(planned, free, owners, claim)
         if owners:
@@ -116,7 +110,7 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -
 
 
 def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim: str) -> PlannedLaunch:
-    """Return the plan on the `free` port, and on GPUs that nobody claims.
+    """Return the plan on the `free` port, and on GPUs that no other launch has reserved.
 
     Raises:
         UsageError: the port was asked for.
@@ -195,11 +189,10 @@ class ServerCrashed(NamedTuple):
 
 
 class RestartDue(NamedTuple):
-    """A failed server is launched again after so many seconds."""
+    """A failed server is launched again after `seconds`; `number` counts this restart."""
 
     run: Run
     number: int
-    """How many restarts there are with this one."""
     seconds: float
     policy: RestartPolicy
 
@@ -278,10 +271,7 @@ class ThisMachine:
 
     async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server."""
-        resolved, plan = job.planned.resolved, job.planned.plan
-        return await preparation.prepare_and_launch(
-            resolved, plan, report, forced=job.forced, restarted_from=job.replaces, far_ranks=job.far_ranks
-        )
+        return await preparation.prepare_and_launch(job, report)
 
 
 async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
@@ -289,11 +279,7 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
 
     Nothing is launched when a question is answered with no.
 
-    Args:
-        job: what to launch.
-        front: asks, shows and watches.
-        open_hosts: connects to other hosts by their names; without names it yields `ThisMachine`.
-        policy: whether and how often a server that failed is launched again.
+    Without names `open_hosts` yields `ThisMachine`.
 
     Raises:
         DflashError: the server cannot be launched.

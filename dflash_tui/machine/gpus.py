@@ -36,7 +36,6 @@ class Gpu(msgspec.Struct, frozen=True):
     capability: str = ""
     """Its compute capability, e.g. `9.0`."""
     hardware: Hardware = Hardware.UNKNOWN
-    """The class of hardware that recipes know it by."""
     memory_total: int | None = None
     """Bytes of memory; of a `unified` GPU the machine's MemTotal."""
     memory_used: int | None = None
@@ -44,17 +43,12 @@ class Gpu(msgspec.Struct, frozen=True):
     unified: bool = False
     """Whether it shares the machine's memory (GB10)."""
     temperature_c: int | None = None
-    """Degrees Celsius."""
     power_w: float | None = None
-    """Watts that it draws."""
     power_limit_w: float | None = None
-    """Watts that it may draw."""
     utilisation: float | None = None
     """Share of the time in which a kernel ran, 0 to 1."""
     sm_clock_mhz: int | None = None
-    """Clock of its multiprocessors in MHz."""
     sm_clock_max_mhz: int | None = None
-    """Highest clock of its multiprocessors in MHz."""
     throttle: tuple[str, ...] | None = None
     """What keeps its clocks down, in words; being idle does not count."""
     mig: bool | None = None
@@ -64,7 +58,7 @@ class Gpu(msgspec.Struct, frozen=True):
     trouble: str = ""
     """Why it does not work and what to do, as a sentence; empty when it works."""
     claimed: str = ""
-    """Who will use it although its memory does not show that yet, as a sentence; empty when nobody will."""
+    """Who will use it although its memory does not show that yet, as a sentence; empty without one."""
 
 
 class GpuMemoryUse(NamedTuple):
@@ -152,12 +146,11 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
 
 
 def free_memory(card: Gpu) -> int:
-    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that somebody has claimed."""
+    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that another launch has reserved."""
     return 0 if card.claimed else (card.memory_total or 0) - (card.memory_used or 0)
 
 
 def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:
-    """Return the one GPU with this index or start of a UUID."""
     matches = [card for card in gpus if name == str(card.index) or (len(name) > 4 and card.uuid.startswith(name))]
     if len(matches) != 1:
         problem = f"{len(matches)} GPUs have a UUID that starts with" if matches else "there is no GPU called"
@@ -170,7 +163,6 @@ def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:
 
 
 def _list_choices(gpus: Sequence[Gpu]) -> str:
-    """Return a sentence that lists the GPUs that can be chosen."""
     usable = ", ".join(f"{card.index} ({card.hardware.value}, {card.uuid})" for card in gpus if not card.trouble)
     return f"available: {usable}" if usable else "no GPU here can be used; `dflash-tui gpus` says why"
 

@@ -107,7 +107,6 @@ def _read_device(folder: Path) -> RoceDevice:
 
 
 def _read_mapped_address(gid: str) -> str:
-    """Return the IPv4 address that a GID maps; empty for any other."""
     try:
         mapped = IPv6Address(gid).ipv4_mapped
     except ValueError:
@@ -160,10 +159,7 @@ class _Place(NamedTuple):
 def choose_link(networks: Sequence[Network], hosts: Sequence[str], wanted: str = "") -> Link:
     """Return the link that all hosts have: the subnet with RoCE on every one, else the one with the largest MTU.
 
-    Args:
-        networks: The network of each host, rank 0 first.
-        hosts: What each host is called, for messages.
-        wanted: An interface of the first host, or an address in the subnet to use; also a public one then.
+    `wanted` is an interface of the first host, or an address in the subnet to use, then also a public one.
 
     Raises:
         UsageError: there is no subnet that all of them are in, with an address each.
@@ -213,7 +209,6 @@ def _describe(network: Network, host: str) -> str:
 
 
 def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4Network) -> Link | None:
-    """Return the link over one subnet; None when a host is not in it, or two have the same address in it."""
     places = [_find_place(network, subnet) for network in networks]
     here = [place for place in places if place is not None]
     if len(here) < len(places) or len({place.address.ip for place in here}) < len(here):
@@ -252,7 +247,6 @@ def _find_place(network: Network, subnet: IPv4Network) -> _Place | None:
 
 
 def _list_devices(network: Network, subnet: IPv4Network) -> list[RoceDevice]:
-    """Return the active RoCE devices whose interface is in the subnet and that have a GID for it."""
     names = {
         interface.name
         for interface in network.interfaces

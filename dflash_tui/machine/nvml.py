@@ -18,7 +18,6 @@ import msgspec
 import pynvml
 
 from dflash_tui.common.daemon_thread import start_daemon
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine.gpus import NO_DRIVER, Gpu, GpuProbe, GpuProcess, filter_visible_gpus
 from dflash_tui.machine.hardware import Hardware, classify_gpu
 
@@ -181,7 +180,6 @@ def _read_all() -> tuple[Gpu, ...]:
 
 
 def _read_gpu(index: int) -> Gpu:
-    """Return a GPU; of one that has failed as a whole only why."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except _ERRORS as error:
@@ -199,7 +197,7 @@ def _read_working(index: int, handle: Any) -> Gpu:
     def get(query: Callable[..., Any], *args: Any) -> Any:
         return _get(query, handle, *args)
 
-    name = clean_line(get(pynvml.nvmlDeviceGetName) or "")
+    name = get(pynvml.nvmlDeviceGetName) or ""
     version = get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
     total, used = _read_memory(handle)
@@ -280,6 +278,6 @@ def _name_process(pid: int) -> str:
     import psutil
 
     try:
-        return clean_line(psutil.Process(pid).name())
+        return psutil.Process(pid).name()
     except psutil.Error:
         return ""

@@ -55,8 +55,7 @@ def build_helper_environment(*needed: str) -> dict[str, str]:
 
     Python in it looks for modules neither in the folder that it works in nor beside its script.
 
-    Args:
-        needed: The beginnings of names that are passed on although they are secret.
+    `needed` are the beginnings of names that are passed on although they are secret.
     """
     env = {
         name: value

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.common.sanitizer import clean_line
-
 
 def read_process_identity(pid: int) -> str:
     """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
@@ -80,35 +78,27 @@ def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
     return total
 
 
+def list_listening_ports(process: psutil.Process) -> set[int]:
+    """Return the TCP ports on which a process listens, as far as they may be known."""
+    try:
+        return {s.laddr.port for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
+    except psutil.Error:
+        return set()
+
+
 def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
     """Whether one of `members` is the program that answers on TCP `port`."""
-    for process in members:
-        try:
-            sockets = process.net_connections("tcp")
-        except psutil.Error:
-            continue
-        if any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in sockets):
-            return True
-    return False
-
-
-def find_listening_port(process: psutil.Process) -> int | None:
-    """Return the first TCP port on which a process listens; None where it is none, or may not be known."""
-    try:
-        sockets = process.net_connections("tcp")
-    except psutil.Error:
-        return None
-    return min((s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN), default=None)
+    return any(port in list_listening_ports(process) for process in members)
 
 
 def find_port_listener(port: int) -> str:
-    """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
+    """Return who listens on TCP `port` as `name (pid 1234)`; empty if none does, or it may not be known."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""
@@ -168,8 +158,8 @@ def send_signal(process: psutil.Process, number: int) -> None:
 async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
     """Tell a process that was started in a session of its own to end, with all that it has started; then kill the rest.
 
-    They are told by their group, which a process that is being started at this moment is in already; those that do not
-    listen are killed after `patience` seconds. Of one that has ended nothing is told: its group may be another's.
+    The signal goes to the group, so that it reaches a process that is being started as well; those that run after
+    `patience` seconds are killed. A process that has ended gets no signal: its group may be another's by now.
     """
     if process.returncode is not None:
         return
@@ -178,7 +168,7 @@ async def end_group(process: asyncio.subprocess.Process, patience: float) -> Non
     others = [member for member in psutil.process_iter() if _read_group(member) == process.pid != member.pid]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), patience)
-    # Before the leader is waited for without a limit: whoever of them has its pipes open keeps that wait from ending.
+    # Before the wait for the leader, which has no limit and lasts while one of them holds its pipes open.
     await asyncio.to_thread(end_processes, others, patience)
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -223,7 +213,7 @@ def find_orphans() -> list[Orphan]:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
-                born, port = read_process_identity(process.pid), find_listening_port(process)
+                born, port = read_process_identity(process.pid), min(list_listening_ports(process), default=None)
                 memory = measure_resident_memory(family)
                 orphans.append(Orphan(process.pid, title.strip(), memory, born, port))
         except (psutil.Error, OSError):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.sanitizer import clean_line, join_clean_lines
+from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import AnswerHeld
 from dflash_tui.planning.plan import Plan
@@ -43,18 +43,16 @@ _PLACING = frozenset({
 
 
 class KeptFirstAnswer(msgspec.Struct, frozen=True):
-    """What the models of a server answered first, and which they are."""
+    """What the models of a server answered first in the run `run`, at `at` seconds since the epoch."""
 
     models: dict[str, str]
-    """Which weights target and drafter have."""
+    """The weights of target and drafter."""
     engine: str
     """The release of vLLM that served them."""
     flags: tuple[str, ...]
-    """What else may change the answer."""
+    """Other flags that may change the answer."""
     run: str
-    """The run that answered."""
     at: float
-    """When, in seconds since the epoch."""
     answer: Answer
 
 
@@ -83,7 +81,7 @@ def hold_answer(run: Run, answer: Answer) -> AnswerHeld | None:
         verdict,
         is_like_before=begins_alike(before.answer, answer),
         before=_quote(before.answer),
-        run=clean_line(before.run),
+        run=before.run,
     )
 
 
@@ -95,7 +93,7 @@ def begins_alike(a: Answer, b: Answer) -> bool:
 
 
 def describe_noise(answer: Answer) -> str:
-    """Return what of an answer no working model writes when it is to say hello; empty where nothing shows."""
+    """Return what in an answer no working model writes when it is asked to say hello; empty for nothing."""
     if len(answer.tokens) >= _REPEATS_OF_NOISE and len({*answer.tokens}) == 1:
         return "one token, again and again"
     names = {unicodedata.name(letter, "").partition(" ")[0] for letter in answer.text if letter.isalpha()}

@@ -1,14 +1,12 @@
 """Monitor a vLLM server that dflash-tui did not launch, by its URL: health, metrics, version and model.
 
-Only GET requests are sent to it; nothing is signalled, launched or recorded. Its answers are not trusted: they are
-limited in size and time, and redirects are not followed. They are kept in memory only, since a run folder would claim
-a plan and a process that are unknown.
+Only GET requests are sent to it; nothing is signalled, launched or recorded. Its answers are limited in size and time,
+and kept in memory only, since a run folder would claim a plan and a process that are unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import ssl
@@ -19,15 +17,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dflash_tui.benchmark import scraper
+from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import WHOLE, BadResponse, list_failures
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.common.sanitizer import clean_line, join_clean_lines
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
-from dflash_tui.readings import Histogram
+from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 
 if TYPE_CHECKING:
     import httpx
@@ -37,8 +34,6 @@ _Answer = TypeVar("_Answer")
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = 5.0
-# Enough for a greeting, of which a whole server's answer is not needed.
-_FIRST_BYTES, _FIRST_BYTES_WITHIN = 200, 2.0
 # A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
 _HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]+\]|[^\[\]%:]+)(?::(?!0*$)\d+|:)?")
 
@@ -73,7 +68,7 @@ class ForeignServer:
         """Poll the server once a second, without end: yield its counters, and its health when it changes."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
-        if zone:  # means something on this machine only, so that no other is told (RFC 6874)
+        if zone:  # has a meaning on this machine only, so it is not sent (RFC 6874)
             headers["Host"] = address + after_zone[after_zone.index("]") :]
         async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
             while True:
@@ -86,14 +81,14 @@ class ForeignServer:
         try:
             async with asyncio.timeout(WHOLE):
                 await self._get(client, "/health")
-                scrape = await _with_key_hint(scraper.fetch_metrics(client, self.url + "/metrics"))
+                scrape = await _with_key_hint(fetch_metrics(client, self.url + "/metrics"))
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
         except list_failures(BadResponse) as error:
             detail = bounded_http.describe_failure(error)
             self.answers = self.answers or isinstance(error, BadResponse)
             if not self.answers and not self.fault:
-                self.fault, detail = await self._explain_silence(error, detail)
+                self.fault = self._explain_silence(error)
             return self._health_change(Health.UNHEALTHY, detail)
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
@@ -103,20 +98,18 @@ class ForeignServer:
             events.append(LatenciesSampled(now, *latencies))
         return events
 
-    async def _explain_silence(self, error: Exception, detail: str) -> tuple[str, str]:
-        """Return why there is no answer, in one clause, and the evidence: something else may listen there."""
+    def _explain_silence(self, error: Exception) -> str:
+        """Return why there is no answer, in one clause: something else may listen there."""
         import httpx
 
         place = urlsplit(self.url).netloc
         if isinstance(error, httpx.RemoteProtocolError):
-            greeting = await _read_first_bytes(self.url)
-            words = "breaks its own HTTP answers" if greeting.startswith("HTTP/") else "does not speak HTTP"
-            return f"what listens at {place} {words}", f"it sent {greeting!r}: {detail}" if greeting else detail
+            return f"what listens at {place} does not speak HTTP, or breaks its answers"
         if _is_of_tls(error):
-            return f"what listens at {place} takes no encrypted connection of ours", detail
+            return f"what listens at {place} takes no encrypted connection of ours"
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return f"no server answers at {self.url}", detail
-        return f"what listens at {place} does not answer", detail
+            return f"no server answers at {self.url}"
+        return f"what listens at {place} does not answer"
 
     async def _read_identity(self, client: httpx.AsyncClient) -> ForeignIdentity:
         """Return the server's model and version; what it does not report (it may require a key) stays empty."""
@@ -149,23 +142,6 @@ async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
         if error.status in {401, 403}:
             raise BadResponse(f"{error}; if the server requires an API key, set {KEY_VARIABLE}", error.status) from None
         raise
-
-
-async def _read_first_bytes(url: str) -> str:
-    """Return how what listens at an http address begins its answer; empty for nothing, and for https."""
-    parts = urlsplit(url)
-    if parts.scheme != "http":
-        return ""
-    data = b""
-    with contextlib.suppress(OSError, TimeoutError, UnicodeError):
-        async with asyncio.timeout(_FIRST_BYTES_WITHIN):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
-            try:
-                writer.write(f"GET /health HTTP/1.1\r\nHost: {parts.netloc.partition('%')[0]}\r\n\r\n".encode())
-                data = await reader.read(_FIRST_BYTES)
-            finally:
-                writer.close()
-    return join_clean_lines(data.decode(errors="replace"))
 
 
 def _is_of_tls(error: BaseException | None) -> bool:

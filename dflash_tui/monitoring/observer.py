@@ -1,7 +1,11 @@
-"""Read the events of a run from its files for as long as the server runs.
+"""Read the events of a run from its files, fold them into a state, and go on for as long as the server runs.
 
 All events come from `server.log`, which the server writes, and `samples.jsonl`, which the recorder writes, so that
 attaching late shows the same as watching from the start, to any number of observers.
+
+Why a server failed may be in the kernel's log, which is read from /dev/kmsg or, where that is for root only, from the
+journal, which members of `adm` may read. How many processes the kernel has killed because it was out of memory is in
+/proc/vmstat, for everybody.
 """
 
 from __future__ import annotations
@@ -13,19 +17,17 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
 
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
@@ -145,64 +147,37 @@ class TailReader:
     """
 
     def __init__(self, find_path: Callable[[], Path], long: float = math.inf) -> None:
-        self._find_path, self._position, self._long = find_path, 0, long
-        self._path: Path | None = None
-        self._file = (0, 0)
-        self._gap = (0, 0)
-        self._is_within_line = False  # whose beginning was left out
+        self._find_path, self._long = find_path, long
+        self._file, self._position, self._gap_end = (0, 0), 0, 0
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
-        if self._is_unchanged():
-            return b""
         try:
-            self._path = self._find_path()
-            with self._path.open("rb") as file:
+            with self._find_path().open("rb") as file:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
                 self._position += len(data)
-                if self._is_within_line:
-                    _, ended, data = data.partition(b"\n")
-                    self._is_within_line = not ended
-                begin, end = self._gap
-                if begin and begin <= self._position < end:
-                    # Whole lines on both sides: half a key would not be known as one.
-                    file.seek(end - 1)
-                    self._is_within_line = not _skip_line(file)
-                    self._position = file.tell()
-                    left_out = f"… {end - begin >> 20} MiB of the log are left out …\n"
+                if self._gap_end and self._position >= _LOG_END_BYTES:
+                    left_out = f"… {self._gap_end - self._position >> 20} MiB of the log are left out …\n"
+                    # Whole lines on both sides: half a key would not be recognised as one.
                     data = (data[: data.rfind(b"\n") + 1] or b"\n") + left_out.encode()
+                    file.seek(self._gap_end)
+                    while (part := file.readline(_MAX_SAMPLE_BYTES)) and not part.endswith(b"\n"):
+                        pass
+                    self._position, self._gap_end = file.tell(), 0
         except OSError:
             return b""
         return line_end + data
-
-    def _is_unchanged(self) -> bool:
-        """Whether the file lies where it was read last, with nothing behind that: to find and open it costs tenfold."""
-        if self._path is None or not self._position:  # an empty log may have an older one beside it
-            return False
-        try:
-            now = self._path.lstat()
-        except OSError:
-            return False
-        return (now.st_dev, now.st_ino, now.st_size) == (*self._file, self._position)
 
     def _restart_if_replaced(self, now: os.stat_result) -> bytes:
         """Start over in a file that was replaced or truncated; return what ends the half line read before."""
         if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
             return b""
         line_end = b"\n" if self._position else b""
-        self._file, self._position, self._is_within_line = (now.st_dev, now.st_ino), 0, False
-        self._gap = (_LOG_END_BYTES, now.st_size - _LOG_END_BYTES) if now.st_size > self._long else (0, 0)
+        self._file, self._position = (now.st_dev, now.st_ino), 0
+        self._gap_end = now.st_size - _LOG_END_BYTES if now.st_size > self._long else 0
         return line_end
-
-
-def _skip_line(file: IO[bytes]) -> bool:
-    """Skip the rest of a line in pieces; return whether it has ended."""
-    while part := file.readline(_MAX_SAMPLE_BYTES):
-        if part.endswith(b"\n"):
-            return True
-    return False
 
 
 class EventSource:
@@ -237,13 +212,13 @@ def replay_run(run: Run) -> RunState:
 
 
 def list_launch_events(run: Run) -> Iterator[AnyEvent]:
-    """Yield what happened before there were files."""
+    """Yield what happened before the server had files."""
     yield from run.prepared
     yield run.launched
 
 
 def infer_exit(run: Run) -> Exited:
-    """Return the exit of a run that nobody observed: the last write is the best known time."""
+    """Return the exit of a run that was not observed: the last write is the best known time."""
     write_times = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
     return Exited(max(write_times, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
@@ -253,7 +228,7 @@ _MOST_PIECES = 2
 
 
 class FarLog:
-    """Reads the log of one rank on another host, piece by piece, into a state of its own."""
+    """Reads the log of a rank on another host, by the keeper's copy in the run folder, into a state of its own."""
 
     def __init__(self, run: Run, far: FarRank) -> None:
         self.far, self.state = far, RunState()
@@ -262,7 +237,7 @@ class FarLog:
         self._reader = LogReader(run.started_at, run.utc_offset)
 
     def read(self) -> bool:
-        """Take in what was copied since the last time; return whether there was anything."""
+        """Read what was copied since the last time; return whether there was anything."""
         for piece in range(_MOST_PIECES):
             if not (data := self._tail.read()):
                 return piece > 0
@@ -272,17 +247,16 @@ class FarLog:
 
 
 LOG_INTERVAL = 0.25
-_Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 
 
 @asynccontextmanager
 async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
-    """Yield the events of `run` from its launch on, until `Exited`, and `Autopsy` when nobody asked for the exit.
+    """Yield the events of `run` from its launch on, until `Exited`, and `Autopsy` when it was not asked to exit.
 
     Leaving the context stops observing, never the server.
     """
-    async with observe_batches(run) as read:
-        yield (event async for batch in read for event in batch)
+    async with observe_batches(run) as batches:
+        yield (event async for batch in batches for event in batch)
 
 
 @asynccontextmanager
@@ -291,9 +265,9 @@ async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]
     state = RunState()
 
     async def follow() -> None:
-        async with observe_run(run) as events:
-            async for event in events:
-                state.apply(event)
+        async with observe_batches(run) as batches:
+            async for batch in batches:
+                state.apply_all(batch)
 
     task = asyncio.create_task(follow())
     try:
@@ -308,65 +282,45 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
     """Yield the events of `run` like `observe_run`, in lists of those that were read at once."""
     from dflash_tui.monitoring import recorder
 
-    queue: _Queue = asyncio.Queue()
-
-    async def events() -> AsyncIterator[list[AnyEvent]]:
-        while (item := await queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            if item:
-                yield item
-
-    # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
-    recording = recorder.record_when_free(run, lambda line: queue.put_nowait([line]))
-    tasks = [asyncio.create_task(work) for work in (_follow_files(run, queue), recording)]
-    for task in tasks:
-        task.add_done_callback(lambda finished: _forward_error(finished, queue))
+    lines: list[AnyEvent] = []
+    recording = asyncio.create_task(recorder.record_when_free(run, lines.append))
+    batches = _follow_files(run, lines, recording)
     try:
-        yield events()
+        yield batches
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        recording.cancel()
+        await asyncio.gather(recording, batches.aclose(), return_exceptions=True)
 
 
-def _forward_error(task: asyncio.Task[None], queue: _Queue) -> None:
-    """Forward the error of a finished task to the reader of the events."""
-    if not task.cancelled() and (error := task.exception()):
-        queue.put_nowait(error)
-
-
-async def _follow_files(run: Run, queue: _Queue) -> None:
-    queue.put_nowait(list(list_launch_events(run)))
-    source, event_types, was_alive, kills = (
-        EventSource(run),
-        set[type[AnyEvent]](),
-        False,
-        count_oom_kills(),
-    )
+async def _follow_files(
+    run: Run, lines: list[AnyEvent], recording: asyncio.Task[None]
+) -> AsyncGenerator[list[AnyEvent]]:
+    """Yield the events of the files with the `lines` of the recorder, whose error is raised."""
+    yield list(list_launch_events(run))
+    source, event_types = EventSource(run), set[type[AnyEvent]]()
+    was_alive, kills = False, count_oom_kills()
     while True:
-        running = server_process.is_alive(run)
-        more = True
+        running, more = server_process.is_alive(run), True
         while more:
             events, more = source.read()
             event_types.update(map(type, events))
-            queue.put_nowait(events)
+            if batch := [*events, *lines]:
+                lines.clear()
+                yield batch
             await asyncio.sleep(0)
         if not running:
             break
         was_alive = True
+        if recording.done():
+            recording.result()
         await asyncio.sleep(LOG_INTERVAL)
-    exit_events: list[Exited | Autopsy] = []
+    end: list[AnyEvent] = []
     if Exited not in event_types:
         code = await asyncio.to_thread(server_process.read_exit_code, run)
-        exit_events.append(Exited(time.time(), code) if was_alive else infer_exit(run))
-    lost = any(
-        isinstance(event, Exited) and event.lost for event in exit_events
-    )  # the kernel of this boot knows nothing about it
+        end.append(Exited(time.time(), code) if was_alive else infer_exit(run))
+    lost = any(isinstance(event, Exited) and event.lost for event in end)  # the kernel of this boot knows nothing of it
     if not lost and not event_types & {Autopsy, Stopping}:
-        exit_events.append(await asyncio.to_thread(read_autopsy, run, kills if was_alive else None))
-    for event in exit_events:
-        if was_alive:  # an exit that nobody observed is inferred anew each time, never recorded as a fact
-            run_files.record_event(run, event)
-        queue.put_nowait([event])
-    queue.put_nowait(None)
+        end.append(await asyncio.to_thread(read_autopsy, run, kills if was_alive else None))
+    for event in end if was_alive else ():  # an exit that was not observed is inferred each time, never recorded
+        run.record(event)
+    yield end

@@ -11,16 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.benchmark import client, scraper
+from dflash_tui.benchmark import client
+from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http, private_files
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import OBSERVER_SOURCE, Health, HealthChanged, LatenciesSampled, LogLine, Sampled
+from dflash_tui.events import (
+    OBSERVER_SOURCE,
+    Health,
+    HealthChanged,
+    Histogram,
+    LatenciesSampled,
+    LogLine,
+    Sampled,
+    decode_recorded,
+)
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
 from dflash_tui.planning.startup_optimizations import WARM_UP
-from dflash_tui.readings import Counters
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import Scrape
 
@@ -48,20 +56,18 @@ _LARGEST = 1 << 10
 class RecorderLease:
     """A file that names the one observer that records, and that expires when it is not renewed.
 
-    A lock would be held by an observer that is suspended or waits for its terminal, and nobody would record.
+    An observer that is suspended, or waits for its terminal, would go on holding a lock.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
-        self.write_error = ""  # of the last attempt of anybody; empty when it succeeded
+        self.write_error = ""  # of the last attempt; empty when it succeeded
 
     def acquire(self) -> bool:
         """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
         holder, renewed_at = self._read()
-        if not 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
-            return self._write()
-        if holder != self._me:
-            self.write_error = ""  # somebody else could write there
+        if holder != self._me and 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
+            self.write_error = ""  # another observer could write there
             return False
         return self._write()
 
@@ -76,7 +82,7 @@ class RecorderLease:
                 self._path.unlink()
 
     def _read(self) -> tuple[str, float]:
-        """Return who records, and when that was renewed, by a clock that nobody sets; long ago when it says neither."""
+        """Return who records, and when the lease was renewed by the monotonic clock; long ago when it says neither."""
         try:
             holder, renewed_at = private_files.read_file(self._path, _LARGEST).decode().split()
             return holder, float(renewed_at)
@@ -84,14 +90,10 @@ class RecorderLease:
             return "", -math.inf
 
     def _write(self) -> bool:
-        temporary = self._path.with_name(f"recorder.{self._me}")
         try:
-            private_files.write_private_file(temporary, f"{self._me} {time.monotonic()}".encode())
-            temporary.replace(self._path)
+            private_files.replace_private_file(self._path, f"{self._me} {time.monotonic()}".encode())
         except OSError as error:
             self.write_error = error.strerror or str(error)
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             return False
         self.write_error = ""
         return True
@@ -104,7 +106,7 @@ FIRST_REQUEST_RETRY = 30.0
 _LONG_WARM_UPS = (30, 100, 300)
 # What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
-# So many health checks in a row fail before a server is unhealthy: a busy one misses one, as while it compiles.
+# Failed health checks in a row that make a server unhealthy: a busy one misses one, as while it compiles.
 _FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
 RECORDING_AGAIN = "recording again"
@@ -132,23 +134,13 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
         lease.release()
 
 
-async def read_counters(run: Run) -> Counters | None:
-    """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
-        async with bounded_http.open_client(run.url, timeout=_TIMEOUT) as client:
-            return (await scraper.fetch_metrics(client)).counters
-    return None
-
-
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:
     """Return how the health changed so far."""
-    changes = list[HealthChanged]()
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
-        for line in iter(lambda: file.readline(_MAX_LINE), b""):
-            if b'"health"' in line and isinstance(change := decode_recorded(line), HealthChanged):
-                changes.append(change)
-    return changes
+        lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)
+        return [change for line in lines if isinstance(change := decode_recorded(line), HealthChanged)]
+    return []
 
 
 class _Recorder:
@@ -164,19 +156,16 @@ class _Recorder:
         self._first_request_at = 0.0
         self._last_recorded: Sampled | None = None
         self._last_reading: Sampled | None = None
-        self._latencies: LatenciesSampled | None = None
+        self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._sampler = Sampler(run)
-        self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
+        self._recorded_at = -math.inf  # by the monotonic clock, like all intervals
         self._probe_after = idle_seconds_before_probe()
         self._idle_since = time.monotonic()
         self._port_conflict_at = time.monotonic() + PORT_CONFLICT_DELAY
 
     async def run(self) -> None:
         """Record until the server has exited or the lease is lost."""
-        async with (
-            bounded_http.open_client(self._run.url, timeout=_TIMEOUT) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with bounded_http.open_client(self._run.url, timeout=_TIMEOUT) as client, asyncio.TaskGroup() as group:
             request: asyncio.Task[None] | None = None
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
@@ -212,7 +201,7 @@ class _Recorder:
         self._failed_checks = 0
         # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
         try:
-            self._record_metrics(await scraper.fetch_metrics(client))
+            self._record_metrics(await fetch_metrics(client))
             detail = ""
         except bounded_http.list_failures(bounded_http.BadResponse) as error:
             detail = _describe_error("/metrics", error)
@@ -237,30 +226,26 @@ class _Recorder:
         now = (health, detail)
         if now != (self._health, self._detail) and not failed:
             self._health, self._detail = now
-            run_files.record_event(self._run, HealthChanged(time.time(), *now))
+            self._run.record(HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:
-        """Record counters and latencies when they changed, and the counters every ten seconds."""
-        latencies = LatenciesSampled(time.time(), scrape.ttft, scrape.tpot)
-        if (scrape.ttft or scrape.tpot) and not _same_latencies(latencies, self._latencies):
-            self._latencies = latencies
-            run_files.record_event(self._run, latencies)
-        self._record_counters(scrape.counters)
-
-    def _record_counters(self, counters: Counters) -> None:
-        """Record a reading when it differs, and every ten seconds.
+        """Record counters and latencies when they changed, and the counters every ten seconds.
 
         Before a changed reading the last equal one is written, so that a burst is measured from its own start.
         """
-        reading, before, now = Sampled(time.time(), counters), self._last_reading, time.monotonic()
+        latencies, counters, at = (scrape.ttft, scrape.tpot), scrape.counters, time.time()
+        if any(latencies) and latencies != self._latencies:
+            self._latencies = latencies
+            self._run.record(LatenciesSampled(at, *latencies))
+        reading, before, now = Sampled(at, counters), self._last_reading, time.monotonic()
         self._last_reading = reading
         changed = self._last_recorded is None or counters != self._last_recorded.counters
         if changed or counters.running:
             self._idle_since = now
         if changed and before and before is not self._last_recorded:
-            run_files.record_event(self._run, before)
+            self._run.record(before)
         if changed or now - self._recorded_at >= IDLE_INTERVAL:
-            run_files.record_event(self._run, reading)
+            self._run.record(reading)
             self._last_recorded, self._recorded_at = reading, now
 
     async def _send_probe(self) -> None:
@@ -268,26 +253,25 @@ class _Recorder:
         result = await client.send_probe(
             self._run.url, self._run.plan.served_name, PROBE_TIMEOUT, key=self._run.api_key
         )
-        run_files.record_event(self._run, result)
+        self._run.record(result)
         self._idle_since = time.monotonic()
 
     async def _send_first_request(self) -> None:
         """Send one real request: a server with a wrong drafter gets ready and fails on the first one.
 
-        It may take minutes (kernels are compiled for it), so its timeout is that of any other request; one that fails
-        is repeated after a while.
+        It may take minutes while kernels are compiled; one that fails is repeated after a while.
         """
         model, key = self._run.plan.served_name, self._run.api_key
         if WARM_UP in self._run.plan.start or self._run.far_ranks:
             # A server that fails on it may serve the others all the same.
             greedy, answer = await client.send_greedy_warm_up(self._run.url, model, key=key)
-            run_files.record_event(self._run, greedy)
+            self._run.record(greedy)
             if not greedy.error:
                 if verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer):
-                    run_files.record_event(self._run, verdict)
+                    self._run.record(verdict)
                 await self._send_long_warm_ups()
         result = await client.send_first_request(self._run.url, model, key=key)
-        run_files.record_event(self._run, result)
+        self._run.record(result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY
         self._record_health(Health.WARM if self._warm else Health.UNHEALTHY, result.error)
@@ -301,7 +285,7 @@ class _Recorder:
             if plan.context and 2 * words > plan.context:
                 return
             done = await client.send_long_warm_up(self._run.url, plan.served_name, words, key=self._run.api_key)
-            run_files.record_event(self._run, done)
+            self._run.record(done)
             if done.error:
                 return
 
@@ -309,7 +293,3 @@ class _Recorder:
 def _describe_error(path: str, error: Exception) -> str:
     reason = bounded_http.describe_failure(error)
     return reason if isinstance(error, bounded_http.BadResponse) else f"{path}: {reason}"
-
-
-def _same_latencies(sample: LatenciesSampled, before: LatenciesSampled | None) -> bool:
-    return before is not None and (sample.ttft, sample.tpot) == (before.ttft, before.tpot)

@@ -1,11 +1,16 @@
-"""Recorded runs: read them from a run folder, an exported file or the sample, play them, export them."""
+"""Recorded runs: read from a run folder, an exported file or the sample, played, and exported.
+
+Recordings are not trusted: only three file names are read, all texts are cleaned, sizes are limited, and nothing is
+unpacked. A recording identifies no process, so nothing can be signalled through it. An exported file has no access
+tokens, prompts, answers or path of the home folder, which may occur in flags and variables of the launch, and in the
+log. vLLM logs prompts and answers only when asked to (`--enable-log-requests`, `--enable-log-outputs`,
+`VLLM_LOGGING_LEVEL=DEBUG`).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import heapq
-import io
 import os
 import re
 import struct
@@ -14,19 +19,18 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_json_value, clean_line, clean_text
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
-from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded, encode
 from dflash_tui.planning.plan import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
@@ -43,8 +47,6 @@ _TAIL_BYTES = 1 << 16
 # Seconds of the start that are seen before the server is up.
 _LEAD = 8.0
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
-# An archive ends with a record of each of its files, three by `export`, and a comment.
-_MAX_DIRECTORY = 2 << 20
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _READ_ERRORS = (
     OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError,
@@ -82,17 +84,18 @@ class Recording(Run, frozen=True):
                 exited = exited or isinstance(event, Exited)
                 yield event
         except _READ_ERRORS as error:
-            raise DflashError(f"{self.source} cannot be read to its end", evidence=clean_line(str(error))) from None
+            raise DflashError(f"{self.source} cannot be read to its end", evidence=str(error)) from None
         if not exited and self._exited_unrecorded:
             yield Exited(self.last_event_time(), None)
 
     @property
     def _exited_unrecorded(self) -> bool:
         """Whether the server has exited without a record of it; unknown, so False, for an exported file."""
-        return self.folder.is_dir() and (run := _find_own_run(self.id)) is not None and not server_process.is_alive(run)
+        own = next((run for run in registry.list_runs() if run.id == self.id), None) if self.folder.is_dir() else None
+        return own is not None and not server_process.is_alive(own)
 
     def find_opening(self) -> float:
-        """Return the seconds after the launch from which on something happens: shortly before it was up or ended."""
+        """Return the seconds from the launch until shortly before the server was up or ended."""
         moments = (HealthChanged, RequestDone, Stopping, Exited)
         with contextlib.suppress(*_READ_ERRORS):
             first = next((event.at for event in self._read_samples() if isinstance(event, moments)), self.started_at)
@@ -125,7 +128,7 @@ class Recording(Run, frozen=True):
 
     def _read_chunks(self, part: str) -> Iterator[bytes]:
         try:
-            file = self.open_part(part)
+            file = self._open_part(part)
         except (FileNotFoundError, KeyError):
             return
         with file:
@@ -137,20 +140,16 @@ class Recording(Run, frozen=True):
 
     def _read_tail(self, part: str) -> bytes:
         tail = b""
-        try:
-            with self.open_part(part) as file:
-                if file.seekable() and self.folder.is_dir():
-                    file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-                while chunk := file.read(1 << 20):
-                    tail = (tail + chunk)[-_TAIL_BYTES:]
-        except (KeyError, *_READ_ERRORS):
-            return tail
+        with contextlib.suppress(KeyError, *_READ_ERRORS), self._open_part(part) as file:
+            if self.folder.is_dir():
+                file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            while chunk := file.read(1 << 20):
+                tail = (tail + chunk)[-_TAIL_BYTES:]
         return tail
 
-    def open_part(self, part: str) -> IO[bytes]:
-        """Open a part (`RUN_PART`, `LOG_PART` or `SAMPLES_PART`) for reading."""
+    def _open_part(self, part: str) -> IO[bytes]:
         if self.folder.is_dir():
-            return _open_in_folder(find_log(self.folder) if part == LOG_PART else self.folder / part)
+            return (find_log(self.folder) if part == LOG_PART else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 
@@ -191,12 +190,12 @@ def read_recording(path: Path) -> Recording:
         if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # Without the identity of a process, no pid in it is ever taken for a process of ours.
-        fields = upgrade_record(clean_json_value(msgspec.json.decode(data)))
+        fields = upgrade_record(msgspec.json.decode(data))
         fields |= {"born": "", "source": str(paths.resolve_links(path))}
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
-        raise UsageError(what, evidence=clean_line(str(error)), hint=do) from None
+        raise UsageError(what, evidence=str(error), hint=do) from None
     if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (recording.started_at and recording.has_possible_times):
@@ -205,74 +204,38 @@ def read_recording(path: Path) -> Recording:
 
 
 def _read_run_part(path: Path) -> bytes:
-    """Return what says which run it was; the other parts are files, too, or are not there."""
+    """Return `run.json`, the only part that has to be there."""
     if path.is_dir():
-        for part in (find_log(path), path / SAMPLES_PART):
-            with contextlib.suppress(FileNotFoundError), _open_in_folder(part):
-                pass
-        with _open_in_folder(path / RUN_PART) as file:
+        with (path / RUN_PART).open("rb") as file:
             return file.read(_MAX_RUN_FILE + 1)
-    with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(path) as archive:
         _check_members(path, archive.infolist())
         with archive.open(RUN_PART) as member:
             return member.read(_MAX_RUN_FILE + 1)
 
 
-def _open_in_folder(path: Path) -> BinaryIO:
-    """Open a part of a run folder.
-
-    Raises:
-        OSError: it cannot be opened, or is far larger than what of it is on the disk: a hole can be of any size.
-    """
-    file = path.open("rb")
-    status = os.fstat(file.fileno())
-    if status.st_size > _ALWAYS_ALLOWED + MAX_COMPRESSION * status.st_blocks * 512:
-        file.close()
-        raise OSError(errno.EFBIG, f"{path.name} says that it has {status.st_size >> 20} MiB, most of which are a hole")
-    return file
-
-
-class _ArchiveFile(io.FileIO):
-    """An archive whose directory is bounded: zipfile reads it whole and makes an object of each file in it."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next bytes, or those up to the end.
-
-        Raises:
-            BadZipFile: they are more than a directory has.
-        """
-        data = super().read(_MAX_DIRECTORY + 1 if size is None or size < 0 else min(size, _MAX_DIRECTORY + 1))
-        if len(data) > _MAX_DIRECTORY:
-            raise zipfile.BadZipFile("it lists too many files")
-        return data
-
-
 def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuse an archive with anything but our three plain files, or one that unpacks to far more than it is.
+    """Refuse an archive that holds anything but our three files, or that unpacks to far more than it is.
 
-    Of the ways to compress, only that of `export` is read: others let a file say how much memory reading it takes.
+    Of the ways to compress only that of `export` is read: with others a file says how much memory reading it takes.
     """
     names = [member.filename for member in members]
-    foreign = sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART})
-    if foreign or len(names) != len(set(names)):
-        raise UsageError(
-            f"{path} is not a recording", evidence=f"it holds {clean_line(', '.join(foreign)) or 'a name twice'}"
-        )
-    if any(member.external_attr >> 16 & 0o170000 not in {0, 0o100000} for member in members):
-        raise UsageError(f"{path} is not a recording", evidence="it holds a link or a device")
-    if any(member.compress_type not in _METHODS for member in members):
-        raise UsageError(f"{path} is not a recording", evidence="it is compressed in a way that export never uses")
+    fault = ""
+    if foreign := sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART}):
+        fault = f"it holds {', '.join(foreign)}"
+    elif len(names) != len(set(names)):
+        fault = "it holds a name twice"
+    elif any(member.compress_type not in _METHODS for member in members):
+        fault = "it is compressed in a way that export never uses"
+    if fault:
+        raise UsageError(f"{path} is not a recording", evidence=fault)
     size = sum(member.file_size for member in members)
     if size > _ALWAYS_ALLOWED + MAX_COMPRESSION * path.stat().st_size:
         raise UsageError(f"{path} is refused", evidence=f"it would unpack to {size >> 20} MiB")
 
 
-def _find_own_run(name: str) -> Run | None:
-    return next((run for run in registry.list_runs() if run.id == name), None)
-
-
 _LONGEST_LINE = 1 << 20
-_LINE_ENDS = re.compile(rb"(?<=[\r\n])")
+_LINE_ENDS = re.compile(rb"(?<=\r)(?!\n)")
 
 
 def export_run(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
@@ -287,31 +250,18 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
     if path.exists():
         raise UsageError(f"{path} already exists", hint="choose another file with -o")
     try:
-        with temporary.open("xb") as file:
-            _write_archive(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6), run, with_prompts)
+        with temporary.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
+            for name, lines in ((LOG_PART, _redact_log(run, with_prompts)), (SAMPLES_PART, _redact_samples(run))):
+                with archive.open(name, "w", force_zip64=True) as member:
+                    for line in lines:
+                        member.write(line)
         temporary.rename(path)
     except OSError as error:
         raise DflashError(f"{path} cannot be written", evidence=error.strerror or str(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
     return path
-
-
-def _write_archive(archive: zipfile.ZipFile, run: Run, with_prompts: bool) -> None:
-    """Write the parts of a run and close the archive; one that is given up is left open, for its file to be deleted."""
-    try:
-        archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
-        for name, lines in (
-            (LOG_PART, _redact_log(run, with_prompts=with_prompts)),
-            (SAMPLES_PART, _redact_samples(run)),
-        ):
-            with archive.open(name, "w", force_zip64=True) as member:
-                for line in lines:
-                    member.write(line)
-        archive.close()
-    except BaseException:
-        archive.fp = None  # closing it raises where a signal came as a part was opened
-        raise
 
 
 def _redact_text(text: str) -> str:
@@ -337,39 +287,15 @@ def _redact_value(value: Any) -> Any:
     return {key: _redact_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
-    for line in _read_log_lines(run.log):
-        text = _clean_line(line)
+def _redact_log(run: Run, with_prompts: bool) -> Iterator[bytes]:
+    for line in chain.from_iterable(map(_LINE_ENDS.split, _read_lines(run.log))):
+        body = line.rstrip(b"\r\n")
+        text, is_cut = body.decode("utf-8", "surrogateescape"), len(body) > _LONGEST_LINE
+        text = clean_text(text, len(text) - is_cut)
+        if is_cut:  # half a word may be half a secret
+            text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
         redacted = _redact_text(text if with_prompts else redact_prompts(text))
-        yield redacted.encode("utf-8", "surrogateescape") + line[len(line.rstrip(b"\r\n")) :]
-
-
-def _clean_line(line: bytes) -> str:
-    """Return a line without its end, clean; of one that was cut nothing that may be half a word."""
-    body = line.rstrip(b"\r\n")
-    text, overlong = body.decode("utf-8", "surrogateescape"), len(body) > _LONGEST_LINE
-    text = clean_text(text, len(text) - overlong)
-    return f"{text.rpartition(' ')[0]} {LEFT_OUT}" if overlong else text
-
-
-def _read_log_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a log with their ends; of a line above a MiB only its beginning, of more than that.
-
-    Whether a text is a secret or a prompt depends on what precedes it, and no reader of a log shows more of a line.
-    """
-    beginning, overlong = b"", False
-    for piece in _read_lines(path):
-        *lines, beginning = _LINE_ENDS.split(beginning + piece)
-        for line in lines:
-            if not overlong:
-                yield line
-            overlong = False
-        if overlong:
-            beginning = b""
-        elif overlong := len(beginning) > _LONGEST_LINE:
-            yield beginning[: _LONGEST_LINE + 1] + b"\n"
-    if not overlong:
-        yield beginning
+        yield redacted.encode("utf-8", "surrogateescape") + (line[len(body) :] or b"\n" * is_cut)
 
 
 def _redact_samples(run: Run) -> Iterator[bytes]:
@@ -387,12 +313,15 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
-    try:
-        with path.open("rb") as file:
-            yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
-    except FileNotFoundError:
-        return
+    """Yield the lines of a file with their ends, of a line above a MiB only the beginning; there may be no file.
+
+    Whether a text is a secret or a prompt depends on what precedes it in its line.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while line := file.readline(_LONGEST_LINE + 1):
+            yield line
+            while line and not line.endswith(b"\n"):
+                line = file.readline(_LONGEST_LINE)
 
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
@@ -402,20 +331,7 @@ _EVENTS_PER_CLOCK_CHECK = 32
 
 
 class PlaybackClock:
-    """A position that moves with the clock, faster or slower; it can be paused and set.
-
-    Args:
-        duration: where it ends, in seconds.
-        speed: how much faster than the clock it moves.
-        clock: returns the real time, in seconds.
-    """
-
-    duration: float
-    """Where it ends, in seconds."""
-    speed: float
-    """How much faster than recorded it plays."""
-    paused: bool
-    """Whether the clock stands still."""
+    """A position in seconds, up to `duration`, that moves `speed` times as fast as `clock` and can be set."""
 
     def __init__(self, duration: float, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.duration, self.speed, self.paused, self._clock = duration, speed, False, clock
@@ -458,27 +374,13 @@ class PlaybackClock:
 
 
 class Player(PlaybackClock):
-    """Yields the events of a recording when they are due.
+    """Yields the events of a recording when they are due, from `at` seconds after the launch on.
 
-    Args:
-        recording: the recording to play.
-        at: where to start, in seconds since the launch.
-        speed: how much faster than recorded to play.
-        clock: returns the real time, in seconds.
+    `behind` says whether more events are due than were yielded.
     """
 
-    recording: Recording
-    """The recording that is played."""
-    behind: bool
-    """Whether more events are due than were yielded."""
-
     def __init__(
-        self,
-        recording: Recording,
-        *,
-        at: float = 0.0,
-        speed: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, recording: Recording, *, at: float = 0.0, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(recording.last_event_time() - recording.started_at, speed, clock)
         self.recording = recording
@@ -499,7 +401,7 @@ class Player(PlaybackClock):
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most so many seconds; `behind` says whether there are more.
+        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more.
 
         Raises:
             DflashError: the recording cannot be read any further.

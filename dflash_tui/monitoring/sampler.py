@@ -11,11 +11,19 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.events import Activity, GpusSampled, MemorySampled, ProcessorsSampled, Suspended
+from dflash_tui.events import (
+    Activity,
+    Foreign,
+    GpuLoad,
+    GpusSampled,
+    MemorySampled,
+    ProcessorsSampled,
+    Recorded,
+    Suspended,
+)
 from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.machine.gpus import Gpu, GpuProcess
-from dflash_tui.readings import Foreign, GpuLoad
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 
@@ -85,7 +93,7 @@ def _differ_by(old: float | None, new: float | None, step: float) -> bool:
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 _ACTIVITY_INTERVAL = 2.0
-_BUSIER = 0.1  # processors; a smaller difference is told of every ten seconds only
+_BUSIER = 0.1  # processors; a smaller difference is recorded every ten seconds only
 
 
 class Sampler:
@@ -98,10 +106,9 @@ class Sampler:
         self._gpus: GpusSampled | None = None
         self._suspended: tuple[int, ...] = ()
         self._processors: ProcessorsSampled | None = None
-        self._worked: tuple[float, float] | None = None  # when it was looked at, and the processor time by then
-        # Intervals are measured by a clock that nobody sets.
-        self._memory_at = self._gpus_at = self._members_at = self._activity_at = -math.inf
-        self._processors_at = -math.inf
+        self._worked: tuple[float, float] | None = None  # when the processors were read, and their time by then
+        self._members_at = self._activity_at = -math.inf
+        self._recorded_at: dict[type[Recorded], float] = {}
 
     async def sample(self, *, starting: bool) -> None:
         """Sample once; CPU time and disk bytes only while the server is `starting`, when its log may be silent."""
@@ -111,21 +118,28 @@ class Sampler:
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             activity = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
-            run_files.record_event(self._run, activity)
+            self._run.record(activity)
         if self._run.plan.on_cpu:
             await self._record_processors(now)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            run_files.record_event(self._run, Suspended(time.time(), suspended))
+            self._run.record(Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
         if cards:
             self._record_gpus(cards, now)
         if sample := self._measure_memory(cards):
             changed = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
-            if changed or now - self._memory_at >= IDLE_INTERVAL:
-                self._memory, self._memory_at = sample, now
-                run_files.record_event(self._run, sample)
+            if self._record(sample, now, changed):
+                self._memory = sample
+
+    def _record(self, sample: Recorded, now: float, changed: bool) -> bool:
+        """Record a sample that has changed or is due; return whether it was."""
+        if not changed and now - self._recorded_at[type(sample)] < IDLE_INTERVAL:
+            return False
+        self._recorded_at[type(sample)] = now
+        self._run.record(sample)
+        return True
 
     async def _record_processors(self, now: float) -> None:
         if self._worked and now - self._worked[0] < _ACTIVITY_INTERVAL:
@@ -139,17 +153,15 @@ class Sampler:
         )
         last = self._processors
         changed = last is None or abs(sample.busy - last.busy) > _BUSIER or sample.threads != last.threads
-        if changed or now - self._processors_at >= IDLE_INTERVAL:
-            self._processors, self._processors_at = sample, now
-            run_files.record_event(self._run, sample)
+        if self._record(sample, now, changed):
+            self._processors = sample
 
     def _record_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
         sample = GpusSampled(time.time(), read_gpu_loads(cards, pids, self._run.plan.gpus))
         changed = self._gpus is None or has_load_changed(self._gpus.gpus, sample.gpus)
-        if changed or now - self._gpus_at >= IDLE_INTERVAL:
-            self._gpus, self._gpus_at = sample, now
-            run_files.record_event(self._run, sample)
+        if self._record(sample, now, changed):
+            self._gpus = sample
 
     def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()

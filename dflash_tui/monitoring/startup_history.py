@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import Phase, Preparing, Recorded, Step
+from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.startup import Startup
@@ -26,14 +22,11 @@ _PHASE_ORDER = list(Phase)
 
 
 class RecordedStart(msgspec.Struct, frozen=True):
-    """One start of a server that came up; durations in seconds."""
+    """One start of a server that came up; durations in seconds, times in seconds since the epoch."""
 
     run: str
-    """The id of the run."""
     at: float
-    """The time of the launch, in seconds since the epoch."""
     recipe: str
-    """The name of the recipe."""
     mode: str
     """`eager` or `compile`."""
     engine: str
@@ -45,7 +38,6 @@ class RecordedStart(msgspec.Struct, frozen=True):
     cache: str
     """What torch.compile found in its cache, see `Startup.cache`."""
     phases: dict[Phase, float]
-    """The duration of each phase."""
     up: float
     """From the launch until the log said that the server is up."""
     first_request: float | None = None
@@ -53,7 +45,7 @@ class RecordedStart(msgspec.Struct, frozen=True):
     synthetic: str = ""
     """Why the figures are not those of a real model; empty for a real one."""
     measures: tuple[str, ...] = ()
-    """The measures for a shorter start that it had, by name."""
+    """The startup optimizations that it had, by name."""
 
     @property
     def ready(self) -> float | None:
@@ -95,10 +87,11 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
     recent = [start for start in starts if start.cache == expected_cache][-MAX_STARTS:]
     if not recent:
         return None
-    phases = {}
-    for phase in _PHASE_ORDER:
-        if guess := _median(start.phases[phase] for start in recent if phase in start.phases):
-            phases[phase] = guess
+    phases = {
+        phase: guess
+        for phase in _PHASE_ORDER
+        if (guess := _median(start.phases[phase] for start in recent if phase in start.phases))
+    }
     ready = [start.ready for start in recent if start.ready is not None]
     first = _median(start.first_request for start in recent if start.first_request is not None)
     return ExpectedStart(expected_cache, phases, first, _median(ready), max(ready, default=None))
@@ -116,15 +109,9 @@ def _median(values: Iterable[float]) -> MedianSeconds | None:
 
 
 def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: float, now: float) -> Eta | None:
-    """Return the seconds until this start is ready; None when nothing is known.
+    """Return the seconds until a start is ready that was launched `elapsed` seconds ago; None when nothing is known.
 
     The running phase and all later ones count with their medians; a phase that is over no longer counts.
-
-    Args:
-        startup: the start.
-        expected: the durations to expect of it.
-        elapsed: the seconds since its launch.
-        now: the time, in seconds since the epoch.
     """
     if expected.ready is None or expected.longest is None or startup.ready_at is not None:
         return None
@@ -137,9 +124,7 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
                 remaining += max(0.0, guess.seconds - spent.get(phase, 0.0))
     else:
         remaining = max(0.0, remaining - (now - startup.up_at))
-    if elapsed > expected.longest:
-        return Eta(None, expected.ready.n, expected.longest)
-    return Eta(remaining, expected.ready.n, expected.longest)
+    return Eta(None if elapsed > expected.longest else remaining, expected.ready.n, expected.longest)
 
 
 def _running_phase_index(startup: Startup) -> int:
@@ -176,13 +161,9 @@ def list_coming_steps(
 def estimate_time_to_launch(
     preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
 ) -> float | None:
-    """Return the seconds until the launch; None when the usual duration of a running step is unknown.
+    """Return the seconds until the launch, by the latest event, the beginning and the usual duration of each step.
 
-    Args:
-        preparing: the latest event of each step.
-        began: when each step began.
-        usual: the usual duration of each step.
-        now: the time, in seconds since the epoch.
+    None when the usual duration of a running step is unknown.
     """
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
@@ -228,8 +209,7 @@ class StartKind(NamedTuple):
         return f"{self.mode}, {self.cache}" if self.cache else self.mode
 
     @property
-    def synthetic(self) -> str:
-        """Why the figures are not those of a real model, or an empty text."""
+    def synthetic(self) -> str:  # noqa: D102 - as in `RecordedStart`
         return self.starts[-1].synthetic
 
     @property
@@ -299,11 +279,8 @@ def find_saved_seconds(
 ) -> dict[Phase, SavedSeconds]:
     """Return by phase what a measure of a start saved, where every start of this machine with it was the shorter one.
 
-    Args:
-        measures: the measures that the start has, by name.
-        phases: the seconds of its phases that are over.
-        cache: what torch.compile found in its cache, as far as that is known.
-        earlier: the earlier starts of the same kind, oldest first.
+    `phases` are the seconds of its phases that are over, `earlier` the starts of the same kind, oldest first, of which
+    those count that found the same `cache`, as far as it is known.
     """
     saved = {}
     for measure, phase in _SHORTENED.items():
@@ -321,24 +298,11 @@ def find_saved_seconds(
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
+    median = _median(value for value in values if value is not None)
+    return median.seconds if median else None
 
 
-_CHUNK = 1 << 18
-# The first request comes within minutes of the launch; a server that is not up by this much log never came up.
-_MAX_LOG_BYTES = 64 << 20
-_MAX_SAMPLES_BYTES = 4 << 20
-# One that took longer was not watched, or its record is damaged: it would be what the next start is told to take.
-_LONGEST_START = 86_400.0
 _starts_by_run: dict[str, RecordedStart | None] = {}
-
-
-class TimeToReady(NamedTuple):
-    """Seconds from launch to ready: the median, and from how many runs."""
-
-    seconds: float
-    runs: int
 
 
 def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "") -> list[RecordedStart]:
@@ -354,17 +318,13 @@ def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "")
     return starts
 
 
-def estimate_ready(plan: Plan) -> TimeToReady | None:
+def estimate_ready(plan: Plan) -> MedianSeconds | None:
     """Return how long the last runs of the same kind took to be ready; None without any.
 
     Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
     """
-    ready_starts = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
-    if not ready_starts:
-        return None
-
-    expected = expect_startup(ready_starts)
-    return TimeToReady(*expected.ready) if expected and expected.ready else None
+    expected = expect_startup([start for start in list_starts(kind=plan.kind) if start.ready is not None])
+    return expected.ready if expected else None
 
 
 def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds]:
@@ -390,28 +350,19 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 
 def _read_start(run: Run) -> RecordedStart | None:
-    """Read a start from the beginnings of its files; None when it never came up, or nobody knows how long it took."""
+    """Read a start from the beginnings of its files; None when it never came up."""
+    from dflash_tui.monitoring.observer import EventSource
     from dflash_tui.run_state.state import RunState
-    from dflash_tui.vllm_output.log_reader import LogReader
 
-    state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
+    state, source, more = RunState(), EventSource(run), True
     state.apply(run.launched)
-    for chunk in _read_chunks(run.log, _MAX_LOG_BYTES):
-        for event in reader.feed(chunk):
-            state.apply(event)
-        if reader.up:
-            break
+    while more and state.ready_at is None:
+        events, more = source.read()
+        state.apply_all(events)
     if state.up_at is None:
         return None
-    for sample in _read_samples(run.samples):
-        state.apply(sample)
-        if state.ready_at is not None:
-            break
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
-    took = (state.up_at if ready_at is None else ready_at) - run.started_at
-    if took > _LONGEST_START:
-        return None
     return RecordedStart(
         run=run.id,
         at=run.started_at,
@@ -427,19 +378,3 @@ def _read_start(run: Run) -> RecordedStart | None:
         synthetic=plan.synthetic,
         measures=plan.start,
     )
-
-
-def _read_chunks(path: Path, most: int) -> Iterator[bytes]:
-    read = 0
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        while read < most and (data := file.read(_CHUNK)):
-            read += len(data)
-            yield data
-
-
-def _read_samples(path: Path) -> Iterator[Recorded]:
-    buffer = LineBuffer(_MAX_SAMPLES_BYTES)
-    for chunk in _read_chunks(path, _MAX_SAMPLES_BYTES):
-        for line in buffer.feed(chunk):
-            if event := decode_recorded(line):
-                yield event

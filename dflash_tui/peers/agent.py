@@ -25,12 +25,11 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.machine.processes import find_orphans
@@ -140,14 +139,14 @@ class Agent:
         planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
         if own_caches and order.cache and order.cache.is_fresh:
             await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
-        await preparation.prepare_without_launch(planned.resolved, planned.plan, self._report)
+        await preparation.prepare_without_launch(LaunchJob(planned), self._report)
         return await asyncio.to_thread(cluster_launch.describe_side, planned)
 
     async def launch_rank(self, order: RankOrder) -> RankLaunched:
         """Launch the rank and the guard that ends it when its lease is not renewed."""
         planned = await asyncio.to_thread(_plan_rank, order)
         _require_free(planned)
-        run = await preparation.prepare_and_launch(planned.resolved, planned.plan, self._report)
+        run = await preparation.prepare_and_launch(LaunchJob(planned), self._report)
         keeper.write_lease(run, LEASE_SECONDS)
         keeper.start_guard(run)
         return RankLaunched(run.id)

@@ -442,7 +442,7 @@ async def prepare_hosts(
     if peers:
         await _prepare_all(LaunchJob(planned), peers, report)
     else:
-        await preparation.prepare_engine_and_models(planned.resolved, planned.plan, report)
+        await preparation.prepare_engine_and_models(LaunchJob(planned), report)
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
@@ -503,7 +503,7 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
     orders = list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(planned.resolved, planned.plan, report, forced=job.forced)
+    near = preparation.prepare_without_launch(job._replace(planned=planned), report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         await asyncio.gather(near, *tasks)

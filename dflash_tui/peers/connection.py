@@ -15,10 +15,9 @@ import msgspec
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_end
-from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import Preparing
+from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.events import GpuLoad, Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.machine.network import Network
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
@@ -29,7 +28,6 @@ from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.readings import GpuLoad
 
 # The agent says something each second while a run is watched.
 LOST_SECONDS = 5.0

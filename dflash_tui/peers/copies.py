@@ -21,7 +21,7 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gigabytes
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.download import ByteProgress
 from dflash_tui.events import Preparing, Step
@@ -234,7 +234,7 @@ async def copy_missing(
             await send_copy(peer, link, model.source, report, _describe_way(cluster, rank))
         except _NotReached as error:
             text = f"no ssh {_describe_way(cluster, rank)}, so as {peer.host} is reached: {error.what}"
-            report(Preparing(time.time(), Step.MODELS, clean_line(f"{text}; {error.evidence}")))
+            report(Preparing(time.time(), Step.MODELS, f"{text}; {error.evidence}"))
             await send_copy(peer, None, model.source, report)
 
 

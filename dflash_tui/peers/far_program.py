@@ -23,10 +23,9 @@ from typing import IO, NamedTuple, cast
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import CALLED_AS, has_terminal
 from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_last_lines
-from dflash_tui.common.ssh_host import CALLED_AS
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import Greeting, open_connection, read_end, require_same_release, start_process

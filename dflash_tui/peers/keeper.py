@@ -31,10 +31,10 @@ from dflash_tui.peers.connection import (
     RankBeat,
     open_connection,
 )
-from dflash_tui.runs import lifecycle, rank_records, registry, run_files, server_process
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
-from dflash_tui.runs.rank_records import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.runs.server_process import KeptRanks, RankStatus, is_kept, list_left, read_kept
 from dflash_tui.vllm_output.log_facts import NetworkReader
 
 _LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
@@ -243,13 +243,15 @@ class Keeper:
         if before and not _has_changed(before, sample) and sample.at - before.at < _RECORD_SECONDS:
             return
         self._recorded[status.rank] = sample
-        run_files.record_event(self._run, sample)
+        self._run.record(sample)
 
     def _write(self) -> None:
         pid = os.getpid()
         record = KeptRanks(pid, processes.read_process_identity(pid), tuple(self._ranks.values()))
         with contextlib.suppress(OSError):
-            private_files.replace_private_file(self._run.folder / rank_records.FILE, msgspec.json.encode(record))
+            private_files.replace_private_file(
+                self._run.folder / server_process.RANKS_FILE, msgspec.json.encode(record)
+            )
 
 
 def _has_new_state(before: RankStatus | RankSampled, after: RankStatus | RankSampled) -> bool:

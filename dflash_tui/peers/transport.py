@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
-from dflash_tui.common.ssh_host import is_host_name
+from dflash_tui.common.formatting import is_host_name
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 
@@ -113,7 +113,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
     """
     for host in hosts:
         if not is_host_name(host):
-            what = f"'{clean_line(host)[:80]}' is not a name of a host"
+            what = f"'{host[:80]}' is not a name of a host"
             raise UsageError(what, hint="as for ssh: NAME, USER@NAME or an address")
     if len({*hosts}) < len(hosts) and {*hosts} != {LOCAL}:
         raise UsageError(f"--peer: {', '.join(hosts)} names a host twice", hint="each further host has one --peer")

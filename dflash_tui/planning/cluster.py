@@ -76,11 +76,7 @@ def find_place_on_machine(peers: Sequence[str], rank: int) -> tuple[int, int]:
 
 
 def require_named(cluster: Cluster | None) -> None:
-    """Raise when a server takes hosts that nobody named.
-
-    Raises:
-        UsageError: with what names them.
-    """
+    """Raise UsageError when a server takes hosts that are not named yet."""
     if cluster and not cluster.is_named:
         hosts = len(cluster.hosts)
         named = " ".join(f"--peer HOST_{number}" for number in range(1, hosts)) if hosts > 2 else "--peer HOST"
@@ -98,11 +94,7 @@ _ADDRESS = "VLLM_HOST_IP"
 
 
 def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
-    """Raise when a server cannot be split over its hosts; `gpus` is how many it takes on all of them.
-
-    Raises:
-        UsageError: the ranks do not divide it, or its flags say themselves which rank it is.
-    """
+    """Raise UsageError when the hosts cannot share `gpus` evenly, or the recipe sets what each rank has its own of."""
     if resolved.hosts == 1:
         return
     if gpus % resolved.hosts or gpus < resolved.hosts:
@@ -156,3 +148,17 @@ def build_rank_environment(
         without_one_process = {name: value for name, value in variables.items() if name != _ONE_PROCESS}
         return {**env, **_ON_CPU, **without_one_process}
     return {**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", **variables}
+
+
+def count_gpus_needed(flags: Mapping[str, FlagValue]) -> int:
+    """Return how many GPUs a server with these flags takes: tensor times pipeline times data parallelism."""
+    count = 1
+    for kind in ("tensor", "pipeline", "data"):
+        size = flags.get(f"{kind}-parallel-size", 1)
+        count *= size if isinstance(size, int) and size > 0 else 1
+    return count
+
+
+def count_gpus_per_host(resolved: ResolvedRecipe) -> int:
+    """Return how many GPUs a server takes on each of its hosts."""
+    return max(1, count_gpus_needed(resolved.flags) // resolved.hosts)

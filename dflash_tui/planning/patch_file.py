@@ -15,12 +15,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import load_each
 from dflash_tui.common.secrets import explain_secrets
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.common.version_number import parse_version
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
 from dflash_tui.planning.methods import Method
@@ -255,7 +254,10 @@ class VllmBuild(msgspec.Struct, frozen=True):
     @property
     def number(self) -> Version | None:
         """Its version without the local part; None for one that is none by PEP 440."""
-        return parse_version(self.vllm.partition("+")[0])
+        try:
+            return Version(self.vllm.partition("+")[0])
+        except ValueError:
+            return None
 
     @property
     def release(self) -> Version | None:

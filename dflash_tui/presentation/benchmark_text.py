@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import structs
 
-from dflash_tui.benchmark.answer import Answer
-from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
-from dflash_tui.benchmark.sampling import name_template
+from dflash_tui.benchmark.prompts import name_template
+from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import (
     UNKNOWN,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dflash_tui.benchmark.conversation.chat import Conversation, ToolCall, Turn
+from dflash_tui.benchmark.chat import Conversation, ToolCall, Turn
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.runs.run import KEY_VARIABLE, Run

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
-from dflash_tui.benchmark import latency
+from dflash_tui.benchmark import summary
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.common.formatting import (
     UNKNOWN,
@@ -21,7 +21,6 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_variables
 from dflash_tui.events import Phase
 from dflash_tui.experiments import variation
@@ -310,7 +309,7 @@ def list_stock_rows(design: Design) -> list[str]:
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "measures for shorter starts and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches without which it does not run this pair: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
         f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
@@ -332,7 +331,7 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     patches = [f"patch {name}" for name in ours.plan.patches if name not in bare.plan.patches]
     measures = [f"start.{name}" for name in ours.plan.start if name not in bare.plan.start]
     named = [word for word in _format_settings(ours, shared=False) if not word.startswith(_SHOWN_OTHERWISE)]
-    of_measures = {name for measure in startup_optimizations.MEASURES.values() for name in measure.env}
+    of_measures = {name for measure in startup_optimizations.OPTIMIZATIONS.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
     return [*mode, *method, *drafts, *patches, *measures, *named, *env]
@@ -362,7 +361,7 @@ def arm_mark(arm: int) -> str:
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut so that it differs from those of the others."""
-    labels = [clean_line(label_arm(design, place)) for place in range(len(design.arms))]
+    labels = [label_arm(design, place) for place in range(len(design.arms))]
     return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
 
 
@@ -370,9 +369,9 @@ def describe_variation(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`; of a tune within which budget."""
     if design.tuning:
         return f"tune within {format_duration(design.tuning.budget)}"
-    names = [truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    names = [truncate_middle(arm.name, _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
-    return f"{clean_line(design.vary)}: {joined}"
+    return f"{design.vary}: {joined}"
 
 
 def describe_certainty(design: Design) -> str:
@@ -388,7 +387,7 @@ def describe_certainty(design: Design) -> str:
 
 def synthetic_label(design: Design) -> str:
     """Return why the figures are not those of a real model, or nothing."""
-    return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
+    return f"not a real model's figures: {design.synthetic}" if design.synthetic else ""
 
 
 def count_requests(boots: Iterable[Boot]) -> int:
@@ -529,7 +528,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
         for streams in report.design.concurrency:
-            groups = latency.group_latencies([done for done in requests if done.streams == streams], {})
+            groups = summary.group_latencies([done for done in requests if done.streams == streams], {})
             named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
             rows += [
                 (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event
-from dflash_tui.experiments import store
+from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis.measures import ArmSummary, median_speed, summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate
@@ -26,8 +25,7 @@ from dflash_tui.experiments.design import (
     RoundBegan,
 )
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import schedule
-from dflash_tui.experiments.tuning.schedule import NO_ROOM, is_faster, reckon_verdict_budget
+from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
@@ -69,13 +67,13 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
 
     The servers that are called `stopped` are stopped before it begins.
     """
-    names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
+    names = " ".join(design.arms[arm].name for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
     decided = design.honest or design.checks_output
     label = "judges" if design.measures_start else "sends"
     rows = [
         ("recipe", design.recipe),
-        ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
+        ("varies", f"{design.vary}: {', '.join(arm.name for arm in design.arms)}"),
         ("boots", f"{boots}{'' if decided else ' (one boot per arm: a verdict is only suggestive)'}"),
         *[("" if place else label, text) for place, text in enumerate(describe_sent(design))],
         *([("scores", _SCORES)] if design.checks_output else []),
@@ -85,7 +83,7 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
         ("port", f"{design.arms[0].plan.port}; each boot launches a server of its own and stops it"),
     ]
     if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
-        rows.insert(1, ("hosts", f"this one and {clean_line(', '.join(peers))}"))
+        rows.insert(1, ("hosts", f"this one and {', '.join(peers)}"))
     rows += [("stops", f"{name}, which would disturb what is measured") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
@@ -102,7 +100,7 @@ def describe_sent(design: Design) -> list[str]:
     count, streams = store.count_measured_requests(design), ", ".join(map(str, design.concurrency))
     requests = f", {pluralize(count, 'request')} per boot" if count else ""
     return [
-        f"the suite {clean_line(design.suite)}, {least}{pluralize(design.rounds, 'round')} per boot, {length}",
+        f"the suite {design.suite}, {least}{pluralize(design.rounds, 'round')} per boot, {length}",
         f"{streams} at a time{requests}; temperature {temperature}",
     ]
 
@@ -147,13 +145,13 @@ def format_event(design: Design, event: Happened) -> str:
         case RequestMeasured(stage=stage, request=request):
             answer = f"{format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens"
             answer = f"failed: {request.error}" if request.error else f"{answer} in {request.total:.1f} s"
-            return clean_line(f"  {STAGES.get(stage, stage):<24}  {request.kind:<9} {answer}")
+            return f"  {STAGES.get(stage, stage):<24}  {request.kind:<9} {answer}"
         case BootEnded(boot=boot):
             return _format_ended_boot(boot, design.attempts)
         case RoundBegan() | ExperimentExtended():
             return _format_addition(design, event)
         case ExperimentHalted(why=why):
-            return f"ended early: {clean_line(why)}"
+            return f"ended early: {why}"
         case _:
             return ""
 
@@ -167,17 +165,17 @@ def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> 
         return f"to be sure: {names}, {pluralize(len(event.order), 'boot')} in turn" if event.order else ""
     if event.key == PUBLISHED:
         return "the published setting once more"
-    return f"round of {clean_line(event.key)}: {pluralize(len(event.field), 'setting')}: {names}"
+    return f"round of {event.key}: {pluralize(len(event.field), 'setting')}: {names}"
 
 
 def _arm_name(design: Design, arm: int) -> str:
-    return clean_line(design.arms[arm].name) if 0 <= arm < len(design.arms) else UNKNOWN
+    return design.arms[arm].name if 0 <= arm < len(design.arms) else UNKNOWN
 
 
 def _format_ended_boot(boot: Boot, attempts: int) -> str:
     if boot.error:
         again = "; retrying once" if boot.attempt < attempts else "; continuing without it"
-        return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.split("\n")))
+        return f"  failed{again}\n    " + "\n    ".join(boot.error.split("\n"))
     start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
     speed = "" if boot.start else f", {format_number(median_speed(boot), 1, 'tok/s')}"
     return f"  {start}{speed}, took {format_duration(boot.took)}"
@@ -216,10 +214,10 @@ def list_tune_rows(design: Design, boot: DurationEstimate, stopped: Sequence[str
     head = [
         ("recipe", design.recipe),
         ("budget", f"{format_duration(tuning.budget)}; {outlook}"),
-        *((label, clean_line(axis)) for label, axis in _label_rest("tries", tuning.axes)),
+        *((label, axis) for label, axis in _label_rest("tries", tuning.axes)),
     ]
     left_out = [f"{name}: {why}" for name, why in tuning.left_out.items()]
-    tail = [(label, clean_line(text)) for label, text in _label_rest("not", left_out)]
+    tail = [(label, text) for label, text in _label_rest("not", left_out)]
     saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
     return [*head, *tail, *rows, ("saves", saved)]
 
@@ -235,7 +233,7 @@ def list_candidates(progress: Progress) -> list[CandidateRow]:
     """Return every setting of a tune, the fastest first, then those to come and those that failed."""
     design = progress.design
     field = progress.rounds[-1].field if progress.rounds else (0,)
-    best = schedule.choose_leader(progress) if progress.boots else 0
+    best = tune_schedule.choose_leader(progress) if progress.boots else 0
     candidates = []
     for arm, setting in enumerate(design.arms):
         summary = summarize_arm(progress.boots, arm)
@@ -245,12 +243,12 @@ def list_candidates(progress: Progress) -> list[CandidateRow]:
         candidates.append(
             CandidateRow(
                 arm,
-                clean_line(setting.name),
+                setting.name,
                 standing,
                 summary.boots,
                 summary.tok_s.median if summary.tok_s else None,
                 starts.median if starts else None,
-                clean_line(errors[0].split("\n")[0]) if errors else "",
+                errors[0].split("\n")[0] if errors else "",
             )
         )
     return sorted(
@@ -271,7 +269,7 @@ def _stand(arm: int, best: int, field: Sequence[int], summary: ArmSummary) -> st
 
 def format_best(design: Design, outcome: TuneOutcome) -> str:
     """Return in a sentence which setting is the best and by how much, or that none is shown to be faster."""
-    name = clean_line(design.arms[outcome.best].name)
+    name = design.arms[outcome.best].name
     if outcome.tried <= 1:
         return "only the published setting has been measured" if outcome.tried else "nothing has been measured yet"
     if not outcome.best:
@@ -287,7 +285,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
     refused = (
         [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )
-    why = f", since {clean_line(refused[0])}" if refused else ""
+    why = f", since {refused[0]}" if refused else ""
     noisy = ": too noisy to tell" if is_noisy(ratio) else ""
     return f"no setting is shown to be faster than the published one{why}{noisy}; the nearest is {name}; {answers}"
 
@@ -298,11 +296,11 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
     confounds = outcome.comparison.confounds if outcome.comparison and outcome.confirmed else ()
     if outcome.comparison and outcome.confirmed:
         a, b = outcome.comparison.boots
-        lines.append(f"by {a} and {b} boots after the choice, in tok/s with the suite {clean_line(design.suite)}")
+        lines.append(f"by {a} and {b} boots after the choice, in tok/s with the suite {design.suite}")
     if outcome.recipe:
-        lines.append(f"the recipe: {clean_line(outcome.recipe)}")
+        lines.append(f"the recipe: {outcome.recipe}")
     elif outcome.best:
-        lines += [f"the recipe was not written: {clean_line(outcome.unwritten)}"] if outcome.unwritten else []
+        lines += [f"the recipe was not written: {outcome.unwritten}"] if outcome.unwritten else []
         lines.append(f"to keep it as a recipe: dflash-tui tune keep {design.id}")
     if outcome.tried == 1 and NO_ROOM in outcome.left_out.values():
         lines.append(_describe_need(boots, outcome.spent))
@@ -312,13 +310,10 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
         f"{format_duration(outcome.spent)} of {format_duration(budget)}"
     )
     lines += [
-        f"{'refused' if confound.refuses else 'note'}: {clean_line(confound.what)}: {clean_line(confound.evidence)}"
-        for confound in confounds
+        f"{'refused' if confound.refuses else 'note'}: {confound.what}: {confound.evidence}" for confound in confounds
     ]
-    lines += [
-        f"dropped: {clean_line(name)}: {clean_line(why.splitlines()[0])}" for name, why in outcome.dropped.items()
-    ]
-    lines += [f"not tried: {clean_line(name)}: {clean_line(why)}" for name, why in outcome.left_out.items()]
+    lines += [f"dropped: {name}: {why.splitlines()[0]}" for name, why in outcome.dropped.items()]
+    lines += [f"not tried: {name}: {why}" for name, why in outcome.left_out.items()]
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.benchmark.sampling import name_sampling
+from dflash_tui.benchmark.prompts import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
 from dflash_tui.engines import inventory, model_hub
 from dflash_tui.launch.planner import PlannedLaunch
@@ -15,16 +15,15 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizations
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy
 from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
-from dflash_tui.planning.server_command import format_command
-from dflash_tui.planning.startup_optimizations import StartMeasure
+from dflash_tui.planning.startup_optimizations import StartupOptimization
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.check import Check
     from dflash_tui.launch.preflight.runner import PreflightReport
-    from dflash_tui.monitoring.startup_history import TimeToReady
+    from dflash_tui.monitoring.startup_history import MedianSeconds
 
 # Measured with vLLM 0.26.0, Gemma 4 26B-A4B's shape in random weights, one stream, 15 tokens per step.
 _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
@@ -220,8 +219,8 @@ def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return a line for each measure for a shorter start: what is taken, what is not and why, what may be tried."""
-    used = [startup_optimizations.MEASURES[name] for name in plan.start]
+    """Return a line for each startup optimization: what is taken, what is not and why, what may be tried."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
     offers = startup_optimizations.list_offers(resolved, plan.start)
@@ -229,8 +228,8 @@ def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
 
 
 def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return the measures for a shorter start where room is short: what saved seconds where, the others by name."""
-    used = [startup_optimizations.MEASURES[name] for name in plan.start]
+    """Return the startup optimizations where room is short: what saved seconds where, the others by name."""
+    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     timed = [measure for measure in used if measure.seconds]
     lines = []
     if used:
@@ -245,7 +244,7 @@ def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _format_gain(measure: StartMeasure) -> str:
+def _format_gain(measure: StartupOptimization) -> str:
     gain = f"{measure.saves} ({measure.source})" if measure.saves else ""
     since = f"from {measure.since} on" if measure.since else ""
     risk = f"risk: {measure.risk}" if measure.risk else ""
@@ -285,10 +284,10 @@ def list_shares(fit: MemoryEstimate) -> list[str]:
     return [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
 
 
-def format_time_to_ready(plan: Plan, before: TimeToReady | None) -> str:
+def format_time_to_ready(plan: Plan, before: MedianSeconds | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
-        often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
+        often = "the last time" if before.n == 1 else f"the last {before.n} times (median)"
         return f"after about {format_duration(before.seconds)}, as {often} here"
     bands = [band for band in plan.expected if band.ready_s and not band.set_up]
     if not bands or not bands[0].ready_s:

@@ -7,7 +7,6 @@ from statistics import fmean, geometric_mean
 
 from dflash_tui.benchmark.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.measures import START, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     BreakEven,
@@ -49,7 +48,7 @@ def label_arm(design: Design, arm: int) -> str:
 def name_prompt(prompt: PromptRatio) -> str:
     """Return what a prompt is called, with how many were under way at a time where that is not one."""
     streams = f" ×{prompt.streams}" if prompt.streams != 1 else ""
-    return truncate_middle(clean_line(prompt.kind), _NAME) + streams
+    return truncate_middle(prompt.kind, _NAME) + streams
 
 
 def _label_both(report: ExperimentReport, comparison: Comparison) -> tuple[str, str]:
@@ -370,15 +369,15 @@ def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str
     width = max(len("both"), *(min(_EXCERPT, len(name)) for name in (a, b)))
     rows = (("both", first.common), (a, first.a), (b, first.b))
     excerpts = [
-        f"{clean_line(name)[:_EXCERPT]:<{width}}  {clean_line('⏎'.join(text.split(_LINE_END))) or '(ends)'}"
+        f"{name[:_EXCERPT]:<{width}}  {'⏎'.join(text.split(_LINE_END)) or '(ends)'}"
         for name, text in rows
         if text or name != "both"
     ]
     streams = f" ×{first.streams}" if first.streams != 1 else ""
     boots = " and ".join(str(number + 1) for number in first.boots)
-    where = f"{clean_line(first.kind)}{streams}, round {first.round + 1}, boots {boots}"
+    where = f"{first.kind}{streams}, round {first.round + 1}, boots {boots}"
     which = "where it parts" if outputs.tokens else "soonest"
-    return [f"{which}: {where}, from {clean_line(outputs.unit)} {first.position} on", *excerpts]
+    return [f"{which}: {where}, from {outputs.unit} {first.position} on", *excerpts]
 
 
 def _format_difference(ratio: Ratio, where: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import NamedTuple, TypeVar
 
 from dflash_tui.common.formatting import (
@@ -17,11 +17,10 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import PROBE, Health, RankSampled, RankState
+from dflash_tui.events import PROBE, Counters, GpuLoad, Health, RankState
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.readings import Counters, GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, SOCKETS
@@ -48,14 +47,8 @@ class Alarm(NamedTuple):
 
 def condition_start(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> float:
     """Return since when a condition has held without interruption, looking back a thousand samples at most."""
-    return min(_times_while(samples, condition), default=samples[-1].at)
-
-
-def _times_while(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> Iterator[float]:
-    for sample in islice(reversed(samples), _MAX_SAMPLES_BACK):
-        if not condition(sample):
-            return
-        yield sample.at
+    recent = islice(reversed(samples), _MAX_SAMPLES_BACK)
+    return min((sample.at for sample in takewhile(condition, recent)), default=samples[-1].at)
 
 
 def is_memory_low(left: int | None, total: int) -> bool:
@@ -92,31 +85,25 @@ HALF_SECONDS = 10.0
 # What a GPU may be at while a process only holds it, and below what it does while it computes or waits for another
 # GPU: NCCL waits in a kernel. Processors are counted the same way.
 _IDLE, _BUSY = 0.1, 0.5
-_HERE = "this machine"
 
 
 def check_ranks(state: RunState, now: float) -> Alarm | None:
-    """Return the alarm of a rank on another host that is gone; rank 0 is healthy for as long as nobody asks it."""
+    """Return the alarm of a rank on another host that is gone; rank 0 is healthy until it is asked."""
     for sample in state.ranks.values():
-        if alarm := _judge_rank(sample, now):
-            return alarm
-    return None
-
-
-def _judge_rank(sample: RankSampled, now: float) -> Alarm | None:
-    name, host = f"rank {sample.rank} on {sample.host}", sample.host
-    if sample.state is RankState.ENDED:
-        hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
-        return Alarm("rank", sample.since, f"{name} has ended", sample.why, hint)
-    if sample.state is RankState.SUSPENDED:
-        hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
-        return Alarm("rank", sample.since, f"{name} is suspended", sample.why, hint)
-    if sample.state is RankState.LOST:
-        hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
-        return Alarm("rank", sample.since, f"{name} is silent", sample.why, hint)
-    if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
-        evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
-        return Alarm("rank", sample.at, f"nobody watches {name}", evidence, "press S to stop the server, on all hosts")
+        name, host, since = f"rank {sample.rank} on {sample.host}", sample.host, sample.since
+        if sample.state is RankState.ENDED:
+            hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
+            return Alarm("rank", since, f"{name} has ended", sample.why, hint)
+        if sample.state is RankState.SUSPENDED:
+            hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
+            return Alarm("rank", since, f"{name} is suspended", sample.why, hint)
+        if sample.state is RankState.LOST:
+            hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
+            return Alarm("rank", since, f"{name} is silent", sample.why, hint)
+        if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
+            evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
+            hint = "press S to stop the server, on all hosts"
+            return Alarm("rank", sample.at, f"nobody watches {name}", evidence, hint)
     return None
 
 
@@ -134,9 +121,7 @@ def check_far_memory(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of another host of the server that runs out of memory."""
     for sample in state.ranks.values():
         left, total = sample.available, sample.total
-        if total is None or now - sample.at > _KEEPER_SILENT_SECONDS:
-            continue
-        if is_memory_low(left, total):
+        if total is not None and now - sample.at <= _KEEPER_SILENT_SECONDS and is_memory_low(left, total):
             evidence = f"{format_gib(left)} of {format_gib(total)} left; at 0 its kernel kills the largest process"
             hint = f"stop other programs on {sample.host}, or give the KV cache less"
             return Alarm("far memory", sample.at, f"memory of {sample.host} is nearly used up", evidence, hint)
@@ -170,14 +155,14 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of requests that get no token while a rank does nothing, though all of them are there.
 
     vLLM's ranks wait for each other within every step, for minutes if need be. A long prompt and kernels that are
-    compiled keep every GPU busy, since those that wait for another one do so in a kernel.
+    compiled keep every GPU busy, since a GPU that waits for another one does so in a kernel.
     """
     pause = find_token_pause(state, now) if state.ranks and state.warm_at is not None else None
     if pause is None or (state.suspended and state.suspended.pids):
         return None
     if any(sample.state is not RankState.RUNNING for sample in state.ranks.values()):
         return None
-    loads = list(_list_loads(state, now))
+    loads = _list_loads(state, now)
     if len(loads) <= len(state.ranks) or any(_IDLE < load.load < _BUSY for load in loads):
         return None
     idle, since = [load for load in loads if load.load <= _IDLE], max(pause.since, *(load.since for load in loads))
@@ -192,22 +177,19 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
     return Alarm("half a server", since, what, f"{pause.describe(now)}; {', '.join(load.text for load in loads)}", hint)
 
 
-def _list_loads(state: RunState, now: float) -> Iterator[_RankLoad]:
-    """Yield how busy each rank is now, of which that is known: rank 0 by its samples, the others by their keeper's."""
+def _list_loads(state: RunState, now: float) -> list[_RankLoad]:
+    """Return how busy each rank is, where that is known: rank 0 by its own samples, the others by their keeper's."""
+    loads: list[_RankLoad | None] = []
     if gpus := state.gpus.latest(now, MAX_GAP):
-        yield from _measure_load(
-            "rank 0", state.gpus, gpus, lambda sample: _find_busiest(sample.gpus), host=_HERE, of="GPU"
-        )
+        loads.append(_measure_load("rank 0", state.gpus, gpus, lambda sample: _find_busiest(sample.gpus), of="GPU"))
     elif processors := state.processors.latest(now, MAX_GAP):
-        yield from _measure_load("rank 0", state.processors, processors, lambda sample: sample.busy, host=_HERE)
+        loads.append(_measure_load("rank 0", state.processors, processors, lambda sample: sample.busy))
     for rank, samples in state.rank_samples.items():
-        if sample := samples.latest(now, _KEEPER_SILENT_SECONDS):
-            name, of = f"rank {rank} on {sample.host}", "GPU" if sample.gpus else ""
-            yield from _measure_load(name, samples, sample, _read_rank_load, host=sample.host, of=of)
-
-
-def _read_rank_load(sample: RankSampled) -> float | None:
-    return _find_busiest(sample.gpus) if sample.gpus else sample.busy
+        if last := samples.latest(now, _KEEPER_SILENT_SECONDS):
+            name, of = f"rank {rank} on {last.host}", "GPU" if last.gpus else ""
+            load = _measure_load(name, samples, last, lambda s: _find_busiest(s.gpus) if s.gpus else s.busy, of=of)
+            loads.append(load)
+    return [load for load in loads if load]
 
 
 def _find_busiest(gpus: Sequence[GpuLoad]) -> float | None:
@@ -215,34 +197,26 @@ def _find_busiest(gpus: Sequence[GpuLoad]) -> float | None:
 
 
 def _measure_load(
-    name: str, samples: ThinnedSeries[T], last: T, read: Callable[[T], float | None], *, host: str, of: str = ""
-) -> Iterator[_RankLoad]:
-    """Yield the load that the last of a rank's samples has, unless it has none.
-
-    Args:
-        name: the rank.
-        samples: its samples.
-        last: the last of them.
-        read: reads the load of a sample.
-        host: where it runs.
-        of: what is loaded; empty for processors.
-    """
+    name: str, samples: ThinnedSeries[T], last: T, read: Callable[[T], float | None], *, of: str = ""
+) -> _RankLoad | None:
+    """Return the load of a rank, a share of a GPU (`of`) or a number of processors; None where it is not known."""
     if (load := read(last)) is None:
-        return
+        return None
 
     def is_alike(sample: T) -> bool:
         before = read(sample)
         return before is not None and (before <= _IDLE, before >= _BUSY) == (load <= _IDLE, load >= _BUSY)
 
+    host = name.partition(" on ")[2] or "this machine"
     text = f"{of} at {format_percent(load)} on {host}" if of else f"{load:.1f} processors busy on {host}"
-    yield _RankLoad(name, load, text, condition_start(samples, is_alike))
+    return _RankLoad(name, load, text, condition_start(samples, is_alike))
 
 
 def check_network(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
     """Return the alarm of ranks that talk over sockets where RoCE was found or asked for; NCCL says it in its log."""
     if state.launched is None or not state.launched.roce:
         return None
-    networks = {_HERE: state.startup.facts.get(NCCL_NETWORK, ("",))[-1]}
+    networks = {"this machine": state.startup.facts.get(NCCL_NETWORK, ("",))[-1]}
     networks |= {sample.host: sample.network for sample in state.ranks.values()}
     slow = [host for host, network in networks.items() if network == SOCKETS]
     if not slow:
@@ -278,14 +252,14 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
         return []
     alarms: dict[str, Alarm] = {}
     for rule in _RULES:
-        if alarm := rule(state, now):
+        if rule.live and (alarm := rule.find(state, now)):
             alarms.setdefault(alarm.kind, alarm)
     return list(alarms.values())
 
 
 def find_log_alarms(state: RunState) -> list[Alarm]:
-    """Return what the log says against the launch of a server that runs or has ended."""
-    return [alarm for rule in _RULES_OF_LOG if (alarm := rule(state, 0.0))]
+    """Return the problems that the log shows, of a server that runs or has ended."""
+    return [alarm for rule in _RULES if rule.logged and (alarm := rule.find(state, 0.0))]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -543,33 +517,45 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
         "acceptance length": "suspect the drafter's context: try without prefix caching, or with a later vLLM",
         "steps/s": "suspect clocks, memory or other load: see the GPU chart",
     }.get(cycle.cause, "compare AL and steps/s of fast and slow requests")
-    return Alarm("cycle", cycle.since, str(cycle), cycle.evidence, hint)
+    return Alarm("cycle", cycle.since, cycle.what, cycle.evidence, hint)
 
 
-# What only the log of the start tells, and for as long as the server lives.
-_RULES_OF_START: tuple[Callable[[RunState, float], Alarm | None], ...] = (_check_graphs, _check_kernels)
-# What the log tells of a server that /metrics tells better while it lives.
-_RULES_OF_LOG = (_check_logged_acceptance, _check_positions, *_RULES_OF_START, _check_kv_padding)
-_RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
-    _check_suspension,
-    check_ranks,
-    check_link,
-    check_halves,
-    check_network,
-    _check_health,
-    _check_token_flow,
-    _check_idle_probe,
-    check_first_answer,
-    _check_metrics,
-    _check_memory,
-    check_far_memory,
-    _check_speculation,
-    _check_acceptance,
-    *_RULES_OF_START,
-    _check_throttling,
-    _check_preemptions,
-    _check_slow_cycle,
-    _check_foreign_load,
+class _Rule(NamedTuple):
+    """A rule, and of what it is asked: of a server that runs (`live`), of what a log shows (`logged`)."""
+
+    find: Callable[[RunState, float], Alarm | None]
+    live: bool = True
+    logged: bool = False
+
+
+# The kinds of what makes a server slow that does not fail, each found by its log alone.
+SLOW_SIGNS = frozenset({"acceptance", "positions", "kv padding"})
+# The worst first. What only the log of the start shows holds for as long as the server lives; what the log says of
+# speculation is asked of a log only, since /metrics says it better of a server that runs.
+_RULES = (
+    _Rule(_check_suspension),
+    _Rule(check_ranks),
+    _Rule(check_link),
+    _Rule(check_halves),
+    _Rule(check_network),
+    _Rule(_check_health),
+    _Rule(_check_token_flow),
+    _Rule(_check_idle_probe),
+    _Rule(check_first_answer),
+    _Rule(_check_metrics),
+    _Rule(_check_memory),
+    _Rule(check_far_memory),
+    _Rule(_check_speculation),
+    _Rule(_check_acceptance),
+    _Rule(_check_logged_acceptance, live=False, logged=True),
+    _Rule(_check_positions, live=False, logged=True),
+    _Rule(_check_graphs, logged=True),
+    _Rule(_check_kernels, logged=True),
+    _Rule(_check_kv_padding, live=False, logged=True),
+    _Rule(_check_throttling),
+    _Rule(_check_preemptions),
+    _Rule(_check_slow_cycle),
+    _Rule(_check_foreign_load),
 )
 
 

@@ -1,39 +1,30 @@
-"""The finished requests of a run, and the cycle in which some of them are slow. Pure."""
+"""The finished requests of a run, ours and those of other clients, and the cycle in which some are slow. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from dflash_tui.events import BROKEN_OFF, OURS, RequestDone
-from dflash_tui.readings import Counters
+from dflash_tui.events import BROKEN_OFF, OURS, Counters, RequestDone
 from dflash_tui.run_state.series import CounterReading
-from dflash_tui.vllm_output.metrics import subtract
+from dflash_tui.vllm_output.metrics import compute_rates, subtract
 
 _LONGEST, _MIN_REQUESTS = 100, 12
-_MIN_SPEED = 1e-6
 _MIN_SPEED_RATIO = 1.3
 # A share of the variance that two levels explain; of evenly spread speeds it is 0.75, of a normal distribution 0.64.
 _MIN_EXPLAINED = 0.8
 _MAX_AVERAGED = 0.25
 _MIN_RUN = 3
 _BLAME_SHARE = 0.7
-
-
-class _Least(NamedTuple):
-    """How many whole runs, and requests with those beside them, a cycle has at least."""
-
-    runs: int
-    requests: int
-
-
 # Fast and slow requests of the cycles that users published (RTX 5090 Laptop GPU).
 _PUBLISHED = frozenset({(5, 4), (6, 4)})
-_LEAST_PUBLISHED, _LEAST, _LEAST_OF_ONE = _Least(3, 22), _Least(6, 24), _Least(8, 24)
+# How many whole runs, and requests with those beside them, a cycle has at least: a published one, others, those in
+# which a run is a single request.
+_LEAST_PUBLISHED, _LEAST, _LEAST_OF_ONE = (3, 22), (6, 24), (8, 24)
 
 
 class FinishedRequest(NamedTuple):
@@ -41,7 +32,7 @@ class FinishedRequest(NamedTuple):
 
     `tok_s` is (N - 1) / seconds of decoding, `acceptance_length` of the steps meanwhile, `steps_s` their quotient.
     `averaged_over` requests ended between the same two readings, so that each has the mean of all. `prompt_tokens`
-    tells apart the prompts of another client.
+    distinguishes the prompts of another client.
     """
 
     at: float
@@ -55,81 +46,39 @@ class FinishedRequest(NamedTuple):
 
 
 class SlowCycle(NamedTuple):
-    """A cycle of `period` requests, `slow` of which are slow; speeds are medians in tok/s, None is unknown.
+    """A cycle of `period` requests, `slow` of which are slow, in words (`what`) and figures (`evidence`).
 
     `cause` is `acceptance length` (the drafter), `steps/s` (the engine), `both`, or empty when unknown.
     """
 
     period: int
     slow: int
-    periods: float
-    fast_tok_s: float
-    slow_tok_s: float
-    cause: str
-    fast_length: float | None
-    slow_length: float | None
-    fast_steps: float | None
-    slow_steps: float | None
     since: float
-
-    def __str__(self) -> str:
-        """Return the cycle as a sentence."""
-        return (
-            f"{self.slow} of every {self.period} requests are slow: "
-            f"{self.slow_tok_s:.0f} instead of {self.fast_tok_s:.0f} tok/s"
-        )
-
-    @property
-    def evidence(self) -> str:
-        """Which factor fell and which stayed, and what that says about the cause."""
-        if self.fast_length is None or self.slow_length is None or self.fast_steps is None or self.slow_steps is None:
-            return f"seen {self.periods:.1f} times; whether acceptance or steps fell is unknown"
-        lengths, steps = (
-            f"AL {self.fast_length:.2f} → {self.slow_length:.2f}",
-            f"steps/s {self.fast_steps:.0f} → {self.slow_steps:.0f}",
-        )
-        blame = {"acceptance length": "the drafter", "steps/s": "the engine", "both": "drafter and engine"}
-        return f"seen {self.periods:.1f} times; {lengths}, {steps}: {blame[self.cause]}"
+    what: str
+    evidence: str
+    cause: str = ""
 
 
 def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
-    """Return the cycle in which the speed of the last requests comes and goes, or None."""
-    last = [r for r in deque(requests, _LONGEST) if (r.tok_s or 0.0) > _MIN_SPEED and not r.failed]
+    """Return the cycle in which the speed of the last requests comes and goes, or None.
+
+    Each request is fast or slow, compared with the best fifth of the same prompt. A cycle has runs of fast and of slow
+    requests in turn, all of either kind equally long, and enough of them (docs/numbers.md has the false alarms).
+    """
+    last = [r for r in deque(requests, _LONGEST) if (r.tok_s or 0.0) > _EPSILON and not r.failed]
     if len(last) < _MIN_REQUESTS or sum(request.averaged_over > 1 for request in last) > _MAX_AVERAGED * len(last):
         return None  # the mean of several requests does not say which of them was slow
     prompts = _list_prompts(last)
     slow = _mark_slow(_compare_speeds(last, prompts))
-    lengths = _find_repeated_runs([_Run(is_slow, len(list(run))) for is_slow, run in groupby(slow)])
-    return _build_cycle(last, slow, *lengths) if lengths and _blames_server(*lengths, prompts, slow) else None
-
-
-class _Run(NamedTuple):
-    """So many slow, or so many fast, requests in a row."""
-
-    slow: bool
-    length: int
-
-
-def _find_repeated_runs(runs: Sequence[_Run]) -> tuple[int, int] | None:
-    """Return how many fast and how many slow requests come in turn often enough, the newest such; None without any.
-
-    The runs beside those that repeat belong to the cycle as far as they are not longer: it may have begun, or
-    the requests have ended, within them.
-    """
-    for start in range(len(runs) - 3, 0, -1):
-        lengths = dict(runs[start : start + 2])
-        end = start + sum(1 for _ in takewhile(lambda run: lengths[run.slow] == run.length, runs[start:-1]))  # noqa: B023
-        sides = sum(min(run.length, lengths[run.slow]) for run in (runs[start - 1], runs[end]))
-        covered = sides + sum(run.length for run in runs[start:end])
-        shape = (lengths[False], lengths[True])
-        least = _LEAST_PUBLISHED if shape in _PUBLISHED else _LEAST_OF_ONE if 1 in shape else _LEAST
-        if end - start >= least.runs and covered >= least.requests:
-            return shape
-    return None
+    shape = _find_repeated_runs([(is_slow, len(list(run))) for is_slow, run in groupby(slow)])
+    # Where prompts cannot be distinguished, a client that sends different ones in turn explains short runs.
+    if shape is None or not (any(prompts) or min(shape) >= _MIN_RUN):
+        return None
+    return _build_cycle(last, slow, *shape)
 
 
 def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
-    """Return what tells the prompts of the requests apart: their kind or size, empty where neither does.
+    """Return what distinguishes the prompts of the requests, their kind or size; empty where neither does.
 
     Sizes that do not come again, as those of a conversation, tell nothing: no prompt was sent twice.
     """
@@ -139,88 +88,77 @@ def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
     return [request.kind or (f"{request.prompt_tokens}" if by_size else "") for request in requests]
 
 
-def _blames_server(fast_run: int, slow_run: int, prompts: Sequence[str], slow: Sequence[bool]) -> bool:
-    """Whether it is not the client that sends slow prompts in turn with fast ones.
-
-    Most prompts are both fast and slow. Where prompts cannot be told apart, only several slow requests after several
-    fast ones are what prompts in turn seldom make.
-    """
-    if not any(prompts):
-        return min(fast_run, slow_run) >= _MIN_RUN
-    speeds: dict[str, set[bool]] = {}
-    for prompt, is_slow in zip(prompts, slow, strict=True):
-        speeds.setdefault(prompt, set()).add(is_slow)
-    return 2 * sum(len(speeds[prompt]) == 2 for prompt in prompts) > len(prompts)
-
-
 def _compare_speeds(requests: Sequence[FinishedRequest], prompts: Sequence[str]) -> list[float]:
-    """Return the logarithms of the speeds against what the best fifth of the same prompt reach."""
-    speeds: dict[str, list[float]] = {}
+    """Return the logarithms of the speeds, relative to what the best fifth of the same prompt reach."""
+    speeds = defaultdict[str, list[float]](list)
     for request, prompt in zip(requests, prompts, strict=True):
-        speeds.setdefault(prompt, []).append(request.tok_s or 0.0)
-    best = {prompt: sorted(values)[math.ceil(0.8 * len(values)) - 1] for prompt, values in speeds.items()}
-    return [math.log((r.tok_s or 0.0) / best[prompt]) for r, prompt in zip(requests, prompts, strict=True)]
+        speeds[prompt].append(math.log(request.tok_s or 1.0))
+    best = {prompt: sorted(logs)[math.ceil(0.8 * len(logs)) - 1] for prompt, logs in speeds.items()}
+    return [math.log(r.tok_s or 1.0) - best[prompt] for r, prompt in zip(requests, prompts, strict=True)]
 
 
 def _mark_slow(logs: Sequence[float]) -> list[bool]:
     """Return which requests are slow: below the middle between two levels that are well apart; none without such."""
-    middle = (min(logs) + max(logs)) / 2
-    low, high = list(logs), list[float]()
+    middle, low, high = (min(logs) + max(logs)) / 2, list[float](), list[float]()
     for _ in range(20):
         low, high = [x for x in logs if x < middle], [x for x in logs if x >= middle]
         if not low or not high:
             return [False] * len(logs)
-        moved = (statistics.fmean(low) + statistics.fmean(high)) / 2
-        if abs(moved - middle) < 1e-9:
-            break
-        middle = moved
+        middle = (statistics.fmean(low) + statistics.fmean(high)) / 2
     apart = statistics.median(high) - statistics.median(low) >= math.log(_MIN_SPEED_RATIO)
     two_levels = _sum_squares(low) + _sum_squares(high) <= (1 - _MIN_EXPLAINED) * _sum_squares(logs)
     return [apart and two_levels and x < middle for x in logs]
 
 
 def _sum_squares(values: Sequence[float]) -> float:
-    """Return the sum of the squared distances from the mean; the variance of `statistics` is exact, and far slower."""
     mean = statistics.fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)
 
 
+def _find_repeated_runs(runs: Sequence[tuple[bool, int]]) -> tuple[int, int] | None:
+    """Return how many fast and how many slow requests come in turn often enough, the newest such; None without any.
+
+    The runs beside those that repeat belong to the cycle as far as they are not longer: it may have begun, or
+    the requests have ended, within them.
+    """
+    for start in range(len(runs) - 3, 0, -1):
+        lengths = dict(runs[start : start + 2])
+        end = start + sum(1 for _ in takewhile(lambda run: lengths[run[0]] == run[1], runs[start:-1]))  # noqa: B023
+        sides = sum(min(length, lengths[is_slow]) for is_slow, length in (runs[start - 1], runs[end]))
+        covered = sides + sum(length for _, length in runs[start:end])
+        shape = (lengths[False], lengths[True])
+        least = _LEAST_PUBLISHED if shape in _PUBLISHED else _LEAST_OF_ONE if 1 in shape else _LEAST
+        if end - start >= least[0] and covered >= least[1]:
+            return shape
+    return None
+
+
 def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], fast_run: int, slow_run: int) -> SlowCycle:
-    groups = [[r for r, is_slow in zip(requests, slow, strict=True) if is_slow is wanted] for wanted in (False, True)]
-    fast_tok_s, slow_tok_s = (statistics.median(r.tok_s or 0.0 for r in group) for group in groups)
-    fast_length, slow_length = (_median([r.acceptance_length for r in group]) for group in groups)
-    fast_steps, slow_steps = (_median([r.steps_s for r in group]) for group in groups)
-    return SlowCycle(
-        period=fast_run + slow_run,
-        slow=slow_run,
-        periods=len(requests) / (fast_run + slow_run),
-        fast_tok_s=fast_tok_s,
-        slow_tok_s=slow_tok_s,
-        cause=_attribute_slowdown(fast_length, slow_length, fast_steps, slow_steps),
-        fast_length=fast_length,
-        slow_length=slow_length,
-        fast_steps=fast_steps,
-        slow_steps=slow_steps,
-        since=requests[0].at,
-    )
+    def medians(name: str) -> list[float | None]:
+        values = [(is_slow, getattr(r, name)) for r, is_slow in zip(requests, slow, strict=True)]
+        return [_median([value for is_slow, value in values if is_slow is wanted]) for wanted in (False, True)]
+
+    (fast, slowed), lengths, steps = medians("tok_s"), medians("acceptance_length"), medians("steps_s")
+    period = fast_run + slow_run
+    what = f"{slow_run} of every {period} requests are slow: {slowed:.0f} instead of {fast:.0f} tok/s"
+    seen = f"seen {len(requests) / period:.1f} times"
+    if not (lengths[0] and lengths[1] and steps[0] and steps[1]):
+        evidence = f"{seen}; whether acceptance or steps fell is unknown"
+        return SlowCycle(period, slow_run, requests[0].at, what, evidence)
+    # tok/s = steps/s x AL, so the logarithms of the two falls add up to that of the speed.
+    length, step = math.log(lengths[0] / lengths[1]), math.log(steps[0] / steps[1])
+    cause, blamed = "both", "drafter and engine"
+    if length + step <= 0 or length >= _BLAME_SHARE * (length + step):
+        cause, blamed = "acceptance length", "the drafter"
+    elif step >= _BLAME_SHARE * (length + step):
+        cause, blamed = "steps/s", "the engine"
+    figures = f"AL {lengths[0]:.2f} → {lengths[1]:.2f}, steps/s {steps[0]:.0f} → {steps[1]:.0f}"
+    return SlowCycle(period, slow_run, requests[0].at, what, f"{seen}; {figures}: {blamed}", cause)
 
 
 def _median(values: Sequence[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return statistics.median(numbers) if len(numbers) * 2 > len(values) else None
-
-
-def _attribute_slowdown(
-    fast_length: float | None, slow_length: float | None, fast_steps: float | None, slow_steps: float | None
-) -> str:
-    """Say which factor fell: tok/s = steps/s x AL, so the logarithms of the two falls add up to that of the speed."""
-    if not (fast_length and slow_length and fast_steps and slow_steps):
-        return ""
-    length, steps = math.log(fast_length / slow_length), math.log(fast_steps / slow_steps)
-    whole = length + steps
-    if whole <= 0 or length >= _BLAME_SHARE * whole:
-        return "acceptance length"
-    return "steps/s" if steps >= _BLAME_SHARE * whole else "both"
 
 
 MAX_REQUESTS = 400
@@ -243,7 +181,7 @@ class FinishedLog:
 
     @property
     def cycle(self) -> SlowCycle | None:
-        """The cycle in which the speed of the last requests comes and goes, or None."""
+        """The slow cycle of the last requests, or None."""
         last = self.requests[-1] if self.requests else None
         if last is not self._cycle[0]:
             self._cycle = (last, find_slow_cycle(self.requests))
@@ -292,17 +230,11 @@ def _mean_request(at: float, before: Counters, base: Counters, now: Counters, co
     """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
     speed = (tokens - count) / seconds if seconds > _EPSILON and tokens > count else None
-    steps, accepted = subtract(now.steps, base.steps), subtract(now.accepted, base.accepted)
-    length = _acceptance_length(accepted, steps)
+    rates = compute_rates(base, now, 1.0)
+    length = rates.acceptance_length if rates else None
     sizes = subtract(now.finished_prompt_tokens, before.finished_prompt_tokens)
     size = None if sizes is None else sizes / count
     return FinishedRequest(at, "", speed, length, _steps_per_second(speed, length), count, prompt_tokens=size)
-
-
-def _acceptance_length(accepted: float | None, steps: float | None) -> float | None:
-    if accepted is None or steps is None or steps <= _EPSILON:
-        return None
-    return 1 + max(0.0, accepted) / steps
 
 
 def _steps_per_second(speed: float | None, length: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import format_percent
@@ -15,8 +16,6 @@ from dflash_tui.vllm_output.metrics import Rates
 
 # Fewer steps do not show whether a position is never accepted.
 _MIN_STEPS = 50
-# A draft that is accepted less often costs about what it gives.
-_WORTH = 0.05
 _NO_DRAFTS = 0.01
 _MIN_POSITIONS = 4
 
@@ -32,14 +31,12 @@ class SpeculationTotals(NamedTuple):
     def add(self, logged: SpeculationLogged) -> SpeculationTotals:
         """Return the totals with another line; a line without positions tells no steps."""
         steps = logged.drafted / len(logged.per_position) if logged.per_position else 0.0
-        accepted = [share * steps for share in logged.per_position]
-        before = [*self.positions, *[0.0] * (len(accepted) - len(self.positions))]
-        after = [*accepted, *[0.0] * (len(before) - len(accepted))]
+        accepted = (share * steps for share in logged.per_position)
         return SpeculationTotals(
             self.drafted + logged.drafted,
             self.accepted + logged.accepted,
             self.steps + steps,
-            tuple(a + b for a, b in zip(before, after, strict=True)),
+            tuple(a + b for a, b in zip_longest(self.positions, accepted, fillvalue=0.0)),
         )
 
     @property
@@ -53,7 +50,8 @@ class SpeculationTotals(NamedTuple):
         shares = [accepted / self.steps for accepted in self.positions] if self.steps >= _MIN_STEPS else []
         if len(shares) < _MIN_POSITIONS or any(shares[len(shares) // 2 :]):
             return None
-        return max((place for place, share in enumerate(shares, 1) if share >= _WORTH), default=1)
+        advice = advise_draft_length(shares, self.steps, _MIN_STEPS)
+        return advice.suggested if advice else None
 
     def describe_positions(self) -> str:
         """Return the share of steps in which the draft at each position was accepted."""
@@ -75,15 +73,16 @@ class DraftAdvice(NamedTuple):
     suggested: int
 
 
-def advise_draft_length(shares: Sequence[float | None], steps: float) -> DraftAdvice | None:
+def advise_draft_length(
+    shares: Sequence[float | None], steps: float, min_steps: float = MIN_STEPS
+) -> DraftAdvice | None:
     """Return how many tokens to draft, by the `shares` of `steps` in which each position was accepted.
 
-    Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Where
-    that is under `MIN_GAIN`, verifying it costs at least as much in every model that was measured. The figures are
-    those of the traffic in the window: another number is a guess until it was measured. None for too few steps, and
-    where a position is unknown before one that is useless.
+    Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Under
+    `MIN_GAIN` of those, verifying it costs at least as much in every model that was measured. None for too few steps,
+    and where a position is unknown before one that is useless.
     """
-    if not shares or steps < MIN_STEPS:
+    if not shares or steps < min_steps:
         return None
     length = 1.0
     for index, share in enumerate(shares):

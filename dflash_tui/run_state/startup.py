@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from dflash_tui.events import (
@@ -11,6 +12,7 @@ from dflash_tui.events import (
     LONG_WARM_UP,
     WARM_UP,
     Activity,
+    AnyEvent,
     Compiled,
     Health,
     HealthChanged,
@@ -23,7 +25,6 @@ from dflash_tui.events import (
 
 _MAX_ACTIVITIES = 30
 _MAX_FACTS_PER_NAME = 4
-StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity
 
 
 class PhaseSpan(NamedTuple):
@@ -63,7 +64,7 @@ class Startup:
         """What the server says that it samples with; nothing where that is PyTorch."""
         return self.facts.get("sampler", ())
 
-    def apply(self, event: StartupEvent) -> None:
+    def apply(self, event: AnyEvent) -> None:
         """Update the start by one event; events of other kinds change nothing."""
         match event:
             case PhaseStarted():
@@ -177,30 +178,25 @@ _LIKELY_CAUSE: dict[Phase, str] = {
 
 
 class Silence(NamedTuple):
-    """Seconds without a log line, cores and disk bytes per second in use (None if not measured), and the likely cause.
-
-    `warning` is whether the start seems to have stalled.
-    """
+    """How long a start has logged nothing, and on what it works."""
 
     seconds: float
     cores: float | None
+    """Cores in use; None where not measured, as `disk`, the bytes per second."""
     disk: float | None
     likely_cause: str
     warning: bool
+    """Whether the start seems to have stalled."""
 
 
 def detect_silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
-    """Return the silence since the last log line, or None while it is short.
+    """Return the silence since the last log line at `last_line`, or None while it is short.
 
-    Args:
-        startup: the start.
-        last_line: the time of the last log line, in seconds since the epoch.
-        now: the time, in seconds since the epoch.
-        usual: the seconds that the running phase took in earlier starts: for as long there is no warning when the
-            processes were not measured.
+    `usual` is how long the running phase took in earlier starts: until then there is no warning when the processes were
+    not measured.
     """
     phase = startup.phase
-    # What answers already has nothing to say until it is asked: by who watches, who may have come late.
+    # A server that answers logs nothing until it gets a request.
     seconds = now - max(last_line, _log_growth_time(startup), startup.healthy_at or 0.0)
     if phase is None or seconds < QUIET_SECONDS or startup.ready_at is not None:
         return None
@@ -218,13 +214,7 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
 
 def _log_growth_time(startup: Startup) -> float:
     """Return when the log was last seen to grow; progress bars have no time stamp."""
-    grown_at = 0.0
-    before: Activity | None = None
-    for sample in startup.activities:
-        if before is not None and sample.log > before.log:
-            grown_at = sample.at
-        before = sample
-    return grown_at
+    return max((after.at for before, after in pairwise(startup.activities) if after.log > before.log), default=0.0)
 
 
 def _measure_work(startup: Startup, now: float) -> tuple[float | None, float | None]:

@@ -9,21 +9,19 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dflash_tui.events import (
-    Activity,
     AnswerHeld,
     AnyEvent,
     Autopsy,
-    Compiled,
     EngineInitialized,
     Exited,
     GpusSampled,
     Health,
     HealthChanged,
+    Histogram,
     LatenciesSampled,
     Launched,
     LogLine,
     MemorySampled,
-    Noted,
     Phase,
     PhaseStarted,
     Preparing,
@@ -31,7 +29,6 @@ from dflash_tui.events import (
     ProcessorsSampled,
     Progressed,
     RankSampled,
-    Recorded,
     RequestDone,
     Sampled,
     SpeculationLogged,
@@ -40,17 +37,17 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.readings import Histogram
 from dflash_tui.run_state.finished_requests import FinishedLog
-from dflash_tui.run_state.series import MAX_GAP, CounterSeries, LogTail, ThinnedSeries, Timestamped, bucket_ends
+from dflash_tui.run_state.series import MAX_GAP, CounterSeries, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.speculation import SpeculationTotals
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.known_failures import list_symptoms
 from dflash_tui.vllm_output.metrics import Rates, subtract_histograms
 
 MAX_REQUESTS = 500
+MAX_LINES = 5000
 _MAX_PROBLEMS = 100
-# Of so many processes the messages may be mixed line by line.
+# The messages of this many processes may be mixed line by line.
 _MIXED = 16
 T = TypeVar("T", bound=Timestamped)
 
@@ -64,23 +61,20 @@ class RunState:
     preparing: dict[Step, Preparing] = field(default_factory=dict)
     """The latest event of each step before the launch."""
     step_began: dict[Step, float] = field(default_factory=dict)
-    """When each step before the launch began."""
     far_steps: dict[tuple[str, Step], Preparing] = field(default_factory=dict)
     """The latest event of each step on another host."""
     phases: dict[Phase, float] = field(default_factory=dict)
     """When each phase of the start was first entered."""
     startup: Startup = field(default_factory=Startup)
-    """The start in detail."""
     progress: Progressed | None = None
     """The progress bar of the running phase, if there is one."""
     log_figures: dict[str, Stated] = field(default_factory=dict)
     """The figures that the log states, such as the size of the KV cache, by name; the first of each."""
     initialized: EngineInitialized | None = None
-    """How long the engine took to initialize, as the log says; None before."""
     logged_speculation: SpeculationLogged | None = None
-    """What the log said last of speculation, which is all there is where /metrics cannot be had."""
+    """The last of the log's lines about speculation: the only source where /metrics cannot be read."""
     speculation_totals: SpeculationTotals = field(default_factory=SpeculationTotals)
-    """The sums of what the log said of speculation."""
+    """The sums of those lines."""
     health: Health = Health.STARTING
     """What /health and the first request said last."""
     health_detail: str = ""
@@ -88,41 +82,36 @@ class RunState:
     health_at: float = 0.0
     """When the health changed last."""
     warm_at: float | None = None
-    """When the server was first ready: it had answered a request."""
+    """When the server first answered a request."""
     readings: CounterSeries = field(default_factory=CounterSeries)
-    """The counters of /metrics over time."""
     latencies: ThinnedSeries[LatenciesSampled] = field(default_factory=ThinnedSeries)
-    """The latency histograms of /metrics over time."""
     memory: ThinnedSeries[MemorySampled] = field(default_factory=ThinnedSeries)
-    """The memory of the server over time."""
     gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
-    """The load of its GPUs over time."""
     processors: ThinnedSeries[ProcessorsSampled] = field(default_factory=ThinnedSeries)
     """The processors that it keeps busy, where it has no GPU."""
     suspended: Suspended | None = None
     """The processes that a signal has suspended; with no pids when none is any more."""
     ranks: dict[int, RankSampled] = field(default_factory=dict)
-    """How the ranks on other hosts were last, by their numbers."""
+    """The last sample of each rank on another host, by its number."""
     rank_samples: dict[int, ThinnedSeries[RankSampled]] = field(default_factory=dict)
-    """How they were over time."""
     first_answer: AnswerHeld | None = None
     """What the first greedy answer of a server over several hosts says of its weights."""
     finished: FinishedLog = field(default_factory=FinishedLog)
     """The finished requests, those of other clients included."""
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     """The last requests that dflash-tui sent."""
-    lines: LogTail = field(default_factory=LogTail)
+    lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=MAX_LINES))
     """The last lines of the log."""
     line_count: int = 0
     """How many lines the log has had."""
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_MAX_PROBLEMS))
     """The errors in the log that may explain a failure, without mere symptoms."""
     stopping: bool = False
-    """Whether somebody asked the server to stop."""
+    """Whether the server was asked to stop."""
     exit: Exited | None = None
     """How the server exited; None while it runs."""
     autopsy: Autopsy | None = None
-    """What the kernel's log says about an exit that nobody asked for."""
+    """What the kernel's log says about an exit that was not asked for."""
 
     def apply_all(self, events: Sequence[AnyEvent]) -> None:
         """Update the state by events in their order, which for the lines of a log takes a third of the time."""
@@ -137,7 +126,7 @@ class RunState:
         self.lines.extend(lines)
         self.line_count += len(lines)
 
-    def apply(self, event: AnyEvent) -> None:  # noqa: C901 - one case per event is the clearest form
+    def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event is the clearest form
         """Update the state by one event."""
         match event:
             case LogLine():
@@ -151,30 +140,22 @@ class RunState:
                 self.preparing[step] = event
             case PhaseStarted(at=at, phase=phase):
                 self.phases.setdefault(phase, at)
-                self.startup.apply(event)
                 self.progress = None
             case Progressed():
                 self.progress = event
-                self.startup.apply(event)
-            case Noted() | Compiled():
-                self.startup.apply(event)
             case Stated(name=name):
                 self.log_figures.setdefault(name, event)
             case Problem():
                 self._apply_problem(event)
-            case EngineInitialized() | SpeculationLogged():
-                self._apply_logged(event)
-            case _:
-                self._apply_recorded(event)
-
-    def _apply_recorded(self, event: Recorded) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
-        """Update the state by one event that the log does not say."""
-        match event:
-            case Activity():
-                self.startup.apply(event)
-            case HealthChanged():
-                self.startup.apply(event)
-                self._apply_health(event)
+            case EngineInitialized():
+                self.initialized = self.initialized or event
+            case SpeculationLogged():
+                self.logged_speculation = event
+                self.speculation_totals = self.speculation_totals.add(event)
+            case HealthChanged(at=at, health=health, detail=detail):
+                self.health_at, self.health, self.health_detail = at, health, detail
+                if health is Health.WARM and self.warm_at is None:
+                    self.warm_at = at
             case Sampled(at=at, counters=counters):
                 self.finished.add_reading(self.readings.add(at, counters))
             case LatenciesSampled():
@@ -193,7 +174,6 @@ class RunState:
             case AnswerHeld():
                 self.first_answer = event
             case RequestDone():
-                self.startup.apply(event)
                 self.requests.append(event)
                 self.finished.add_request(event)
             case Stopping():
@@ -203,13 +183,9 @@ class RunState:
                     self.exit = event
             case Autopsy():
                 self.autopsy = event
-
-    def _apply_logged(self, event: EngineInitialized | SpeculationLogged) -> None:
-        if isinstance(event, SpeculationLogged):
-            self.logged_speculation = event
-            self.speculation_totals = self.speculation_totals.add(event)
-        else:
-            self.initialized = self.initialized or event
+            case _:
+                pass
+        self.startup.apply(event)
 
     def _apply_problem(self, event: Problem) -> None:
         """Keep a problem: a start fails by its first one, a server by its last ones; a failing one repeats symptoms."""
@@ -222,12 +198,6 @@ class RunState:
                 break
         if event.kind not in list_symptoms() and (self.up_at is not None or len(self.problems) < _MAX_PROBLEMS):
             self.problems.append(event)
-
-    def _apply_health(self, event: HealthChanged) -> None:
-        self.health_at = event.at
-        self.health, self.health_detail = event.health, event.detail
-        if event.health is Health.WARM and self.warm_at is None:
-            self.warm_at = event.at
 
     @property
     def up_at(self) -> float | None:
@@ -247,24 +217,19 @@ class RunState:
     @property
     def time_to_ready(self) -> float | None:
         """Seconds from launch to up by the log's stamps (so to about one second) and of the first request, or None."""
-        return self._measure_since_launch(self.ready_at)
+        return None if self.ready_at is None or self.launched is None else self.ready_at - self.launched.at
 
     @property
     def time_to_up(self) -> float | None:
         """Seconds from launch until the log said that the server is up, or None."""
-        return self._measure_since_launch(self.up_at)
-
-    def _measure_since_launch(self, at: float | None) -> float | None:
-        """Return the seconds from the launch to a moment of the start; None where it has not come."""
-        return None if at is None or self.started_at is None else at - self.started_at
+        return None if self.up_at is None or self.launched is None else self.up_at - self.launched.at
 
     @property
     def status(self) -> str:
         """One word: preparing, starting, running, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
 
-        `up` is what the log says before the server was asked; only `warm` is ready. `failed` is an exit that
-        nobody asked for, `lost` one of an earlier boot of the machine. Of a server's ranks only the first says more
-        than that it is `running`.
+        `up` is what the log says before the server was asked; only `warm` is ready. `failed` is an exit without a
+        request to stop, `lost` one of an earlier boot of the machine. A rank but the first is `running`.
         """
         if self.exit is not None:
             return "stopped" if self.stopping else "lost" if self.exit.lost else "failed"
@@ -306,21 +271,6 @@ class RunState:
             return None
         return self.latencies[max(0, self.latencies.count_until(now - seconds) - 1)], self.latencies[-1]
 
-    def series(self, value: str, now: float, span: float, columns: int) -> list[float]:
-        """Return a figure over the last `span` seconds, oldest first; NaN where nothing is known.
-
-        Args:
-            value: a field of `Rates`, or `memory` (the bytes that the server uses).
-            now: the time, in seconds since the epoch.
-            span: how many seconds to cover.
-            columns: how many values to return.
-        """
-        if value == "memory":
-            return sample_series(self.memory, now, span, columns, lambda sample: sample.used)
-        windows = self.readings.columns(now, span, columns)
-        numbers = [None if rates is None else getattr(rates, value) for rates in windows]
-        return [math.nan if number is None else number for number in numbers]
-
 
 def sample_series(
     samples: ThinnedSeries[T], now: float, span: float, columns: int, value: Callable[[T], float | None]
@@ -328,13 +278,6 @@ def sample_series(
     """Return the values of samples at the ends of equal parts of the last `span` seconds; NaN where unknown.
 
     A sample holds until the next one, which comes within `MAX_GAP` while the run is recorded.
-
-    Args:
-        samples: the time series.
-        now: the time, in seconds since the epoch.
-        span: how many seconds to cover.
-        columns: how many values to return.
-        value: reads the value of a sample; None is unknown.
     """
     numbers = []
     for at in bucket_ends(now, span, columns):

@@ -1,11 +1,14 @@
-"""Processes of this program that outlive who starts them: drivers of experiments, keepers and guards of ranks."""
+"""Start processes that outlive this one: servers, drivers of experiments, keepers and guards of ranks."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import truncate
@@ -28,13 +31,7 @@ class DetachedProcess(NamedTuple):
 
 
 def start_detached(log: Path, module: str, *words: str) -> DetachedProcess:
-    """Start a module of ours, detached, in the folder of its log; what it writes is added to that.
-
-    Args:
-        log: the file, which is for its owner alone.
-        module: the module, which is started as a program.
-        words: its arguments.
-    """
+    """Start a module of ours as a detached program, in the folder of its log, to which its output is appended."""
     with open(log, "ab", opener=private_files.open_private) as file:
         began = file.tell()
         process = subprocess.Popen(
@@ -47,3 +44,71 @@ def start_detached(log: Path, module: str, *words: str) -> DetachedProcess:
             start_new_session=True,
         )
         return DetachedProcess(process, log, began)
+
+
+# Its stdin is closed when its parent exits. Python ignores two signals, which the program would inherit.
+_WAIT_SCRIPT = """\
+import os, signal, sys
+report = int(sys.argv[1])
+os.set_inheritable(report, False)
+if not os.read(0, 1):
+    sys.exit()
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    os.write(report, os.strerror(error.errno).encode())
+"""
+
+
+class GatedProcess:
+    """A process that executes its program when released; it exits if its launcher is killed before.
+
+    It has the pid and the start time that the program will have, since it replaces itself with the program.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, output: IO[bytes]) -> None:
+        wait, self._gate = os.pipe()
+        self._exec_error, report = os.pipe()
+        self._open = [self._gate, self._exec_error]
+        try:
+            # Not asyncio's: it kills the child when its transport is collected.
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _WAIT_SCRIPT, str(report), *argv],
+                stdin=wait,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=folder,
+                start_new_session=True,
+                pass_fds=(report,),
+            )
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(wait)
+            os.close(report)
+
+    def release(self) -> None:
+        """Execute the program.
+
+        Raises:
+            OSError: there is no such program, or it cannot be executed.
+        """
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._gate, b"!")
+            error = os.read(self._exec_error, 200).decode()
+        finally:
+            self.close()
+        if error:
+            self.process.wait()
+            raise OSError(error)
+
+    def close(self) -> None:
+        """Close the pipes; a process that still waits exits."""
+        while self._open:
+            os.close(self._open.pop())

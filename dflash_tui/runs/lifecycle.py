@@ -27,8 +27,8 @@ from dflash_tui.machine import process_environment, processes
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
-from dflash_tui.runs import registry, reservation, run_files, server_process
-from dflash_tui.runs.gated_process import GatedProcess
+from dflash_tui.runs import registry, reservation, server_process
+from dflash_tui.runs.detached_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
 from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 
@@ -185,7 +185,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
     """
     began, was_alive = time.monotonic(), server_process.is_alive(run)
     if was_alive and by_request:  # stopping the leftovers of a failed server is not stopping the server
-        run_files.record_event(run, Stopping(time.time()))
+        run.record(Stopping(time.time()))
     members = await asyncio.to_thread(server_process.list_processes, run)
     for process in members:
         if process.pid == run.pid:
@@ -213,7 +213,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
         )
     server_process.is_alive(run)
     if was_alive:
-        run_files.record_event(run, Exited(time.time(), server_process.read_exit_code(run)))
+        run.record(Exited(time.time(), server_process.read_exit_code(run)))
     return time.monotonic() - began
 
 

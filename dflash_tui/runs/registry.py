@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -9,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.private_files import find_in_folders, load_each
 from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.runs import server_process
@@ -72,12 +72,12 @@ def _load_run(path: Path) -> Run:
     """
     try:
         data = private_files.read_file(path, _MAX_RUN_FILE)
-        if untrusted_json.decode_untrusted(data, _versions).version > VERSION:
+        if untrusted_json.decode_json(data, _versions).version > VERSION:
             raise UsageError(f"its {RUN_FILE} was written by a newer dflash-tui")
         run = decode_record(data, _decoder, upgrade_record)
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
-        raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
+        raise UsageError(f"its {RUN_FILE} cannot be read: {why}") from None
     if run.id != path.parent.name or not _is_possible(run):
         raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
     return run
@@ -138,3 +138,30 @@ def find_run(name: str | None = None) -> Run:
             f"ignoring {paths.runs_folder() / name}: {why}", hint="if its server still runs, stop it by hand"
         )
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")
+
+
+def is_over(run: Run) -> bool:
+    """Whether neither the server nor any process of it is left."""
+    return not server_process.is_alive(run) and not server_process.list_processes(run)
+
+
+def find_last_change(run: Run) -> float:
+    """Return when something of the run was written last: its log or its samples, in seconds since the epoch.
+
+    Raises:
+        FileNotFoundError: somebody else has removed it meanwhile.
+    """
+    return max([run.started_at, *(path.lstat().st_mtime for path in run.folder.iterdir())])
+
+
+def remove_run(run: Run) -> None:
+    """Delete the folder of a run.
+
+    Raises:
+        FileNotFoundError: somebody else has removed it meanwhile.
+        UsageError: its server runs.
+    """
+    if not is_over(run):
+        raise UsageError(f"{run.id} is running", hint=f"dflash-tui stop {run.id}")
+    (run.folder / RUN_FILE).unlink()  # first: what a deletion leaves that is killed is no run any more
+    shutil.rmtree(run.folder)

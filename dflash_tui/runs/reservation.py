@@ -16,7 +16,7 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, suggest_write_fix
-from dflash_tui.common.file_lock import acquire_lock
+from dflash_tui.common.private_files import acquire_lock
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
@@ -132,7 +132,7 @@ def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
 def _read_living(path: Path) -> Reservation | None:
     """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
     try:
-        reservation = untrusted_json.decode_untrusted(private_files.read_file(path, _MAX_FILE), _decoder)
+        reservation = untrusted_json.decode_json(private_files.read_file(path, _MAX_FILE), _decoder)
     except (OSError, msgspec.MsgspecError):
         return None
     lives = reservation.born and processes.read_process_identity(reservation.pid) == reservation.born

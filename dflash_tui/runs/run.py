@@ -1,5 +1,6 @@
 """The record of one launched server, as `run.json` holds it."""
 
+import contextlib
 import os
 from ipaddress import ip_address
 from pathlib import Path
@@ -7,10 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.event_json import YEAR_2100
-from dflash_tui.events import Launched, Preparing
+from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, encode
 from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.settings import HOST
@@ -98,6 +98,11 @@ class Run(msgspec.Struct, frozen=True):
     def samples(self) -> Path:
         """The file of recorded events, one JSON object per line."""
         return self.folder / "samples.jsonl"
+
+    def record(self, event: Event) -> None:
+        """Append an event to the samples; on a full disk, or without the folder, it is dropped silently."""
+        with contextlib.suppress(OSError):
+            private_files.append_line(self.samples, encode(event))
 
     @property
     def url(self) -> str:

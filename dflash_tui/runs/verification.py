@@ -8,7 +8,7 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.event_json import YEAR_2100
+from dflash_tui.events import YEAR_2100
 
 _LARGEST = 1 << 16
 
@@ -90,6 +90,6 @@ def list_verifications() -> dict[str, Verification]:
 def _read(name: str) -> Iterable[Verification]:
     path = paths.verifications_folder() / name
     try:
-        yield untrusted_json.decode_untrusted(private_files.read_file(path, _LARGEST), _decoder, one_line=True)
+        yield untrusted_json.decode_json(private_files.read_file(path, _LARGEST), _decoder)
     except (OSError, msgspec.MsgspecError):
         return

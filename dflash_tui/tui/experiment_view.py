@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments import builder, store
+from dflash_tui.experiments import builder, store, tune_schedule
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
@@ -67,7 +66,7 @@ def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
     if progress.design.tuning is None:
         return None
     report = store.read_report(folder) if progress.finished else None
-    return report.tune if report and report.tune else schedule.judge_tune(progress)
+    return report.tune if report and report.tune else tune_schedule.judge_tune(progress)
 
 
 def name_by_stage(event: RequestMeasured) -> RequestDone:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_tui.common.formatting import describe_attach_and_stop, format_host_and_port
-from dflash_tui.common.ssh_host import name_program, read_called_name
+from dflash_tui.common.formatting import describe_attach_and_stop, format_host_and_port, name_program, read_called_name
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_text

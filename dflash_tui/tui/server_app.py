@@ -16,7 +16,7 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch import restarts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.presentation.plan_text import format_restart_limit
-from dflash_tui.runs import rank_records, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog, offer_same_again
@@ -255,7 +255,7 @@ class ServerApp(TerminalApp):
             self.push_screen(ErrorDialog(error))
             return
         for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE) if run.far_ranks else ():
-            left = rank.state in rank_records.THERE
+            left = rank.state in server_process.THERE
             self.notify(str(rank), severity="warning" if left else "information", markup=False)
         self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
         if stayed:

@@ -7,11 +7,11 @@ import os
 
 from msgspec.structs import replace
 
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, list_verdicts
+from dflash_tui.experiments.analysis.report import ExperimentReport, list_verdicts
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.screens.playback import PlaybackScreen, build_playback
+from dflash_tui.tui.screens.playback import PlaybackScreen
 
 _SIZE, _PLAYBACK_SIZE = (120, 44), (100, 30)
 
@@ -33,20 +33,15 @@ def draw_run(name: str) -> str:
     return asyncio.run(_run(Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)))
 
 
-def draw_playback(report: ExperimentReport, comparison: Comparison | None, prompt: str = "") -> str:
+def draw_playback(report: ExperimentReport, arm: str = "", prompt: str = "") -> str:
     """Return two arms of an experiment at the moment at which the faster one is done, as SVG.
 
-    Args:
-        report: the experiment, with the boots that are over.
-        comparison: the arms that are compared; None where there is no verdict yet.
-        prompt: the kind of the prompt; empty for the one whose ratio is the median.
-
     Raises:
-        UsageError: nothing of them can be played, or no prompt is called so.
+        UsageError: nothing of them can be played, or no arm or prompt is called so.
     """
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
     moment = 0.0
-    screen = build_playback(report, comparison, prompt, lambda: moment)
+    screen = PlaybackScreen(report, arm, prompt, lambda: moment)
     moment = min(screen.pair.a.seconds, screen.pair.b.seconds)
     return asyncio.run(_playback(screen))
 

@@ -19,7 +19,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.common.version_number import parse_version
 from dflash_tui.events import Phase, Problem
 from dflash_tui.machine.hardware import Hardware
 
@@ -140,8 +139,10 @@ class Circumstances(NamedTuple):
 
     def is_in(self, releases: str) -> bool:
         """Whether the release is known and among `releases`, a requirement."""
-        release = parse_version(self.release)
-        return release is not None and SpecifierSet(releases).contains(release, prereleases=True)
+        try:
+            return SpecifierSet(releases).contains(self.release, prereleases=True)
+        except ValueError:  # not known
+            return False
 
     def fits(self, releases: str, hardware: tuple[Hardware, ...], phases: tuple[Phase, ...]) -> bool:
         """Whether what is bound to these happens here; what is bound to something unknown does not."""
@@ -178,11 +179,6 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from None
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether it happens only with some releases, on some hardware or in some phases."""
-        return bool(self.releases or self.hardware or self.phases)
-
 
 class FailureMatch(NamedTuple):
     """A known failure found in the message of an error: cause and fix with the values that the message states."""
@@ -208,8 +204,11 @@ register_type(_Table)
 @cache
 def load_known_failures() -> tuple[KnownFailure, ...]:
     """Return the known failures in the order in which they are tried."""
-    rows = yaml_loader.load_yaml(_FILE, _Table).failures
-    return tuple(sorted(rows, key=lambda row: (list(Role).index(row.role), not row.is_bound)))
+
+    def rank(row: KnownFailure) -> tuple[int, bool]:
+        return list(Role).index(row.role), not (row.releases or row.hardware or row.phases)
+
+    return tuple(sorted(yaml_loader.load_yaml(_FILE, _Table).failures, key=rank))
 
 
 def find_fixing_release(kind: str) -> str:
@@ -223,24 +222,11 @@ def list_symptoms() -> frozenset[str]:
     return frozenset(row.kind for row in load_known_failures() if row.role is Role.SYMPTOM)
 
 
-@cache
-def _number_plain_texts() -> tuple[tuple[str, int], ...]:
-    """Return each text of which a message that shows a failure has one, with the failure's number."""
-    return tuple(
-        (text, number)
-        for number, failure in enumerate(load_known_failures())
-        for text in sorted({text for sign in failure.signs for text in list_plain_texts(sign.sign)})
-    )
-
-
 def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
     """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
-    candidates = {number for text, number in _number_plain_texts() if text in message}
-    for number, failure in enumerate(load_known_failures()):
-        for sign in failure.signs if number in candidates else ():
-            if match := sign.search(message, frames):
-                yield failure, match
-                break
+    for failure in load_known_failures():
+        if match := next(filter(None, (sign.search(message, frames) for sign in failure.signs)), None):
+            yield failure, match
 
 
 # A failing server logs the same lines over and over; 512 of maximal length take 1 MB.
@@ -274,7 +260,7 @@ def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
     """Return the problem that explains a failed start, or None.
 
     The first known cause, or what the same process adds at that moment to a general one; else what came first of errors
-    that nobody knows and known consequences; else an error without a message.
+    that are not known and known consequences; else an error without a message.
     """
     bare: Problem | None = None
     first: Problem | None = None
@@ -298,7 +284,7 @@ def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
 
 
 def find_role(problem: Problem) -> Role | None:
-    """Return what a logged problem explains; None for one that nobody knows."""
+    """Return what a logged problem explains; None for an unknown one."""
     if not problem.kind:
         return None
     return next((failure.role for failure, _ in find_signs(problem.text, problem.frames)), None)

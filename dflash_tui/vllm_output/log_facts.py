@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
 
 # The part of the model that a line of torch.compile is about, from 0.32 on.
@@ -43,10 +43,6 @@ class PhaseMark(NamedTuple):
     only_from: frozenset[Phase] = frozenset()
 
 
-def _set_of_phases(*phases: Phase) -> frozenset[Phase]:
-    return frozenset(phases)
-
-
 # The engine process imports everything again before its first line; it starts with the last lines of resolving.
 _RESOLVED = (
     rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
@@ -78,7 +74,7 @@ INITIALIZED = (
 SPECULATION = (
     r"SpecDecoding metrics: Mean acceptance length: (?P<length>[\d.]+|nan), "
     r"Accepted throughput: [\d.na]+ tokens/s, Drafted throughput: [\d.na]+ tokens/s, "
-    r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens, "
+    r"Accepted: (?P<accepted>\d{1,18}) tokens, Drafted: (?P<drafted>\d{1,18}) tokens, "
     r"Per-position acceptance rate: (?P<positions>[\d., na]*), Avg Draft acceptance rate: "
 )
 _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
@@ -86,27 +82,25 @@ _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL wa
 MARKS: tuple[PhaseMark, ...] = (
     PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w█]*█.*\bversion \d\S*$|non-default args: "),
     PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
-    PhaseMark(Phase.ENGINE, _RESOLVED, _set_of_phases(Phase.RESOLVE)),
+    PhaseMark(Phase.ENGINE, _RESOLVED, frozenset({Phase.RESOLVE})),
     PhaseMark(Phase.ENGINE, ENGINE),
-    PhaseMark(Phase.RANKS, _WAITING, _set_of_phases(Phase.ENGINE)),
-    PhaseMark(Phase.ENGINE, r"rank \d+ in world size \d+ is assigned as ", _set_of_phases(Phase.RANKS)),
+    PhaseMark(Phase.RANKS, _WAITING, frozenset({Phase.ENGINE})),
+    PhaseMark(Phase.ENGINE, r"rank \d+ in world size \d+ is assigned as ", frozenset({Phase.RANKS})),
     PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
-    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _set_of_phases(Phase.WEIGHTS)),
+    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", frozenset({Phase.WEIGHTS})),
     PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
     PhaseMark(Phase.COMPILE, _COMPILING),
-    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _set_of_phases(Phase.COMPILE, Phase.PROFILE, Phase.JIT)),
-    PhaseMark(
-        Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _set_of_phases(Phase.COMPILE)
-    ),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", frozenset({Phase.COMPILE, Phase.PROFILE, Phase.JIT})),
+    PhaseMark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", frozenset({Phase.COMPILE})),
     PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
     PhaseMark(
         Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |(?:Explicitly|Auto) set \(.* for KV cache"
     ),
     PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
-    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _set_of_phases(Phase.AUTOTUNE)),
+    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, frozenset({Phase.AUTOTUNE})),
     PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
     PhaseMark(Phase.JIT, _WARMING),
-    PhaseMark(Phase.UNATTRIBUTED, _WARM, _set_of_phases(Phase.JIT)),
+    PhaseMark(Phase.UNATTRIBUTED, _WARM, frozenset({Phase.JIT})),
     PhaseMark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
     PhaseMark(Phase.UP, r"Application startup complete\.$"),
 )
@@ -158,21 +152,15 @@ RUNNERS: tuple[tuple[str, str], ...] = (
 STEPS: tuple[tuple[str, str], ...] = (
     ("dynamo", rf"{TAG}{_DYNAMO}(?P<s>[\d.]+) s"),
     ("inductor", rf"{TAG}{_GRAPH}.+ takes (?P<s>[\d.]+) s"),
-    (
-        "loaded",
-        rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s",
-    ),
+    ("loaded", rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s"),
     ("loaded", rf"{TAG}{_LOADED_AOT} from path (?P<s>)"),
     ("again", rf"{TAG}{_RECOMPILED} from (?P<s>)"),
     ("saved", rf"{TAG}saved AOT compiled function to (?P<s>)"),
     ("total", rf"{TAG}{_COMPILED}(?P<s>[\d.]+) s in total"),
 )
 BARS: tuple[tuple[Phase, str], ...] = (
-    (
-        Phase.WEIGHTS,
-        rf"{SHARDS} \| (?P<n>\d+)/(?P<of>\d+)",
-    ),
-    (Phase.GRAPHS, rf"{_BAR_OF_GRAPHS}(?P<what>[^)]*)\): +\d+%\|.*?\| *(?P<n>\d+)/(?P<of>\d+)"),
+    (Phase.WEIGHTS, rf"{SHARDS} \| (?P<n>\d{{1,18}})/(?P<of>\d{{1,18}})"),
+    (Phase.GRAPHS, rf"{_BAR_OF_GRAPHS}(?P<what>[^)]*)\): +\d+%\|.*?\| *(?P<n>\d{{1,18}})/(?P<of>\d{{1,18}})"),
 )
 CACHE_FOLDER = rf"{TAG}{_CACHE}(?P<path>\S+) for vLLM's torch\.compile"
 
@@ -191,14 +179,21 @@ _AS_USERS_CALL_IT = {"IB": "RoCE", SOCKETS: "sockets", "P2P": "GPU to GPU", "SHM
 _TELLING = ("crossing", "within", "chosen")
 
 
-class NetworkLines:
-    """Puts together what the lines of one log say that NCCL talks over."""
+class NetworkReader:
+    """Reads from the lines of one log what NCCL talks over."""
 
     def __init__(self) -> None:
+        self._lines = LineBuffer(LINE_LIMIT)
         self._networks = dict.fromkeys(_TELLING, "")
 
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes of the log, which may come in pieces."""
+        for line in self._lines.feed(data):
+            if _SIGN.encode() in line:
+                self.read_line(clean_line(line.decode(errors="replace")))
+
     def read_line(self, line: str) -> None:
-        """Take in a line; most say nothing of it."""
+        """Read a line of the log."""
         match = _SAID.search(line) if _SIGN in line else None
         if match and match.lastgroup:
             self._networks[match.lastgroup] = match[match.lastgroup].strip()
@@ -222,25 +217,6 @@ def describe_network(network: str) -> str:
 def is_within_host(network: str) -> bool:
     """Whether that is no network, but a way between GPUs of one host."""
     return network in {"P2P", "SHM"}
-
-
-class NetworkReader:
-    """Reads from the bytes of a log, which come in pieces, what NCCL talks over."""
-
-    def __init__(self) -> None:
-        self._lines = LineBuffer(LINE_LIMIT)
-        self._nccl = NetworkLines()
-
-    @property
-    def network(self) -> str:
-        """What `NetworkLines` has of it; empty before."""
-        return self._nccl.network
-
-    def feed(self, data: bytes) -> None:
-        """Take in further bytes of the log."""
-        for line in self._lines.feed(data):
-            if _SIGN.encode() in line:
-                self._nccl.read_line(clean_line(line.decode(errors="replace")))
 
 
 _PATTERNS = tuple((mark, re.compile(mark.pattern)) for mark in MARKS)
@@ -335,8 +311,6 @@ _BARS = tuple((phase, re.compile(pattern)) for phase, pattern in BARS)
 _INITIALIZED, _SPECULATION = re.compile(INITIALIZED), re.compile(SPECULATION)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _ELAPSED = re.compile(r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})[<,]")
-# A count of more digits is none of vLLM's: beyond 308 it is no float, beyond 4300 Python reads no number.
-_MOST_DIGITS = 18
 _CACHE_FOLDER = re.compile(CACHE_FOLDER)
 _DRAFTER_PREFIX = "drafter "
 
@@ -348,7 +322,7 @@ class FactReader:
         self._part = ""
         self._runner = ""
         self._architectures = 0
-        self._nccl, self._network = NetworkLines(), ""
+        self._nccl, self._network = NetworkReader(), ""
 
     def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
         """Yield the facts that a line states."""
@@ -404,7 +378,7 @@ def _read_figure(text: str | None) -> float | None:
 
 def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
     """Yield what a line says of ten seconds of speculation, nothing when it is about something else."""
-    if not (match := _SPECULATION.match(body)) or not _are_counts(match["accepted"], match["drafted"]):
+    if not (match := _SPECULATION.match(body)):
         return
     per_position = tuple(map(float, _NUMBER.findall(match["positions"])))
     if all(map(math.isfinite, per_position)):
@@ -412,14 +386,10 @@ def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
         yield SpeculationLogged(at, length, int(match["accepted"]), int(match["drafted"]), per_position)
 
 
-def _are_counts(*texts: str) -> bool:
-    return all(len(text) <= _MOST_DIGITS for text in texts)
-
-
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
     """Return the state of the progress bar in a line, or None when there is none."""
     for bar_phase, pattern in _BARS:
-        if (match := pattern.match(body)) and _are_counts(match["n"], match["of"]):
+        if match := pattern.match(body):
             elapsed = _ELAPSED.search(body, match.end())
             seconds = None
             if elapsed:

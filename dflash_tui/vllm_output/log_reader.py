@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections import deque
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
@@ -81,7 +81,7 @@ class ErrorReader:
         self._places.pop(process, None)
 
     def read_line(self, process: str, source: str, body: str, at: float) -> tuple[Problem, ...]:
-        """Return the error that a line of a process, logged by a source file, tells of, or nothing."""
+        """Return the error that a line of a process shows, which a source file logged, or nothing."""
         place = self._places.get(process)
         if place and place.source != source:  # another record
             self.end_message(process)
@@ -153,41 +153,6 @@ _PREFIX = re.compile(
 
 _PROBLEM_LEVELS = frozenset({"", "ERROR", "CRITICAL"})
 _SPECULATION = "SpecDecoding"
-_NO_LINE = "\n"  # what none begins with
-# Thousands of lines are kept, and they have a few levels and files: one copy of each.
-_intern_name = lru_cache(maxsize=256)(str)
-
-
-class _Prefix(NamedTuple):
-    """What stands before the text of a line. The next line mostly has the same, which is seen faster than it is parsed.
-
-    That holds when nothing of the prefix can follow: it `is_whole`, and what follows is no character of `goes_on`.
-    """
-
-    text: str
-    is_whole: bool
-    goes_on: str
-    process: str
-    level: str
-    stamp: str
-    source: str
-
-    def begins(self, line: str) -> bool:
-        """Whether a line has exactly this prefix."""
-        size = len(self.text)
-        return self.is_whole and line.startswith(self.text) and line[size : size + 1] not in self.goes_on
-
-
-_NO_PREFIX = _Prefix("", False, "", "", "", "", "")
-
-
-def _parse_prefix(text: str) -> _Prefix:
-    prefix = _PREFIX.match(text)
-    assert prefix is not None  # noqa: S101 - every part of it is optional
-    process, rank, level, stamp, source, process_after = prefix.groups("")
-    is_whole, goes_on = bool(level) and prefix[0].endswith(" "), "(" if stamp else "( "
-    process = process_after or process or rank
-    return _Prefix(prefix[0], is_whole, goes_on, process, _intern_name(level), stamp, _intern_name(source))
 
 
 class LogReader:
@@ -201,7 +166,7 @@ class LogReader:
     def __init__(self, started_at: float, utc_offset: float) -> None:
         self._at, self._offset = started_at, utc_offset
         self._unfinished_line, self._is_overlong = b"", False
-        self._stamp, self._prefix, self._other_prefix = "", _NO_PREFIX, _NO_PREFIX  # two processes take turns
+        self._stamp = ""
         self._begun = self._is_up = self._is_plain = False
         self._phases, self._facts, self._errors = PhaseReader(), FactReader(), ErrorReader()
 
@@ -209,7 +174,7 @@ class LogReader:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
         data = (self._unfinished_line + chunk).replace(b"\r", b"\n")
-        if self._is_overlong:  # nobody is shown more of a line than its beginning, which was read
+        if self._is_overlong:  # only the beginning of such a line is read
             _, end, data = data.partition(b"\n")
             self._is_overlong = not end
         whole, _, self._unfinished_line = data.rpartition(b"\n")
@@ -220,7 +185,9 @@ class LogReader:
             lines.append(self._unfinished_line.decode(errors="replace"))
             self._unfinished_line, self._is_overlong, self._is_plain = b"", True, False
         self._begin_import(events)
-        self._read_lines(lines, events)
+        for line in lines:
+            if line:
+                self._read_line(line, None, events)
         return events
 
     def feed_line(self, raw: str, at: float | None = None) -> list[AnyEvent]:
@@ -241,61 +208,35 @@ class LogReader:
             self._begun = True
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
-    def _read_lines(self, lines: list[str], events: list[AnyEvent]) -> None:
-        """Append the events of lines.
-
-        Most are of a server that is up and have the prefix of the line before: they are read here, in half the time.
-        """
-        size, add_event, read_error, is_problem = 0, events.append, self._errors.read_line, False
-        prefix, head = self._prefix, _NO_LINE
-        for line in lines:
-            if line.startswith(head) and line[size : size + 1] not in prefix.goes_on and len(line) <= LINE_LIMIT:
-                body = line[size:].rstrip()
-                if body and not body.startswith(_SPECULATION):
-                    add_event(LogLine(self._at, body, prefix.level, prefix.source))
-                    if is_problem:
-                        for problem in read_error(prefix.process, prefix.source, body, self._at):
-                            add_event(problem)
-                    continue
-            if line:
-                self._read_line(line, None, events)
-                prefix = self._prefix
-                size, is_problem = len(prefix.text), prefix.level in _PROBLEM_LEVELS
-                head = prefix.text if self._repeats(prefix) else _NO_LINE
-
-    def _repeats(self, prefix: _Prefix) -> bool:
-        """Whether of a line with this prefix, as the one before had it, only the text matters."""
-        is_known = prefix.is_whole and (prefix.level in _PROBLEM_LEVELS or not self._errors.is_reading)
-        return is_known and self._is_up and self._is_plain
-
     def _read_line(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
         plain = self._is_plain or (raw.isascii() and raw.isprintable())
         text = raw if plain and len(raw) <= LINE_LIMIT else clean_line(raw)
-        prefix = self._prefix
-        if not prefix.begins(text):
-            prefix = self._other_prefix if self._other_prefix.begins(text) else _parse_prefix(text)
-            self._prefix, self._other_prefix = prefix, self._prefix
-        body = text[len(prefix.text) :].rstrip()
+        prefix = _PREFIX.match(text)
+        assert prefix is not None  # noqa: S101 - every part of it is optional
+        process, rank, level, stamp, source, process_after = prefix.groups("")
+        process = process_after or process or rank
+        # Thousands of lines are kept, and they have a few levels and files: one copy of each.
+        level, source = sys.intern(level), sys.intern(source)
+        body = text[prefix.end() :].rstrip()
         if not body:
             if self._errors.is_reading:
-                self._errors.end_message(prefix.process)
+                self._errors.end_message(process)
             return
-        level, stamp = prefix.level, prefix.stamp
         if at is not None:
             self._at = at
         elif stamp and stamp != self._stamp:  # most lines come in the same second as the one before
             self._stamp = stamp
             self._at = max(self._at, self._parse_stamp(stamp))
         if not self._is_up:
-            self._read_startup_line(body, level, prefix.source, events)
+            self._read_startup_line(body, level, source, events)
         else:
-            events.append(LogLine(self._at, body, level, prefix.source))
+            events.append(LogLine(self._at, body, level, source))
         if body.startswith(_SPECULATION):  # of a part of a log, too, that begins after the start
             events.extend(parse_speculation(body, self._at))
         if level in _PROBLEM_LEVELS:
-            events.extend(self._errors.read_line(prefix.process, prefix.source, body, self._at))
+            events.extend(self._errors.read_line(process, source, body, self._at))
         elif self._errors.is_reading:
-            self._errors.end_message(prefix.process)
+            self._errors.end_message(process)
 
     def _read_startup_line(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
         """Append the events of a line while the server starts; a progress bar is logged only when it is complete."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.readings import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.common.untrusted_json import LineBuffer
+from dflash_tui.events import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)(?:[ \t]*(\{)|[ \t])")
 # Nothing in here can match in two ways, so that a label that is none is given up after one look at each character.
@@ -290,24 +290,20 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     grown = [subtract(b, a) for a, b in zip_longest(before.per_position, after.per_position)]
     return msgspec.structs.replace(
         rates,
-        acceptance=_compute_acceptance(accepted, proposed),
+        acceptance=_compute_share(accepted, proposed),
         acceptance_length=1 + accepted / steps if accepted is not None and steps >= LEAST_STEPS else None,
         per_position=tuple(_compute_share(more, steps) for more in grown) if steps >= LEAST_STEPS else (),
     )
 
 
-def _compute_acceptance(accepted: float | None, proposed: float | None) -> float | None:
-    """Return the share of drafted tokens that was accepted: 1 for all, also where a window's edges are interpolated."""
-    if accepted is None or proposed is None or proposed < LEAST_STEPS:
-        return None
-    return 1.0 if math.isclose(accepted, proposed) else min(1.0, accepted / proposed)
+def _compute_share(part: float | None, whole: float | None) -> float | None:
+    """Return which share of the whole a part is; None where it is not known, more than all, or the whole is nothing.
 
-
-def _compute_share(part: float | None, whole: float) -> float | None:
-    """Return which share of the whole a part is; None where it is not known, more than all, or the whole is nothing."""
-    if part is None or whole < LEAST_STEPS or _exceeds(part, whole):
+    All of it is 1, also where the edges of a window are interpolated.
+    """
+    if part is None or whole is None or whole < LEAST_STEPS or _exceeds(part, whole):
         return None
-    return min(1.0, max(0.0, part) / whole)
+    return 1.0 if math.isclose(part, whole) else min(1.0, max(0.0, part) / whole)
 
 
 def _exceeds(part: float, whole: float) -> bool:

@@ -24,7 +24,7 @@ async def _announced(as_json: bool, printed: Callable[[], str]) -> list[str]:
         said += printed()
         return word in said
 
-    task = asyncio.create_task(event_lines.print_alarms(state, as_json=as_json))
+    task = asyncio.create_task(event_lines.AlarmLines(state, as_json=as_json).print_for_ever())
     state.apply(Suspended(time.time(), (4711,)))
     await until(lambda: has("4711"))
     state.apply(Suspended(time.time(), (4711,)))

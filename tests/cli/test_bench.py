@@ -10,15 +10,13 @@ from unittest import mock
 import msgspec
 import pytest
 
-from dflash_tui.benchmark import client, latency
-from dflash_tui.benchmark.prompts import Prompt, build_suite
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark import client, summary
+from dflash_tui.benchmark.prompts import Prompt, Sampling, build_suite
 from dflash_tui.cli.commands import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import FILLER, RequestDone
+from dflash_tui.events import FILLER, RequestDone, decode_recorded
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.runs.run import Run
@@ -133,8 +131,8 @@ async def test_a_warm_up_does_not_count(serving, capfd):
 
 async def test_a_load_by_a_rate_has_its_goodput(serving, capfd):
     """Requests arrive forty times a second, whatever is under way; what is asked of them is in the summary."""
-    load = bench.Bench(serving, SUITE, FREE, rounds=5, rate=40.0, slo=latency.parse_slo("ttft=60,e2e=1e-6"))
-    await bench.run_bench(load._replace(as_json=True, slo=latency.parse_slo("e2e=1000000")))
+    load = bench.Bench(serving, SUITE, FREE, rounds=5, rate=40.0, slo=summary.parse_slo("ttft=60,e2e=1e-6"))
+    await bench.run_bench(load._replace(as_json=True, slo=summary.parse_slo("e2e=1000000")))
     measured = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (measured["streams"], measured["window"]["rate"], measured["requests"]) == (0, 40.0, 10)
     assert (measured["goodput"]["met"], measured["goodput"]["n"]) == (10, 10)

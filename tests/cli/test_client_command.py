@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.common import ssh_host
+from dflash_tui.common import formatting
 from dflash_tui.machine import network
 from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_tunnel
-from dflash_tui.runs import lifecycle, rank_records, registry
-from dflash_tui.runs.rank_records import KeptRanks, RankStatus
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK
+from dflash_tui.runs.server_process import KeptRanks, RankStatus
 from dflash_tui.tui.farewell import build_farewell
 from tests.support.fake_runs import free_port, made, wait_for_answer
 
@@ -59,7 +59,7 @@ def test_a_boot_of_an_experiment_is_called_one(serving, capfd, monkeypatch):
 
 def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, monkeypatch):
     """Who came by `--host`: a tunnel to the server, and commands that name the host."""
-    monkeypatch.setenv(ssh_host.CALLED_AS, "ann@spark-b")
+    monkeypatch.setenv(formatting.CALLED_AS, "ann@spark-b")
     port = serving.plan.port
     tunnel = f"ssh -N -L {port}:127.0.0.1:{port} ann@spark-b"
     assert main(["client", "--for", "curl"]) == 0
@@ -137,7 +137,7 @@ def test_ps_has_the_endpoint(serving, capfd):
 def test_ps_says_what_nccl_uses_on_other_hosts(serving, capfd, monkeypatch):
     """With -v, once NCCL has said it there."""
     ranks = tuple(RankStatus(n, f"spark-{n}", "r", network=said) for n, said in enumerate(("Socket", "IB", ""), 1))
-    monkeypatch.setattr(rank_records, "read_kept", lambda _: KeptRanks(1, "", ranks))
+    monkeypatch.setattr(server_process, "read_kept", lambda _: KeptRanks(1, "", ranks))
     assert main(["ps", "-v"]) == 0
     row = capfd.readouterr().out
     assert ("sockets on spark-1" in row, "RoCE on spark-2" in row, "on spark-3:" in row) == (True, True, True)

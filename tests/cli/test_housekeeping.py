@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.runs import registry, run_removal
+from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from tests.server.faults.test_file_faults import ended
 from tests.support.experiment_factories import a_design
@@ -52,7 +52,7 @@ def test_prune_removes_what_ended_long_ago(launch, capsys):
     assert main(["runs", "prune", "--older-than", "0s", "--yes"]) == 0
     assert {run.id for run in registry.list_runs()} == {living.id, tried.id}
     with pytest.raises(Exception, match="running"):
-        run_removal.remove_run(living)
+        registry.remove_run(living)
 
 
 @pytest.mark.usefixtures("folders")
@@ -61,7 +61,7 @@ def test_prune_passes_over_what_another_prune_removes_meanwhile(monkeypatch, cap
     """The others go all the same, and nothing is told as an error."""
     aged("first", 40)
     theirs = aged("theirs", 41)
-    real = getattr(run_removal, step)
+    real = getattr(registry, step)
 
     def removed_meanwhile(run: Run) -> object:
         found = real(run)
@@ -69,7 +69,7 @@ def test_prune_passes_over_what_another_prune_removes_meanwhile(monkeypatch, cap
             shutil.rmtree(run.folder)
         return found
 
-    monkeypatch.setattr(run_removal, step, removed_meanwhile)
+    monkeypatch.setattr(registry, step, removed_meanwhile)
     assert main(["runs", "prune", "--yes", "--json"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["first"]
     assert registry.list_runs() == []

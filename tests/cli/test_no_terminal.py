@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui import __main__
 from dflash_tui.cli import main
-from dflash_tui.common import terminal
+from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.tui import app
 from tests import ROOT
@@ -33,9 +33,9 @@ def test_all_three_streams_have_to_be_a_terminal(slave, tmp_path, monkeypatch, m
     with (tmp_path / "file").open("w") as file, open(slave, closefd=False, mode="w") as screen:
         for name in STREAMS:
             monkeypatch.setattr(sys, name, file if name == missing else screen)
-        here = terminal.has_terminal()
+        here = formatting.has_terminal()
         monkeypatch.setattr(sys, "stderr", None)  # as where it was closed
-        assert (here, terminal.has_terminal()) == (missing is None, False)
+        assert (here, formatting.has_terminal()) == (missing is None, False)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import json
 import subprocess
 import sys
 
-from dflash_tui.event_json import encode
-from dflash_tui.events import Exited, Suspended
+from dflash_tui.events import Exited, Suspended, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from tests.support.recordings import packed

@@ -10,7 +10,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.planning.startup_optimizations import MEASURES
+from dflash_tui.planning.startup_optimizations import OPTIMIZATIONS
 from dflash_tui.presentation import experiment_report
 from tests.support.boot_factories import boot, boots, request
 from tests.support.command_line import experiment
@@ -74,13 +74,13 @@ def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, sui
 
 
 def test_stock_starts_as_vllm_alone_does():
-    """Without the measures for a shorter start that a launch takes unasked, and those that were asked for."""
+    """Without the startup optimizations that a launch takes unasked, and those that were asked for."""
     bare, ours = (
         arm.plan for arm in designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "start.fastsafetensors=true").arms
     )
     assert {"fork", "startup-plan", "warm-up", "fastsafetensors"} <= {*ours.start}
-    assert {*bare.start} <= {name for name, measure in MEASURES.items() if measure.is_fixed}
-    assert not {name for measure in MEASURES.values() for name in measure.env} & {*bare.env}
+    assert {*bare.start} <= {name for name, measure in OPTIMIZATIONS.items() if measure.is_fixed}
+    assert not {name for measure in OPTIMIZATIONS.values() for name in measure.env} & {*bare.env}
     assert "fastsafetensors" not in bare.argv
 
 

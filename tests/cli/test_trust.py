@@ -13,6 +13,7 @@ from dflash_tui.common.errors import DflashError, EngineError, UsageError
 from dflash_tui.engines import installation, inventory
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import preparation, recipe_trust
+from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes import recipe_loader
@@ -139,7 +140,7 @@ def test_every_launch_requires_trust(engine):
     planned = command_line.planned("fake")
     events: list[object] = []
     with pytest.raises(UsageError, match="recipe fake"):
-        asyncio.run(preparation.prepare_engine_and_models(planned.resolved, planned.plan, events.append))
+        asyncio.run(preparation.prepare_engine_and_models(LaunchJob(planned), events.append))
     assert events == []
 
 
@@ -291,7 +292,7 @@ def test_every_patch_command_requires_trust(patched):
     with pytest.raises(UsageError, match="not said yes"):
         asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     assert list_marks(patched) == set()
-    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
     asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     write_patch(MINE, "second")
     with pytest.raises(UsageError, match="not said yes"):

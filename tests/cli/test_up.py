@@ -62,21 +62,3 @@ async def test_what_cannot_be_told_of_a_bad_answer_is_not_lost(run, monkeypatch)
     monkeypatch.setattr(up, "_report_unhealthy", broken)
     with pytest.raises(BrokenPipeError):
         await asyncio.wait_for(_watch(run, as_json=False), 5)
-
-
-async def test_who_has_told_why_ends_nothing(run, monkeypatch):
-    """It tells once, and the watching goes on until the server ends."""
-
-    async def done(*_, **__):
-        return
-
-    async def short(*_):
-        await asyncio.sleep(0.2)
-
-    monkeypatch.setattr(up, "_follow", short)
-    monkeypatch.setattr(up, "_report_unhealthy", done)
-    monkeypatch.setattr(up, "_finish", lambda *_, **__: 7)
-    waited = asyncio.get_running_loop().time()
-    args = argparse.Namespace(json=False, every=60, detach=False, foreground=False)
-    assert await up._watch(args, run, RunState()) == 7
-    assert asyncio.get_running_loop().time() - waited >= 0.2

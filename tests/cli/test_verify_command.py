@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.conversation import functional_check
-from dflash_tui.benchmark.conversation.chat import Turn
+from dflash_tui.benchmark import functional_check
+from dflash_tui.benchmark.chat import Turn
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.planning.plan import Plan

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from dflash_tui.cli.main import main
-from dflash_tui.event_json import encode
-from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping
+from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping, encode
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run

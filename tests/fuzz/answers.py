@@ -12,8 +12,7 @@ import msgspec
 
 from dflash_tui.benchmark import client as benchmark_client
 from dflash_tui.benchmark.sse import CompletionStream
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import RequestDone
+from dflash_tui.events import RequestDone, decode_recorded, encode
 from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_plain
 

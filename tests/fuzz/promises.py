@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from dflash_tui.event_json import encode
-from dflash_tui.events import AnyEvent
+from dflash_tui.events import AnyEvent, encode
 from dflash_tui.run_state.state import RunState
 from tests.support import escapes
 

@@ -16,8 +16,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.engines.patching import text_edits
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import LatenciesSampled, LogLine, Sampled
+from dflash_tui.events import LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.vllm_output import metrics as vllm_output_metrics

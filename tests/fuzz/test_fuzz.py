@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.event_json import encode
-from dflash_tui.events import Event, LogLine
+from dflash_tui.events import Event, LogLine, encode
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.run_state.state import RunState

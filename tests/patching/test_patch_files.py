@@ -1,10 +1,8 @@
 """Patch files: what is refused and why, whose win, and which releases and machines need one."""
 
-import difflib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -108,14 +106,14 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
     "name", ["With Space", "Upper", "a" * 65, "-dash", "x\nname: y", "\x1b[31mred", "ünï", "x\udcff", "a..yaml "]
 )
 def test_a_name_that_is_no_safe_name_is_refused(name, own, snapshot):
-    """It becomes part of a record, of commands and of settings; it is listed as text that steers nothing."""
+    """It becomes part of a record, of commands and of settings."""
     (own / f"{name}.yaml").write_text(text_of())
     usable, broken = patch_file.load_all_patches()
     assert [patch.name for patch in usable] == SHIPPED
-    assert broken.keys() == {ascii(name)[1:-1]}
-    assert broken[ascii(name)[1:-1]].rpartition(".yaml: ")[2] == snapshot
+    assert broken.keys() == {name}
+    assert broken[name].rpartition(".yaml: ")[2] == snapshot
     json.dumps(broken).encode()
-    assert all(" " <= letter <= "~" for letter in "".join([*broken, *broken.values()]))
+    assert all(" " <= letter <= "~" for letter in "".join(broken.values()))
 
 
 def test_a_name_inside_has_to_be_the_files(own):
@@ -204,37 +202,24 @@ def test_text_that_is_there_twice_or_differs_is_shown():
     old = patch.files[0].edits[0].old
     assert "2 times" in text_edits.describe_drift(patch, {path: old * 2})
     shown = text_edits.describe_drift(patch, {path: "import x\n\n\nclass TritonAttentionBackend(Base):\n    pass\n"})
-    assert f"+++ {path} (line 4, 83% alike)" in shown
+    assert f"+++ {path} (line 4)" in shown
     assert "+class TritonAttentionBackend(Base):" in shown
     assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
     assert text_edits.describe_drift(patch, {path: ""}) == f"{path}: nothing similar to this: {old.strip()}\n"
 
 
 def test_the_closest_text_is_found_by_likeness():
-    """Not by its first line, and not where another edit matches; what was inserted is shown in its place."""
+    """What was inserted is shown in its place."""
     patch = patch_file.load_patch("gb10-cutlass-fp8")
     [path] = patch.paths
     first, second = patch.files[0].edits
-    decoy = "def cutlass_fp8_supported() -> bool:\n    raise NotImplementedError('elsewhere')\n\n\n"
     changed = first.old.replace("is_cuda()", "is_cuda_alike()").replace("supported", "is_there")
-    source = decoy + "x = 1\n" * 500 + second.old + "x = 2\n" * 500 + changed
+    source = "x = 1\n" * 500 + second.old + "x = 2\n" * 500 + changed
     shown = text_edits.describe_drift(patch, {path: source})
     assert "+def cutlass_fp8_is_there() -> bool:" in shown
-    assert "elsewhere" not in shown
     inserted = first.old.replace(":\n    if", ":\n    # why\n    print('hello')\n    if")
     shown = text_edits.describe_drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
     assert [line for line in shown.splitlines()[3:] if line[0] in "+-"] == ["+    # why", "+    print('hello')"]
-
-
-def test_the_function_that_is_named_is_compared():
-    """Whatever was inserted into it: the one beside it looks more like it at first."""
-    patch = patch_file.load_patch("gb10-cutlass-fp8")
-    [path] = patch.paths
-    first, second = (edit.old for edit in patch.files[0].edits)
-    other = first.replace("()", "(device=None)", 1).replace("is_cuda()", "is_cuda() or current_platform.is_rocm()")
-    mine = second.replace(":\n    if", ":\n    # new line\n    x = 1\n    if").replace("is_cuda()", "is_cuda_alike()")
-    shown = text_edits.describe_drift(patch, {path: f"{other * 12}\n\n\n{mine}"})
-    assert "+    # new line\n+    x = 1\n" in shown
 
 
 def test_what_hides_from_the_closest_text_is_said(snapshot):
@@ -259,51 +244,13 @@ def test_text_that_overlaps_itself_is_there_twice():
         text_edits.patch_texts([patch], texts)
 
 
-@pytest.fixture
-def compared(monkeypatch) -> list[int]:
-    """Return a list that takes how many pairs of words each comparison has."""
-    pairs, ratio = list[int](), difflib.SequenceMatcher.ratio
-
-    def counted(matcher: Any) -> float:
-        pairs.append(len(matcher.a) * len(matcher.b))
-        return float(ratio(matcher))
-
-    monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
-    return pairs
-
-
-def test_a_long_or_hostile_file_is_compared_in_bounded_steps(compared):
-    """Of hundreds of thousands of alike windows, and of lines without end, a part is looked at."""
-    patch = patch_file.load_patch("gb10-cutlass-fp8")
-    for source in ("def cutlass():\n    return False\n" * 50_000, "if not current_platform.is_cuda() " * 50_000):
-        text_edits.describe_drift(patch, dict.fromkeys(patch.paths, source))
-    assert sum(compared) < 5_000_000
-
-
-def test_of_hundreds_of_edits_that_fit_nowhere_the_first_are_compared(compared):
-    """Each is of hundreds of lines that look alike; of the others their first line is shown."""
-    lines = [f"x{number} = 1\n" for number in range(5000)]
-    wanted = ["".join(lines[at : at + 300]).replace("= 1", f"= {at + 2}") for at in range(300)]
-    files = (FileEdits("a.py", tuple(Edit(old, "z\n") for old in wanted)),)
-    many = replace(patch_file.load_patch("gb10-cutlass-fp8"), files=files)
-    shown = text_edits.describe_drift(many, {"a.py": "".join(lines)})
-    assert shown.count("(line ") == 8
-    assert shown.count("this is not there: ") == 292
-    assert len(compared) <= 8 * 10
-    assert sum(compared) < 50_000_000
-
-
-def test_a_patch_of_hundreds_of_edits_or_of_a_text_that_is_everywhere_costs_little(own):
-    """As many are refused where the file is read; of a text's places some are counted."""
+def test_a_patch_of_hundreds_of_edits_is_refused(own):
     path = patch_file.load_patch("cpu-expand-kernel").paths[0]
     edits = "".join(f"      - {{old: nothere{number}, new: z}}\n" for number in range(201))
     head = text_of().partition("files:")[0]
     (own / "many.yaml").write_text(f"{head}files:\n  - path: {path}\n    edits:\n{edits}")
     _, broken = patch_file.load_all_patches()
     assert " files: " in broken["many"]
-    files = (FileEdits(path, (Edit(" ", "b"),)),)
-    everywhere = replace(patch_file.load_patch("cpu-expand-kernel"), files=files)
-    assert "100 and more times" in text_edits.describe_drift(everywhere, {path: " " * 100_000})
 
 
 def test_a_long_run_of_blanks_costs_little_and_our_comments_are_left_out_behind_one():

@@ -16,7 +16,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation, recipe_trust
-from dflash_tui.launch.preflight import launch as preflight_launch
+from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
@@ -57,7 +57,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
 
 def patch_checks(engine: Engine, **choices: Any) -> list[Check]:
     settings = WITHOUT_OTHERS | choices.pop("settings", {})
-    found = preflight_launch.check_launch(situation("demo-cpu", engine=engine, settings=settings, **choices))
+    found = runner.check_launch(situation("demo-cpu", engine=engine, settings=settings, **choices))
     return [check for check in found if check.name == "patch"]
 
 
@@ -86,7 +86,7 @@ def experiment() -> Patch:
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches_folder() / "trial.yaml").write_text(text)
     trial = patch_file.load_patch("trial")
-    recipe_trust.trust_patches([trial])
+    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([trial]))
     return trial
 
 

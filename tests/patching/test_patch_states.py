@@ -201,7 +201,7 @@ def test_the_release_of_tomorrow(read, tmp_path):
     lost = stand(engine)["gb10-cutlass-fp8"]
     assert lost.state is PatchState.DRIFTED
     assert "--set patches.gb10-cutlass-fp8=false" in lost.why
-    assert "+def cutlass_fp8_is_there() -> bool:" in lost.drift
+    assert "-def cutlass_fp8_supported() -> bool:" in lost.drift
 
 
 def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped, snapshot):

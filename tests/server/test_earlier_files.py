@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
-from dflash_tui.common.errors import ServerFailed
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import RULES
 from dflash_tui.monitoring import observer
@@ -113,56 +111,3 @@ def test_an_experiment_goes_on(earlier, folders: Path):
     assert (found.status, found.boots[:2]) == ("finished", before.boots)
     assert [(boot.arm, boot.error) for boot in found.boots] == [(0, ""), (1, ""), (1, ""), (0, "")]
     assert found.boots[3].argv == before.boots[0].argv
-
-
-def test_an_arm_that_no_boot_launches_makes_a_damaged_file(earlier):
-    """The report of such an A/B would be of boots that nobody planned."""
-    earlier(runs="runs", experiments="experiments")
-    file = store.experiment_folder(EXPERIMENT) / "experiment.json"
-    design = json.loads(file.read_text())
-    file.write_text(json.dumps(design | {"arms": [*design["arms"], design["arms"][0]]}))
-    assert store.list_experiments() == []
-    assert "has impossible values" in store.list_broken_experiments()[EXPERIMENT]
-    assert dflash("ab", "attach", EXPERIMENT, code=2) == ""
-    error = json.loads(dflash("ab", "attach", EXPERIMENT, "--json", code=2))
-    assert error["what"].endswith("has impossible values")
-
-
-def test_an_end_without_a_boot_is_told_and_no_traceback(earlier, snapshot):
-    """A file of events that lost its boots."""
-    earlier(runs="runs", experiments="experiments")
-    events = store.experiment_folder(EXPERIMENT) / store.EVENTS
-    lines = events.read_text().splitlines()
-    events.write_text("".join(f"{line}\n" for line in lines if '"boot' not in line))
-    design = store.find_experiment(EXPERIMENT)
-    with pytest.raises(ServerFailed, match="7, 4 did") as caught:
-        experiment_lines.follow_experiment(design, as_json=True)
-    assert str(caught.value) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rounds", 10**9), ("rounds", 0), ("scale", 1e300), ("scale", 0.0), ("seed", 10**18), ("seed", -1),
-        ("temperature", 1e9), ("top_p", 7.0),
-    ],
-)  # fmt: skip
-def test_an_experiment_that_asks_for_more_than_options_may_is_none(earlier, field, value):
-    """Its next boot would never end: the file may be damaged, or be somebody else's."""
-    earlier(experiments="experiments")
-    path = store.experiment_folder(EXPERIMENT) / "experiment.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    assert f"$.{field}" in store.list_broken_experiments()[EXPERIMENT]
-    assert store.list_experiments() == []
-
-
-@pytest.mark.parametrize(("field", "value"), [("a", 10**9), ("b", -1)])
-def test_a_report_of_arms_that_are_not_there_is_none(earlier, field, value):
-    """What was measured is shown without a verdict, as where the report is gone."""
-    earlier(experiments="experiments")
-    path = store.experiment_folder(EXPERIMENT) / "report.json"
-    report = json.loads(path.read_text())
-    report["comparisons"][0][field] = value
-    path.write_text(json.dumps(report))
-    assert store.read_report(path.parent) is None
-    assert json.loads(dflash("report", EXPERIMENT, "--json"))["complete"] is False

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.runs import lifecycle, registry
-from dflash_tui.runs.gated_process import GatedProcess
+from dflash_tui.runs.detached_process import GatedProcess
 from tests.support.fake_runs import free_port, made
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch.preflight import launch
+from dflash_tui.launch.preflight import runner
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle
@@ -156,7 +156,7 @@ def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     engine = inventory.adopt_engine(folder)
 
     def check() -> tuple[str, str]:
-        found = launch.check_launch(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
+        found = runner.check_launch(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
         return next((check.level.value, check.fix) for check in found if check.name == "engine")
 
     assert check() == ("ok", "")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import OutputVerdict
 from dflash_tui.experiments.design import KeptAnswer

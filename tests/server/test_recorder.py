@@ -20,8 +20,8 @@ from dflash_tui.benchmark import (
     client,
     suites,
 )
-from dflash_tui.benchmark.answer import Answer
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
@@ -43,11 +43,7 @@ from dflash_tui.events import (
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recorder, sampler
 from dflash_tui.run_state.alarms import Alarm, find_alarms
-from dflash_tui.runs import (
-    lifecycle,
-    run_files,
-    server_process,
-)
+from dflash_tui.runs import lifecycle, server_process
 from tests.support.fake_runs import free_port, made, recorded, watching
 from tests.support.json_lines import check_lines
 from tests.support.waiting import until, wait_until
@@ -65,7 +61,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(3)
-        run_files.record_event(run, await client.send_first_request(run.url, "x"))
+        run.record(await client.send_first_request(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 4)  # 8 tokens each
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -164,15 +160,22 @@ async def test_a_further_rank_is_asked_nothing(launch, monkeypatch):
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
     monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 1.0)
-    monkeypatch.setattr(up, "_BAD_FOR", 0.5)
+    monkeypatch.setattr(up, "_UNHEALTHY_GRACE_SECONDS", 0.5)
     first = launch()
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
+    told = ""
+
+    def is_told() -> bool:
+        nonlocal told
+        told += capsys.readouterr().err
+        return bool(told)
+
     async with watching(ours) as state:
         telling = asyncio.create_task(up._report_unhealthy(ours, state, as_json=False))
-        await until(telling.done)
+        await until(is_told)
+        telling.cancel()
     assert state.health is Health.UNHEALTHY
-    told = capsys.readouterr().err
     assert f"{first.plan.port} is held by python" in told
     assert f"(pid {first.pid})" in told
     assert f" --port {lifecycle.find_free_port(first.plan.port)}" in told

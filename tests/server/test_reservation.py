@@ -202,16 +202,6 @@ def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     assert instead in shown.err
 
 
-@pytest.mark.parametrize("make", [os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_reserves_nothing_and_keeps_nobody(make):
-    """A launch looks at it, which could wait for ever, while it holds the lock that others wait for."""
-    folder = paths.reservations_folder()
-    with reservation.lock_reservations():
-        make(folder / "1-1.json", 0o700)
-        assert reservation.list_reservations() == []
-        reservation.drop_reservation(reservation.write_reservation("launch of x", made(8000)))
-
-
 @pytest.mark.parametrize("ask", [lifecycle.find_free_port, lifecycle.port_owner])
 def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch, ask):
     """A launch gives up its reservation once its server is recorded: at whatever moment, one of both is seen."""
@@ -260,10 +250,10 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
         record(plan.port + 1, parent, processes.read_process_identity(parent))
         moved = plan_launch_here(LaunchRequest("demo-cpu"), port=plan.port)
         lines = list[str]()
-        admitted = session._admit(moved, lines.append, "")
-        reservation.drop_reservation(admitted.path)
+        admitted, path = session._admit(moved, lines.append, "")
+        reservation.drop_reservation(path)
         listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
-    assert admitted.planned.plan.port == plan.port + 2
+    assert admitted.plan.port == plan.port + 2
     passed = f"{plan.port} is held by {listener}, {plan.port + 1} by {holder}"
     assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
     assert lifecycle.describe_passed_ports(plan.port, plan.port + 9).count(" by ") == 3

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.event_json import decode_recorded
+from dflash_tui.events import decode_recorded
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
@@ -32,7 +32,7 @@ def free_port(wanted: int) -> int:
 
 
 def made(port: int, *words: str) -> Plan:
-    """Return the plan of a stand-in, without measures for a shorter start: it is asked once before it is ready."""
+    """Return the plan of a stand-in, without startup optimizations: it is asked once before it is ready."""
     argv = (sys.executable, str(FAKE), str(port), *words)
     demo = build_plan(resolution.resolve_recipe(toy_pair.load_demo()))
     return replace(demo, argv=argv, port=port, start=())

@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.event_json import encode
-from dflash_tui.events import Exited, Health, HealthChanged, RequestDone
+from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.verdict import build_report as judged
 from dflash_tui.monitoring import recording
@@ -65,7 +64,7 @@ def _run(said: str) -> None:
 def _experiment(said: str) -> None:
     plan = replace(a_plan("eager"), title=said, served_name=said, synthetic=said, target=said, env={"X": said})
     design = a_design({said: plan, f"{said} 2": replace(plan, argv=(*plan.argv, said))}, vary=said, recipe=said)
-    design = replace(design, id=AB, suite=said, synthetic=said)
+    design = replace(design, id=AB, suite=said.replace("\0", ""), synthetic=said)
     measured = [
         replace(boot, engine=said, driver=said, gpus=(said,), patches={said: "ab"}, versions={said: said})
         for boot in boots(design, (10.0, 18.5))

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dflash_tui import events
-from dflash_tui.benchmark import summary
-from dflash_tui.benchmark.conversation import chat
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import chat, summary
+from dflash_tui.benchmark.result_files import ImportedResult
 from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands import logs
 from dflash_tui.cli.commands.housekeeping import DiskItem

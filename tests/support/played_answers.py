@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dflash_tui.benchmark.answer import Answer, ArrivalMark
+from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
@@ -29,9 +29,6 @@ def begin_played(
     *,
     design: Design | None = None,
     text: Callable[[int], str] = lambda _arm: TEXT * 6,
-    timed: tuple[bool, bool] = (True, True),
-    kept: bool = True,
-    over: bool = True,
 ) -> str:
     """Write an A/B and return its name.
 
@@ -39,16 +36,12 @@ def begin_played(
         speeds: the steps per second of both arms.
         design: what was begun.
         text: what an arm answers.
-        timed: of which arms it was kept when tokens came.
-        kept: whether answers were kept at all.
-        over: whether it is over; else two of its boots are.
     """
     design = design or a_design()
     made = boots(design, speeds)
-    report = verdict.build_report(design, made) if over else None
-    folder = written(design, told(design, made if over else made[:2]), report)
-    for boot in made if kept else ():
+    folder = written(design, told(design, made), verdict.build_report(design, made))
+    for boot in made:
         for done in boot.requests:
-            marks = arrivals(done, 4) if timed[boot.arm] else ()
-            store.append_answer(folder, KeptAnswer(boot.run, done.kind, 1, done.round, Answer(text(boot.arm)), marks))
+            answer = Answer(text(boot.arm))
+            store.append_answer(folder, KeptAnswer(boot.run, done.kind, 1, done.round, answer, arrivals(done, 4)))
     return design.id

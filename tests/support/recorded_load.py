@@ -1,7 +1,6 @@
 """What a recorder writes of a server at work, second by second, for hours and days of it."""
 
-from dflash_tui.events import AnyEvent, GpusSampled, MemorySampled, RequestDone, Sampled
-from dflash_tui.readings import Counters, GpuLoad
+from dflash_tui.events import AnyEvent, Counters, GpuLoad, GpusSampled, MemorySampled, RequestDone, Sampled
 from tests.tui.conftest import latencies
 
 HOUR = 3600

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_tui.readings import Counters
+from dflash_tui.events import Counters
 from dflash_tui.vllm_output.metrics import MetricsReader, Scrape
 
 

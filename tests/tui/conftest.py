@@ -12,9 +12,11 @@ from textual.pilot import Pilot
 
 from dflash_tui.events import (
     AnyEvent,
+    Counters,
     Exited,
     Health,
     HealthChanged,
+    Histogram,
     LatenciesSampled,
     MemorySampled,
     Phase,
@@ -27,7 +29,6 @@ from dflash_tui.events import (
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
-from dflash_tui.readings import Counters, Histogram
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import launch

@@ -3,13 +3,13 @@
 import pytest
 from textual.widgets import Static
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.answers import AnswerPair, PromptKey
 from dflash_tui.experiments.design import KeptAnswer
 from dflash_tui.tui.dialogs.answers import AnswersDialog, render_answers
-from dflash_tui.tui.render.playback import describe_blank
+from dflash_tui.tui.screens.playback import describe_blank
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.tui.panel import app, shows, text, wait_for
 
@@ -45,7 +45,7 @@ async def test_answers_are_shown_side_by_side():
         await pilot.press("d")
         await shows(pilot, "Code, round 2", f"from character {len(ALIKE + 'So it ') + 1} on", "characters alike]")
         a, b = columns(panel)
-        assert "\x1b" not in b
+        assert "\x1b" not in text(panel)
         assert ("So it was" in a, f"So it is {HOSTILE}" in b, "[not kept from here on]" in b) == (True, True, True)
         await pilot.press("space")
         assert columns(panel)[0] == f"{ALIKE}So it was"

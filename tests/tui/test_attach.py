@@ -15,7 +15,7 @@ from dflash_tui.launch import recipe_trust
 from dflash_tui.machine import processes
 from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Recipe
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Confirm
@@ -38,7 +38,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(log)
     for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
-        run_files.record_event(run, event)
+        run.record(event)
     return run
 
 
@@ -62,7 +62,7 @@ def running():
 
 async def test_an_ended_run_is_replayed():
     run = written(a_run())
-    run_files.record_event(run, Exited(run.started_at + 160, 1))
+    run.record(Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "(exit code 1)", "up in 1:2")

@@ -9,7 +9,7 @@ from textual.visual import VisualType
 from textual.widgets import Input, Static
 from textual.worker import WorkerCancelled
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, PieceSink, ToolCall, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
 from dflash_tui.presentation.client_text import list_cautions
 from dflash_tui.runs import server_process
@@ -69,7 +69,7 @@ async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
         await shows(pilot, f"{run.url}/v1")
         await pilot.press("h", "i", "4", "enter")
         await shows(
-            pilot, "› hi4", "thinking: Let me see", "[/] [red]evil[/red] [@click=app.quit]x[/]", "AL 3.55", "tok/s"
+            pilot, "› hi4", "thinking: Let me see", "[/] [red]evil[/red][2J [@click=app.quit]x[/]", "AL 3.55", "tok/s"
         )
         assert messages_of(screen)[1]["content"].startswith("Hello there")
         await say(pilot, "/temperature 0.5")

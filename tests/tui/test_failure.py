@@ -11,7 +11,7 @@ from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
-from dflash_tui.runs import lifecycle, registry, run_files
+from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
@@ -225,7 +225,7 @@ async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders, monkeyp
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_text("".join(f"{line}\n" for _, line in recordings.lines(f"{CPU}/fail_max_model_len_kv")))
-    run_files.record_event(run, Exited(run.started_at + 60, 1))
+    run.record(Exited(run.started_at + 60, 1))
     panel = app()
     async with panel.run_test(size=(120, 36)) as pilot:
         panel.open_run(run)

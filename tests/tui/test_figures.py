@@ -18,6 +18,7 @@ from dflash_tui.common.formatting import (
     truncate_middle,
 )
 from dflash_tui.events import (
+    Counters,
     Health,
     HealthChanged,
     LogLine,
@@ -31,7 +32,6 @@ from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.presentation.client_text import Endpoint
-from dflash_tui.readings import Counters
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState

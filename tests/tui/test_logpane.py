@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from dflash_tui.events import LogLine, Problem
-from dflash_tui.run_state.series import MAX_BYTES, MAX_LINES
+from dflash_tui.run_state.state import MAX_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.tui.widgets.log_rows import LogRows
 from dflash_tui.vllm_output import log_reader
@@ -191,28 +191,6 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
         assert len(texts(pane)) == MAX_LINES
         assert texts(pane)[-1].endswith(f"line {3 * MAX_LINES - 1}  [x]")
         assert texts(pane)[0].endswith(f"line {2 * MAX_LINES}  [x]")
-
-
-async def test_what_the_state_lets_go_leaves_the_pane(live):
-    """Long lines push out the others: the pane has what the state has, also of a level, and counts no others."""
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        few = [line for at in range(10) for line in (*lines(now, 9), LogLine(now, f"bad {at}", "ERROR", "x.py"))]
-        await feed(pilot, a_run(), [*events, *few])
-        await pilot.press("v", "v")
-        pane, held = pane_of(panel), panel.run_screen.view.state.lines
-        assert texts(pane)[-1].endswith("bad 9  [x]")
-        for piece in range(20):
-            for line in lines(now + piece, 100, words="x" * 1900, level="ERROR" if piece == 15 else "INFO"):
-                panel.run_screen.view.take(line)
-            panel.run_screen.view.write_log()
-        assert held.bytes <= MAX_BYTES
-        assert len(held) < 1200
-        errors = [line for line in held if line.level == "ERROR"]
-        assert "bad" not in texts(pane)[0]
-        assert pane.rows.matching == len(errors)
-        assert f"errors: {len(errors)} of {len(held)}" in str(pane.border_title)
 
 
 async def test_matches_and_place_move_with_the_lines(live):

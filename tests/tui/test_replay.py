@@ -98,7 +98,7 @@ async def test_after_the_end_space_begins_anew(clock):
 async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
     touched = []
     monkeypatch.setattr("dflash_tui.runs.lifecycle.stop_server", lambda *_: touched.append("stop"))
-    monkeypatch.setattr("dflash_tui.runs.run_files.record_event", lambda *_: touched.append("record"))
+    monkeypatch.setattr("dflash_tui.runs.run.Run.record", lambda *_: touched.append("record"))
     monkeypatch.setattr("dflash_tui.benchmark.client.send_suite", lambda *_, **__: touched.append("prompts"))
     monkeypatch.setattr("dflash_tui.monitoring.recorder.record_when_free", lambda *_: touched.append("recorder"))
     panel = playing(clock, at=230)

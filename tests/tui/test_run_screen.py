@@ -5,8 +5,7 @@ import re
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.events import Exited, Health, HealthChanged, LogLine, RequestDone, Sampled, Suspended
-from dflash_tui.readings import Counters
+from dflash_tui.events import Counters, Exited, Health, HealthChanged, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
 from tests.tui.conftest import HOSTILE, a_run, traffic

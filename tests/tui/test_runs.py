@@ -10,7 +10,6 @@ from textual.widgets import OptionList
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_rows
 from tests.support import recordings
@@ -27,7 +26,7 @@ def written(name: str, after: float, *events, **changes) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(LOG)
     for event in events:
-        run_files.record_event(run, event)
+        run.record(event)
     return run
 
 

@@ -6,11 +6,10 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.events import AnyEvent, HealthChanged, MemorySampled, ProcessorsSampled, Sampled
+from dflash_tui.events import AnyEvent, Counters, HealthChanged, MemorySampled, ProcessorsSampled, Sampled
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.readings import Counters
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import launch
 from dflash_tui.tui.theme import LIGHT

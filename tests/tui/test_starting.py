@@ -9,7 +9,6 @@ from textual.containers import VerticalScroll
 from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.render.startup import render_startup
 from tests.support import recorded_startups, recordings
@@ -31,7 +30,7 @@ def leave(run: Run, name: str, recording: str) -> None:
     before.folder.mkdir(parents=True)
     (before.folder / "run.json").write_bytes(msgspec.json.encode(before))
     before.log.write_bytes(recordings.raw(recording))
-    run_files.record_event(before, FIRST)
+    before.record(FIRST)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

@@ -4,8 +4,8 @@ import html
 
 from msgspec.structs import replace
 
+from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.verdict_text import format_headline
 from dflash_tui.tui import svg_export
@@ -14,7 +14,7 @@ from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 def test_a_tune_is_drawn_by_the_boots_after_its_choice():
     progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
-    tune = schedule.judge_tune(progress)
+    tune = tune_schedule.judge_tune(progress)
     assert tune.comparison
     report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
     assert report.comparisons[0].boots != tune.comparison.boots
@@ -25,7 +25,7 @@ def test_a_tune_is_drawn_by_the_boots_after_its_choice():
 
 def test_a_tune_that_compares_nothing_is_drawn_as_well():
     progress, _ = run_tune(a_tune(100.0, ("mode=graphs",)), Truth({}), 1)
-    tune = schedule.judge_tune(progress)
+    tune = tune_schedule.judge_tune(progress)
     assert tune.comparison is None
     report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
     drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")

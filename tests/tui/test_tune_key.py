@@ -6,8 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.common import paths
-from dflash_tui.experiments import store
-from dflash_tui.experiments.tuning import schedule
+from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
@@ -95,7 +94,7 @@ async def test_one_key_and_enter_lead_to_the_best_and_k_keeps_it():
     assert report
     assert report.tune
     # What is shown to be faster is kept by itself, too; beside others' work it may not be shown.
-    assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is schedule.is_worth_keeping(report.tune)
+    assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is tune_schedule.is_worth_keeping(report.tune)
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
 
 

@@ -7,13 +7,12 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common.errors import UsageError
+from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiment_view import ExperimentView
 from dflash_tui.tui.screens import experiment
-from dflash_tui.tui.theme import LIGHT
 from tests.support.experiment_factories import BASE
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 from tests.tui.panel import app, text, wait_for
@@ -47,7 +46,7 @@ def a_view(boots: int, *, driven: bool, budget: float = 1800.0, synthetic: str =
         number = progress.next[0]
         happened.append(BootBegan(BASE - 20, number, progress.design.order[number], "20261121-012400-gemma"))
     progress = fold_progress(design, happened, due=10, driven=driven, now=BASE)
-    return ExperimentView(progress, None, (), schedule.judge_tune(progress))
+    return ExperimentView(progress, None, (), tune_schedule.judge_tune(progress))
 
 
 def shown(words: str, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
@@ -101,17 +100,6 @@ def test_over_on_a_small_screen(text_compare, monkeypatch, size):
     """Where the recipe is written is in sight, too, in place of rounds."""
     use(monkeypatch, an_ended_tune())
     assert text_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE FINISHED"))
-
-
-def test_stopped_in_the_light_theme(text_compare, monkeypatch):
-    use(monkeypatch, a_view(9, driven=False))
-    assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE INTERRUPTED", LIGHT.name))
-
-
-def test_without_colour(text_compare, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    use(monkeypatch, a_view(11, driven=True))
-    assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
 
 
 def test_one_that_cannot_be_read(text_compare, monkeypatch):

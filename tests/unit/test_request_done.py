@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from dflash_tui.events import RequestDone
-from dflash_tui.readings import measure_acceptance_length
+from dflash_tui.events import RequestDone, measure_acceptance_length
 
 
 @pytest.mark.parametrize("n", [4, 7, 15])

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.events import FILLER, Health, RequestDone
 from dflash_tui.monitoring import observer

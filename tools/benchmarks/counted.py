@@ -12,9 +12,8 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.events import Health
+from dflash_tui.events import Counters, Health
 from dflash_tui.monitoring import observer, recording
-from dflash_tui.readings import Counters
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run

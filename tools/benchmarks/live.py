@@ -16,7 +16,7 @@ import psutil
 from dflash_tui.events import Health, HealthChanged
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.runs import lifecycle, run_files
+from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from tests import ROOT
 from tests.support import recordings
@@ -33,7 +33,7 @@ def _watch(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) 
         if second == 8:
             before = panel.taken()
         if busy:
-            run_files.record_event(run, load(start, second)[1])
+            run.record(load(start, second)[1])
         panel.rest(1.0)
     share, rate = panel.since(before)
     resident = psutil.Process(panel.pid).memory_info().rss
@@ -52,7 +52,7 @@ def main() -> None:
         run = lifecycle.launch_server(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None
         try:
-            run_files.record_event(run, HealthChanged(time.time(), Health.WARM))
+            run.record(HealthChanged(time.time(), Health.WARM))
             panel = Terminal("attach", run.id)
             _watch(run, panel, name, args.seconds, busy=bool(words))
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.event_json import encode
+from dflash_tui.events import encode
 from dflash_tui.monitoring import recording
 from tests.support.recorded_load import HOUR, load
 from tools.benchmarks.terminal import Terminal

@@ -1,4 +1,4 @@
-"""Measures for a shorter start on the real engine of the CPU demo: `python -m tools.benchmarks.starts fork --pairs 6`.
+"""Startup optimizations on the real engine of the CPU demo: `python -m tools.benchmarks.starts fork --pairs 6`.
 
 `fork` and `modelinfos` start the demo with and without the measure, in pairs of changing order, and print the seconds
 until it is ready and the processor time of all its processes, with intervals. The caches are filled before `fork`, and

@@ -10,11 +10,10 @@ from ipaddress import ip_address, ip_interface
 
 import msgspec
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.common.ssh_host import name_program, read_called_name
+from dflash_tui.common.formatting import format_host_and_port, name_program, read_called_name
 from dflash_tui.machine import network
 from dflash_tui.presentation.client_text import (
     PLACES,
@@ -33,7 +32,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 _MOST_URLS = 4
-# Nobody else reaches a machine by those.
+# Interfaces by which no other machine reaches this one.
 _OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
 
 
@@ -128,12 +127,7 @@ class Talk:
             return ""
 
     def ask(self, text: str) -> None:
-        """Send a line and print the answer as it comes.
-
-        Raises:
-            ServerFailed: there is none, and nobody is there to send another line.
-            KeyboardInterrupt: it was interrupted, and so is what the line came from.
-        """
+        """Send a line and print the answer as it comes."""
         self._parts.clear()
         try:
             turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 import time
 from pathlib import Path
@@ -18,10 +17,9 @@ from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
 from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, published_files, status
@@ -57,24 +55,8 @@ class Scope(NamedTuple):
         return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
 
 
-def patch(args: argparse.Namespace) -> int:
-    """`patch status|diff|apply|revert|verify [RECIPE]`."""
-    actions = {
-        "status": print_status_of_patches,
-        "diff": print_diff,
-        "apply": apply_patches,
-        "revert": revert_patches,
-        "verify": verify_patches,
-    }
-    return actions[args.action](args)
-
-
 def _scope(args: argparse.Namespace) -> Scope:
-    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named.
-
-    Raises:
-        UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
-    """
+    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named."""
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
     plan: Plan | None = None
@@ -123,7 +105,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     return [patch for patch in usual if patch.name not in replaced]
 
 
-def print_status_of_patches(args: argparse.Namespace) -> int:
+def patch_status(args: argparse.Namespace) -> int:
     """Print the state of each patch, and how the source differs where one does not fit."""
     scope = _scope(args)
     states = scope.states
@@ -131,9 +113,9 @@ def print_status_of_patches(args: argparse.Namespace) -> int:
         for patch, state in zip(scope.patches, states, strict=True):
             about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
             about |= {"link": patch.link, "files": patch.paths}
-            print_data(json.dumps(msgspec.to_builtins(state) | about | {"engine": scope.engine.folder}))
+            print_json(msgspec.to_builtins(state) | about | {"engine": scope.engine.folder})
         for name, why in scope.unusable.items():
-            print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
+            print_json({"name": name, "state": "unusable", "why": why})
         return 0
     print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [
@@ -141,10 +123,10 @@ def print_status_of_patches(args: argparse.Namespace) -> int:
     ]
     print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
     for name, why in scope.unusable.items():
-        print_status(f"! {name} is unusable: {clean_line(why)}")
+        print_status(f"! {name} is unusable: {why}")
     for state in states:
         if state.drift:
-            print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
+            print_data(f"\n{state.name}:\n{state.drift}")
     return 0
 
 
@@ -158,7 +140,7 @@ def _why(patch: Patch, state: PatchStatus) -> str:
     return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, state.why]))
 
 
-def print_diff(args: argparse.Namespace) -> int:
+def patch_diff(args: argparse.Namespace) -> int:
     """Print what the patches change, as a unified diff; without the engine on its published wheel."""
     planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
     if planned and inventory.find_planned_engine(planned.plan) is None:
@@ -168,9 +150,9 @@ def print_diff(args: argparse.Namespace) -> int:
         scope = _scope(args)
         diffs = patched_engine.preview_patches(_chosen(scope, args), _find_base(scope.engine), scope.hardware)
     if args.json:
-        print_data(json.dumps(diffs))
+        print_json(diffs)
     else:
-        print_data(_clean_diff("".join(diffs.values())) if diffs else "nothing to change")
+        print_data("".join(diffs.values()).rstrip("\n") if diffs else "nothing to change")
     return 0
 
 
@@ -180,7 +162,7 @@ def _find_base(engine: Engine) -> Engine:
     return _find_base(base) if base else engine
 
 
-def apply_patches(args: argparse.Namespace) -> int:
+def patch_apply(args: argparse.Namespace) -> int:
     """Make an engine with the patches that are needed; with --dry-run print what would differ in it."""
     scope = _scope(args)
     base, chosen = scope.engine, _chosen(scope, args)
@@ -201,7 +183,7 @@ def apply_patches(args: argparse.Namespace) -> int:
         print_json(PatchOutcome(tuple(needed), str(folder), diffs, note))
         return 0
     if args.dry_run and diffs:
-        print_data(_clean_diff("".join(diffs.values())))
+        print_data("".join(diffs.values()))
     would = "would be in " if args.dry_run else ""
     print_data(f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply")
     if note:
@@ -212,7 +194,7 @@ def apply_patches(args: argparse.Namespace) -> int:
     return 0
 
 
-def revert_patches(args: argparse.Namespace) -> int:
+def patch_revert(args: argparse.Namespace) -> int:
     """Say which engine has no patches: it was never changed, so there is nothing to undo."""
     base = _find_base(_scope(args).engine)
     if args.json:
@@ -225,12 +207,7 @@ def revert_patches(args: argparse.Namespace) -> int:
     return 0
 
 
-def _clean_diff(diff: str) -> str:
-    """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
-    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
-
-
-def verify_patches(args: argparse.Namespace) -> int:
+def patch_verify(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
@@ -245,26 +222,14 @@ def verify_patches(args: argparse.Namespace) -> int:
     return 0 if all(check.ok for check in checks) else 5
 
 
-def engine(args: argparse.Namespace) -> int:
-    """`engine list|install|inspect|remove|adopt`."""
-    actions = {
-        "list": print_engines,
-        "install": install_engine,
-        "inspect": inspect_engine,
-        "remove": remove_engine,
-        "adopt": adopt_engine,
-    }
-    return actions[args.action](args)
-
-
-def print_engines(args: argparse.Namespace) -> int:
+def engine_list(args: argparse.Namespace) -> int:
     """Print the engines, ours and adopted ones, and what killed installations left."""
     rows, count = [], DiskCount()
     for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
         measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
         size = None if engine.adopted else measured
         if args.json:
-            print_data(json.dumps(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}))
+            print_json(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches})
         kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
         rows.append(
             (
@@ -287,7 +252,7 @@ def print_engines(args: argparse.Namespace) -> int:
     return 0
 
 
-def install_engine(args: argparse.Namespace) -> int:
+def engine_install(args: argparse.Namespace) -> int:
     """Install the engine of a recipe, and make the one with its patches."""
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
@@ -295,7 +260,7 @@ def install_engine(args: argparse.Namespace) -> int:
         chosen = asyncio.run(_install(planned, as_json=args.json))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
-    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    print_json(chosen) if args.json else print_data(chosen.folder)
     return 0
 
 
@@ -306,20 +271,16 @@ async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
         return await preparation.make_patched_engine(planned.plan, engine, report)
 
 
-def inspect_engine(args: argparse.Namespace) -> int:
+def engine_inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and the state of every patch in it."""
     chosen = inventory.find_engine_by_name(args.engine)
     contents = inventory.describe_environment(chosen.python)
     patches, unusable = patch_file.load_all_patches()
     states = [status.find_patch_status(patch, chosen) for patch in patches]
     if args.json:
-        patched = {status_of_patch.name: status_of_patch.state.value for status_of_patch in states} | dict.fromkeys(
-            unusable, "unusable"
-        )
-        more = {"patches": patched, "base": chosen.base}
-        print_data(
-            json.dumps(msgspec.to_builtins(contents) | {"folder": chosen.folder, "adopted": chosen.adopted} | more)
-        )
+        patched = {state.name: state.state.value for state in states} | dict.fromkeys(unusable, "unusable")
+        about = {"folder": chosen.folder, "adopted": chosen.adopted, "patches": patched, "base": chosen.base}
+        print_json(msgspec.to_builtins(contents) | about)
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
     parts = [(name, contents.packages[name]) for name in named if name in contents.packages]
@@ -327,14 +288,14 @@ def inspect_engine(args: argparse.Namespace) -> int:
     rows += [("made from", chosen.base)] if chosen.base else []
     rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(contents.packages)))]
-    rows += [("patch", f"{status_of_patch.name}: {status_of_patch.state.value}") for status_of_patch in states]
-    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
+    rows += [("patch", f"{state.name}: {state.state.value}") for state in states]
+    rows += [("patch", f"{name} is unusable: {why}") for name, why in unusable.items()]
     rows += [("drift", line) for line in _drift(chosen, contents)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
 
 
-def remove_engine(args: argparse.Namespace) -> int:
+def engine_remove(args: argparse.Namespace) -> int:
     """Delete an engine of ours, or forget an adopted one."""
     incomplete = paths.engines_folder() / args.engine
     if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
@@ -353,10 +314,10 @@ def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int
     return 0
 
 
-def adopt_engine(args: argparse.Namespace) -> int:
+def engine_adopt(args: argparse.Namespace) -> int:
     """Add an environment that the user made to the list."""
     chosen = inventory.adopt_engine(Path(args.folder))
-    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    print_json(chosen) if args.json else print_data(chosen.folder)
     print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
                  f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
     return 0

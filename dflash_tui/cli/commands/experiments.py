@@ -14,26 +14,22 @@ from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
-from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
-from dflash_tui.common.formatting import format_duration
-from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.sanitizer import clean_line, join_last_lines
+from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
+from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.common.secrets import redact_secrets
-from dflash_tui.common.ssh_host import name_commands, name_program
-from dflash_tui.common.terminal import has_terminal
-from dflash_tui.event_json import encode
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import builder, controller, runner, store, variation
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputComparison, OutputVerdict
+from dflash_tui.experiments import builder, controller, runner, store, tune_schedule, tuner, variation
+from dflash_tui.experiments.analysis.report import ExperimentReport, OutputComparison, OutputVerdict
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
-from dflash_tui.experiments.progress import Progress, extend_design
-from dflash_tui.experiments.tuning import schedule, tuner
-from dflash_tui.experiments.tuning.tuner import BuiltTune
+from dflash_tui.experiments.progress import Progress, extend_design, join_requests
+from dflash_tui.experiments.tuner import BuiltTune
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -42,23 +38,11 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
 
-
-def ab(args: argparse.Namespace) -> int:
-    """`ab …`: begin an experiment, or do something with one."""
-    actions = {
-        "run": start_ab,
-        "list": list_experiments,
-        "attach": attach_experiment,
-        "play": play,
-        "stop": stop_experiment,
-        "resume": resume_experiment,
-        "extend": extend_experiment,
-        "remove": remove_experiment,
-    }
-    return actions[args.action](args)
+_INTERVAL = 0.2
+_LARGEST_LOG = 64 << 20
 
 
-def start_ab(args: argparse.Namespace) -> int:
+def ab_run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
@@ -81,14 +65,7 @@ def begin(
     resolved_recipes: list[ResolvedRecipe],
     describe: Callable[[list[str]], str],
 ) -> int:
-    """Say what an experiment will do, do it in a process of its own, and follow that to its report.
-
-    Args:
-        args: how it is begun and followed.
-        design: the experiment.
-        resolved_recipes: the resolved recipe of each of its arms.
-        describe: returns what it will do, given the runs that are stopped for it.
-    """
+    """Say what an experiment will do, do it in a process of its own, and follow that to its report."""
     with explain_detaching(design):
         begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
     if not begun:
@@ -105,11 +82,7 @@ class _Terminal:
         self._lines = PreparingLines(as_json=args.json)
 
     async def confirm(self, question: controller.ExperimentQuestion) -> bool:
-        """Return what the options say, else what is typed.
-
-        Raises:
-            UsageError: nobody can be asked, or the answer is no.
-        """
+        """Return what the options say, else what is typed."""
         match question:
             case TrustQuestion(recipe, plans):
                 confirm_trust(recipe, plans, self._args)
@@ -129,16 +102,12 @@ class _Terminal:
                 print_status(self._describe([run.id for run in in_the_way]))
             case Preparing():
                 self._lines(event)
-            case controller.ServerStopped(run):
+            case controller.ServerStopping(run, is_over=True):
                 print_status(f"{run.id} stopped")
 
 
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
-    """
+    """Return what the options of `ab run` ask for."""
     return ExperimentRequest(
         launch=read_launch_request(args),
         vary=args.vary,
@@ -164,7 +133,7 @@ def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
         print_status(experiment_text.describe_experiment_commands(design, name_program()))
         if args.json:
-            print_data(encode(experiment_text.Detached(time.time(), design.id)).decode())
+            print_event(experiment_text.Detached(time.time(), design.id))
         else:
             print_data(design.id)
         return 0
@@ -179,7 +148,7 @@ def _ask_to_begin() -> bool:
     return answer.strip().lower() in {"", "y", "yes"}
 
 
-def list_experiments(args: argparse.Namespace) -> int:
+def ab_list(args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
     for design in store.list_experiments():
@@ -189,8 +158,9 @@ def list_experiments(args: argparse.Namespace) -> int:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
         age = format_duration(time.time() - design.made_at)
-        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design))
-        rows.append(tuple(map(clean_line, cells)))
+        remark = f"({design.synthetic})" if design.synthetic else ""
+        cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, remark)
+        rows.append(cells)
     for name, why in store.list_broken_experiments().items():
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     if not args.json:
@@ -201,17 +171,13 @@ def list_experiments(args: argparse.Namespace) -> int:
     return 0
 
 
-def _remark(design: Design) -> str:
-    return f"({design.synthetic})" if design.synthetic else ""
-
-
-def attach_experiment(args: argparse.Namespace) -> int:
+def ab_attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
     design, details = store.find_experiment(args.experiment), getattr(args, "details", False)
     return follow_experiment(design, as_json=args.json, details=details)
 
 
-def stop_experiment(args: argparse.Namespace) -> int:
+def ab_stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
     design = store.find_experiment(args.experiment)
     if controller.stop_driver(design):
@@ -227,7 +193,7 @@ def stop_experiment(args: argparse.Namespace) -> int:
     return 0
 
 
-def resume_experiment(args: argparse.Namespace) -> int:
+def ab_resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
@@ -235,7 +201,7 @@ def resume_experiment(args: argparse.Namespace) -> int:
     return detach_or_follow(args, design)
 
 
-def extend_experiment(args: argparse.Namespace) -> int:
+def ab_extend(args: argparse.Namespace) -> int:
     """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
@@ -252,7 +218,7 @@ def _find_trusted_experiment(args: argparse.Namespace) -> Design:
     return design
 
 
-def remove_experiment(args: argparse.Namespace) -> int:
+def ab_remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
     design = store.find_experiment(args.experiment)
     is_finished = store.read_progress(store.experiment_folder(design.id)).finished
@@ -263,58 +229,45 @@ def remove_experiment(args: argparse.Namespace) -> int:
     return 0
 
 
-def play(args: argparse.Namespace) -> int:
+def ab_play(args: argparse.Namespace) -> int:
     """`ab play [ID]`: open the panel on it, or write the picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
-    comparison = _find_comparison(report, args.arm)
-    if not args.svg:
-        return _play_in_panel(report, comparison, args.prompt or "")
-    from dflash_tui.tui import svg_export
+    arm, prompt = args.arm or "", args.prompt or ""
+    if args.svg:
+        from dflash_tui.tui import svg_export
 
-    path = paths.expand_home(args.svg)
-    write_whole_file(path, redact_secrets(svg_export.draw_playback(report, comparison, args.prompt or "")))
-    print_written_file(path, as_json=args.json)
-    return 0
-
-
-def _play_in_panel(report: ExperimentReport, comparison: Comparison | None, prompt: str) -> int:
+        path = paths.expand_home(args.svg)
+        write_whole_file(path, redact_secrets(svg_export.draw_playback(report, arm, prompt)))
+        print_written_file(path, as_json=args.json)
+        return 0
     if not has_terminal():
         raise UsageError("ab play needs a terminal", hint="without one: --svg FILE")
-    from dflash_tui.tui.screens.playback import build_playback
+    from dflash_tui.tui.screens.playback import PlaybackScreen
 
-    return open_panel(playback=build_playback(report, comparison, prompt))
-
-
-def _find_comparison(report: ExperimentReport, arm: str | None) -> Comparison | None:
-    """Return the comparison of the first arm with the one that is named; None before there is a verdict.
-
-    Raises:
-        UsageError: no arm with a verdict is called so.
-    """
-    if arm is None:
-        return next(iter(report.comparisons), None)
-    names = [report.design.arms[comparison.b].name for comparison in report.comparisons]
-    if arm not in names:
-        hint = f"there are: {', '.join(map(clean_line, names))}" if names else "the verdict comes at the end"
-        raise UsageError(f"no arm '{clean_line(arm)}' was compared with the first one", hint=hint)
-    return report.comparisons[names.index(arm)]
+    return open_panel(playback=PlaybackScreen(report, arm, prompt))
 
 
-def tune(args: argparse.Namespace) -> int:
-    """`tune …`: begin a tune, or do something with one."""
-    if args.action in {"attach", "stop", "resume"}:
-        args.experiment = find_tune(args.experiment).id
-    actions = {
-        "run": start_tune,
-        "attach": attach_experiment,
-        "stop": stop_experiment,
-        "resume": resume_experiment,
-        "keep": keep_best,
-    }
-    return actions[args.action](args)
+def tune_attach(args: argparse.Namespace) -> int:
+    """`tune attach [ID]`: follow a tune, or print what it found."""
+    return ab_attach(_name_tune(args))
 
 
-def start_tune(args: argparse.Namespace) -> int:
+def tune_stop(args: argparse.Namespace) -> int:
+    """`tune stop [ID]`: end a tune and its server."""
+    return ab_stop(_name_tune(args))
+
+
+def tune_resume(args: argparse.Namespace) -> int:
+    """`tune resume [ID]`: go on after the last boot that is over."""
+    return ab_resume(_name_tune(args))
+
+
+def _name_tune(args: argparse.Namespace) -> argparse.Namespace:
+    args.experiment = find_tune(args.experiment).id
+    return args
+
+
+def tune_run(args: argparse.Namespace) -> int:
     """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
     ensure_dataset(args.suite or None, as_json=args.json)
     built = build_requested_tune(args)
@@ -327,11 +280,7 @@ def start_tune(args: argparse.Namespace) -> int:
 
 
 def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
-    """Return the tune that the options of `tune run` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or a combination is wrong.
-    """
+    """Return the tune that the options of `tune run` ask for."""
     request = ExperimentRequest(
         launch=read_launch_request(args),
         suite=args.suite or None,
@@ -346,11 +295,11 @@ def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
     return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
 
 
-def keep_best(args: argparse.Namespace) -> int:
+def tune_keep(args: argparse.Namespace) -> int:
     """`tune keep [ID]`: write the best setting so far as a recipe."""
     design = find_tune(args.experiment)
     progress = store.read_progress(store.experiment_folder(design.id))
-    best = schedule.judge_tune(progress)
+    best = tune_schedule.judge_tune(progress)
     if design.tuning is None or not best.best:
         raise UsageError(
             f"{design.id}: {experiment_text.format_best(progress.design, best)}", hint="there is nothing to keep"
@@ -362,11 +311,7 @@ def keep_best(args: argparse.Namespace) -> int:
 
 
 def find_tune(name: str | None) -> Design:
-    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest.
-
-    Raises:
-        UsageError: none fits, or it is an A/B.
-    """
+    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest."""
     if name is not None:
         design = store.find_experiment(name)
         if design.tuning is None:
@@ -380,23 +325,14 @@ def find_tune(name: str | None) -> Design:
 
 
 def verify_output(args: argparse.Namespace) -> int:
-    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else.
-
-    Raises:
-        OutputDiffers: an answer parts by more than rounding.
-        DflashError: that cannot be known.
-    """
+    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else."""
     request = read_output_request(args)
     ensure_dataset(request.suite, as_json=args.json)
     return begin_ab(args, *build_experiment(request, cluster=find_cluster(request.launch, args)))
 
 
 def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `verify-output` ask for.
-
-    Raises:
-        UsageError: there is no such recipe, a setting is not of the form KEY=VALUE, or `--exact` is not for the CPU.
-    """
+    """Return what the options of `verify-output` ask for."""
     launch = read_launch_request(args)
     if args.exact:
         if not recipe_loader.find_recipe(launch.recipe).for_cpu:
@@ -414,24 +350,14 @@ def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
     )
 
 
-_INTERVAL = 0.2
-_LARGEST_LOG = 64 << 20
-
-
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
-    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
-
-    Raises:
-        ServerFailed: an arm did not come up.
-        OutputDiffers: it was to show whether speculation changes answers, and it does, by more than rounding.
-        DflashError: the experiment ended early, or did not show that.
-    """
+    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else."""
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
-        for event in _watch_events(folder):
+        for event in join_requests(_watch_events(folder)):
             design = extend_design(design, event)
             if as_json:
-                print_data(encode(event).decode())
+                print_event(event)
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
     return _report_end(folder, design, as_json=as_json, details=details)
@@ -452,7 +378,7 @@ def explain_detaching(design: Design) -> Iterator[None]:
 
 
 def _watch_events(folder: Path) -> Iterator[Happened]:
-    """Yield what has happened and happens, until nobody drives the experiment any more."""
+    """Yield past and new events, until the driver has ended."""
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None
@@ -482,26 +408,19 @@ def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -
     why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
     raise DflashError(
         f"{design.id} ended early",
-        evidence=clean_line(why),
+        evidence=why,
         hint=f"dflash-tui {design.command_word} resume {design.id}",
     )
 
 
 def _build_start_error(progress: Progress, names: str) -> ServerFailed:
     failed = [boot for boot in progress.boots if boot.error]
-    what = f"{clean_line(names)} did not start"
-    if not failed:  # the file of events may have lost some
-        return ServerFailed(what, evidence="none of its boots is recorded")
+    what = f"{names} did not start"
     return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
 
 
 def raise_unless_alike(report: ExperimentReport) -> None:
-    """Raise what the exit code comes from, unless no answer is at fault.
-
-    Raises:
-        OutputDiffers: an answer parts by more than rounding.
-        DflashError: that cannot be known.
-    """
+    """Raise what the exit code comes from, unless no answer is at fault."""
     outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
     outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
     if outputs.verdict is OutputVerdict.DIFFERENT:
@@ -513,12 +432,14 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, schedule.judge_tune(progress)))
+    return "\n".join(
+        experiment_text.list_outcome_lines(progress.design, progress.boots, tune_schedule.judge_tune(progress))
+    )
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
     if as_json:
-        print_data(encode(experiment_text.Reported(time.time(), report)).decode())
+        print_event(experiment_text.Reported(time.time(), report))
         return
     sections = build_report(report, details=details)
     if report.tune:

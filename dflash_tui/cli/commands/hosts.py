@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from dflash_tui import __version__
-from dflash_tui.cli.console import ask_yes, print_piece, print_status
+from dflash_tui.cli.console import ask_yes, can_ask, print_piece, print_status
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
@@ -23,27 +22,12 @@ T = TypeVar("T")
 
 
 def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_commands: bool = False) -> PlannedLaunch:
-    """Return the plan of a request, after this program was installed on those of its hosts that lack it.
-
-    Raises:
-        UsageError: a name or a setting is wrong, a peer is not reached, or the user said no.
-        DflashError: a peer cannot plan its rank, or this program cannot be installed there.
-    """
+    """Return the plan of a request, after this program was installed on those of its hosts that lack it."""
     return install_and_ask(lambda: cluster_launch.plan_request(request, with_commands=with_commands), args)
 
 
 def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
-    """Return the hosts of a request, after this program was installed on those that lack it; None for this one alone.
-
-    Args:
-        request: what all arms of an experiment have in common.
-        args: whether this program may be installed there.
-        is_whole: whether it can be launched as it is; then nobody else is asked before it can be planned here.
-
-    Raises:
-        UsageError: a name or a setting is wrong, a peer is not reached, there is no link, or the user said no.
-        DflashError: this program cannot be installed there.
-    """
+    """Return the hosts of a request, with this program installed on each; None for this one alone."""
     if not request.peers:
         return None
     if is_whole:
@@ -52,12 +36,7 @@ def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: 
 
 
 def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
-    """Return what other hosts answer, after this program was installed on those that lack it.
-
-    Raises:
-        UsageError: a host is not reached, or the user said no.
-        DflashError: this program cannot be installed there, or what was asked for fails.
-    """
+    """Return what other hosts answer, after this program was installed on those that lack it."""
     installed: set[str] = set()
     while True:
         try:
@@ -70,28 +49,18 @@ def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.
 
 
 def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
-    """Install this program on a host, after asking.
-
-    Raises:
-        UsageError: nobody can be asked, or the answer is no.
-        DflashError: it could not be installed.
-    """
+    """Install this program on a host, after asking."""
     if not args.install_peers:
-        if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if args.json or not can_ask():
             raise error
         if not ask_yes(far_program.describe_offer(error)):
-            raise UsageError(f"you did not say yes to an installation on {error.host}; nothing was started")
+            raise UsageError(f"the installation on {error.host} was declined; nothing was started")
     print_status(f"installing dflash-tui on {error.host} …")
     print_status(f"dflash-tui is on {error.host}: {asyncio.run(far_program.install_program(error.host))}")
 
 
 def run_there(args: argparse.Namespace) -> int:
-    """Run what follows `--host HOST` on that host, after this program was installed there if it lacks it.
-
-    Raises:
-        UsageError: the host is not reached, its program is another, or the user said no to an installation.
-        DflashError: the connection broke, or this program cannot be installed there.
-    """
+    """Run what follows `--host HOST` on that host, after this program was installed there if it lacks it."""
     greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
     if greeting.version != __version__:
         print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")

@@ -13,9 +13,9 @@ from typing import BinaryIO
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.formatting import name_commands
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
 from dflash_tui.diagnosis.posted_log import explain_log, format_explanation
@@ -29,6 +29,8 @@ from dflash_tui.runs.run import Run
 
 _LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 16
+_LOGS = frozenset({".log", ".txt", ".out"})
+_WIDTH = 100  # where the output is no terminal
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -55,11 +57,7 @@ def logs(args: argparse.Namespace) -> int:
 
 
 def _open_log(run: Run, log: Path) -> BinaryIO:
-    """Return the opened log of a run.
-
-    Raises:
-        DflashError: something else lies in its place, or it may not be read.
-    """
+    """Return the opened log of a run."""
     try:
         return log.open("rb")
     except OSError as error:
@@ -78,11 +76,7 @@ def _print_line(line: bytes, *, as_json: bool) -> None:
 
 
 def _find_rank_log(run: Run, rank: int) -> Path:
-    """Return the copy of the log of a rank on another host.
-
-    Raises:
-        UsageError: there is no such rank.
-    """
+    """Return the copy of the log of a rank on another host."""
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
@@ -110,10 +104,6 @@ def _clean_end(line: bytes) -> str:
     """Return what a terminal would show of a line in the end; a long one has lost its beginning."""
     text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
     return clean_line(text)
-
-
-_LOGS = frozenset({".log", ".txt", ".out"})
-_WIDTH = 100  # where the output is no terminal
 
 
 class Failed(Event, frozen=True, tag="failed"):

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dflash_tui.cli.console import print_data
-from dflash_tui.common import paths
-
-if TYPE_CHECKING:  # httpx alone costs 200 ms
-    from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.monitoring.recording import Player
-    from dflash_tui.runs.run import Run
-    from dflash_tui.tui.screens.playback import PlaybackScreen
 import argparse
 import time
+from typing import TYPE_CHECKING
 
-from dflash_tui.cli.console import print_status
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import print_written_file
-from dflash_tui.common.terminal import has_terminal
-from dflash_tui.event_json import encode
+from dflash_tui.common import paths
+from dflash_tui.common.formatting import has_terminal
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring import recording as run_export
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
+
+if TYPE_CHECKING:  # httpx alone costs 200 ms
+    from dflash_tui.monitoring.foreign_server import ForeignServer
+    from dflash_tui.runs.run import Run
+    from dflash_tui.tui.screens.playback import PlaybackScreen
+
+_MAX_SILENCE = 3600.0
+_ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 
 
 def open_panel(
@@ -46,10 +44,6 @@ def open_panel(
     return code
 
 
-_MAX_SILENCE = 3600.0
-_ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
-
-
 def replay(args: argparse.Namespace) -> int:
     """`replay RUN|FILE`: play a recording in the panel, or as lines."""
     source = recording.find_recording(args.recording)
@@ -65,23 +59,18 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
     Figures come every `--every` recorded seconds. A failure of the recorded server is printed, and is not ours.
     """
     from dflash_tui.cli.commands.logs import format_postmortem
-    from dflash_tui.cli.event_lines import AlarmLines, EventLines, WindowFigures
+    from dflash_tui.cli.event_lines import AlarmLines, EventLines, FigureLines
     from dflash_tui.diagnosis import postmortem
 
     state = RunState()
-    lines, rows = EventLines(state, as_json=args.json), 0
+    lines, figures = EventLines(state, as_json=args.json), FigureLines(state, args.every, as_json=args.json)
     began, begin = time.monotonic(), source.started_at + (args.at or 0.0)
     alarm_lines, alarms_due = AlarmLines(state, as_json=args.json), begin
     due = begin + args.every
     for event in source.events():
         while due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, due - begin)
-            if state.readings:
-                figures = WindowFigures.from_state(state, due, args.every)
-                if not args.json and rows % 20 == 0:
-                    print_data(WindowFigures.HEADER)
-                print_data(encode(figures).decode() if args.json else figures.line(state))
-                rows += 1
+            figures.show(due)
             # The rows of a long silence are all the same.
             due = event.at if event.at - due > _MAX_SILENCE else due + args.every
         while alarms_due <= event.at and state.exit is None:
@@ -107,7 +96,7 @@ def _wait_until_played(speed: float | None, began: float, played: float) -> None
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
     run = registry.find_run(args.run)
-    path = run_export.export_run(run, args.output, with_prompts=args.with_prompts)
+    path = recording.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("removed: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_written_file(path, as_json=args.json)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from dflash_tui.presentation.recipe_text import Place
 _HEADER = ("PAIR", "METHOD", "N", "VLLM", "NEEDS", "PUBLISHED")
 
 
-def show_catalogue(args: argparse.Namespace) -> int:
+def recipes_catalogue(args: argparse.Namespace) -> int:
     """Print the pairs, those of a method, that fit or that may fit; or what is known of one."""
     try:
         catalogues.load_own_catalogue()
@@ -72,11 +71,7 @@ def show_catalogue(args: argparse.Namespace) -> int:
 
 
 def _choose_place(name: str | None, *, needed: bool) -> Place:
-    """Return the class that was named, else the GPU here with the most free memory.
-
-    Raises:
-        UsageError: nothing is typical of the class, or one is needed and there is none.
-    """
+    """Return the class that was named, else the GPU here with the most free memory."""
     if name:
         kind = parse_class(name)
         if kind is None or kind not in TYPICAL:
@@ -101,7 +96,7 @@ def _fits(catalogue: Catalogue, pair: CataloguePair, place: Place) -> bool:
 
 
 def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
-    """Whether nobody knows what one of the precisions of the pair's target weighs."""
+    """Whether the size of a precision of the pair's target is unknown."""
     return any(
         catalogues.estimate_need(catalogue, pair, variant) is None
         for variant in catalogue.targets[pair.target].variants
@@ -109,7 +104,7 @@ def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
 
 
 def _format_unknown_command(args: argparse.Namespace) -> str:
-    """Return the command that lists the pairs that are left out because nobody knows whether they fit."""
+    """Return the command that lists the pairs whose size is unknown."""
     options = [word for name in ("gpu", "method") if (value := getattr(args, name)) for word in (f"--{name}", value)]
     return shlex.join(["dflash-tui", "recipes", "catalogue", "--unknown", *options])
 
@@ -150,7 +145,7 @@ def _print_pair(catalogue: Catalogue, pair: CataloguePair, place: Place) -> None
         print_status(recipe_text.format_up_command(pair, model))
 
 
-def check_recipes(args: argparse.Namespace) -> int:
+def recipes_check(args: argparse.Namespace) -> int:
     """Check recipe files and print the error of each; the exit code is 2 when there is one."""
     files = [recipe_loader.recipe_path(name) for name in args.files]
     wrong, (patches, _) = 0, patch_file.load_all_patches()
@@ -161,13 +156,13 @@ def check_recipes(args: argparse.Namespace) -> int:
                 raise RecipeError(f"{path}: {'; '.join(mistakes)}")
         except RecipeError as error:
             wrong += 1
-            print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
+            print_json({"file": str(path), "error": str(error)}) if args.json else print_data(f"✗ {error}")
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         ingredients = recipe_trust.list_ingredients(recipe, patches)
         if args.json:
             listed = msgspec.to_builtins(ingredients)
-            print_data(json.dumps({"file": str(path), "error": "", "plans": count, "ingredients": listed}))
+            print_json({"file": str(path), "error": "", "plans": count, "ingredients": listed})
             continue
         print_data(f"✓ {path}: {pluralize(count, 'plan')}")
         for ingredient in ingredients if path.parent != paths.bundled_folder("recipes") else ():
@@ -175,7 +170,7 @@ def check_recipes(args: argparse.Namespace) -> int:
     return 2 if wrong else 0
 
 
-def show_recipe(args: argparse.Namespace) -> int:
+def recipes_show(args: argparse.Namespace) -> int:
     """Print a recipe's file, and its path to stderr."""
     path = recipe_loader.recipe_path(args.recipe)
     recipe = recipe_loader.load_recipe(path)
@@ -187,7 +182,7 @@ def show_recipe(args: argparse.Namespace) -> int:
     return 0
 
 
-def write_new_recipe(args: argparse.Namespace) -> int:
+def recipes_new(args: argparse.Namespace) -> int:
     """Write a recipe into the user's folder, from the template or from another recipe, and print its path."""
     recipe_files.refuse_name(args.name)
     if not args.like:  # the variants of a shipped one would be gone
@@ -195,7 +190,11 @@ def write_new_recipe(args: argparse.Namespace) -> int:
         recipe_files.refuse_shipped_name(args.name, hint)
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     is_own = not args.like or recipe_trust.is_trusted(recipe_loader.load_recipe(source))
-    content = _derive(args) if args.target else yaml_loader.read_yaml_text(source)
+    if args.target:
+        method = Method(args.method) if args.method else None
+        content = write_recipe_text(derive_recipe(args.target, args.drafter, method))
+    else:
+        content = yaml_loader.read_yaml_text(source)
     target = recipe_files.add_own_recipe(args.name, content, recipe_text.schema_text())
     if is_own:
         recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
@@ -204,27 +203,16 @@ def write_new_recipe(args: argparse.Namespace) -> int:
     return 0
 
 
-def _derive(args: argparse.Namespace) -> str:
-    """Return the text of a recipe for the models that were named."""
-    method = Method(args.method) if args.method else None
-    return write_recipe_text(derive_recipe(args.target, args.drafter, method))
-
-
-def print_schema(_args: argparse.Namespace) -> int:
+def recipes_schema(_args: argparse.Namespace) -> int:
     """Print the JSON Schema of recipe files."""
     print_data(recipe_text.schema_text().rstrip())
     return 0
 
 
-_ANOTHER_NAME = "give this one another name: --name NAME"
-
-
-def add_recipe(args: argparse.Namespace) -> int:
+def recipes_add(args: argparse.Namespace) -> int:
     """Put a recipe of somebody else among the user's own, after it was checked; print what it runs."""
     stem, data = recipe_files.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
-    name = args.name or stem
-    recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
-    recipe_files.refuse_name(name, replace=args.replace)
+    name = _choose_name(args, stem)
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -234,18 +222,15 @@ def add_recipe(args: argparse.Namespace) -> int:
     return 0
 
 
-def import_command(args: argparse.Namespace) -> int:
+def recipes_import(args: argparse.Namespace) -> int:
     """Make a recipe of a `vllm serve` command; print what of it was not taken over."""
     imported = import_recipe(read_shell_command(args.words))
-    name = args.name or imported.name
-    recipe_files.refuse_shipped_name(name, _ANOTHER_NAME)
-    recipe_files.refuse_name(name, replace=args.replace)
-    recipe = _check_text(name, imported.text, "the command")
+    recipe = _check_text(_choose_name(args, imported.name), imported.text, "the command")
     _report_and_add(recipe, imported.text, imported.left_out, args)
     return 0
 
 
-def update_catalogue(args: argparse.Namespace) -> int:
+def recipes_update(args: argparse.Namespace) -> int:
     """Put another catalogue in place of the one that is shown, after it was checked, and print what changed."""
     _, data = recipe_files.read_named_file(args.source, catalogues.LARGEST)
     before, after = catalogues.load_catalogue(), catalogues.decode_catalogue(data)
@@ -273,12 +258,16 @@ def update_catalogue(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_text(name: str, text: str, source: str) -> Recipe:
-    """Return the recipe that a text would be, without putting it anywhere.
+def _choose_name(args: argparse.Namespace, default: str) -> str:
+    """Return the name of a new recipe, which no shipped one has."""
+    name: str = args.name or default
+    recipe_files.refuse_shipped_name(name, "give this one another name: --name NAME")
+    recipe_files.refuse_name(name, replace=args.replace)
+    return name
 
-    Raises:
-        RecipeError: it is none; the message names its source.
-    """
+
+def _check_text(name: str, text: str, source: str) -> Recipe:
+    """Return the recipe that a text would be, without putting it anywhere."""
     with tempfile.TemporaryDirectory(prefix="dflash-tui-") as folder:
         path = Path(folder) / f"{name}.yaml"
         private_files.write_private_file(path, text.encode())
@@ -309,42 +298,21 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
 
 
 def recipes(args: argparse.Namespace) -> int:
-    """`recipes [list|check|show|new|schema|catalogue|add|import|update]`: without an action print the list."""
-    actions = {
-        "check": check_recipes,
-        "show": show_recipe,
-        "new": write_new_recipe,
-        "schema": print_schema,
-        "catalogue": show_catalogue,
-        "add": add_recipe,
-        "import": import_command,
-        "update": update_catalogue,
-    }
-    return actions.get(args.action, print_recipes)(args)
-
-
-def print_recipes(args: argparse.Namespace) -> int:
     """Print the recipes as they are on this machine; one that cannot be loaded is listed with its error."""
     valid_recipes, broken = recipe_loader.load_all_recipes()
     if args.json:
         for recipe in valid_recipes.values():
             print_json(recipe)
         for name, error in broken.items():
-            print_data(json.dumps({"name": name, "error": error}))
+            print_json({"name": name, "error": error})
         return 0
-    here = _list_hardware() if gpus.has_driver() else []
+    here = [card.hardware for card in nvml.probe_visible_gpus().gpus] if gpus.has_driver() else []
     rows = [_build_row(recipe, here) for recipe in valid_recipes.values()]
     header = ("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE")
     print_table(header, rows, right=(2,), drop=("TITLE",))
     for name, error in broken.items():
         print_status(f"! {name}: {error}")
     return 0
-
-
-def _list_hardware() -> list[Hardware]:
-    from dflash_tui.machine import nvml
-
-    return [card.hardware for card in nvml.probe_visible_gpus().gpus]
 
 
 def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:

@@ -12,16 +12,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import imported_results
-from dflash_tui.benchmark.exported_results import Measured, build_vllm_bench
-from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark import result_files
+from dflash_tui.benchmark.result_files import ImportedResult, Measured, build_vllm_bench
 from dflash_tui.cli.commands.servers import print_broken_runs
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
 from dflash_tui.common.secrets import redact_argv, redact_secrets, redact_variables
-from dflash_tui.events import RequestDone
 from dflash_tui.experiments import run_report, store
 from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
@@ -65,12 +63,7 @@ def report(args: argparse.Namespace) -> int:
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes.
-
-    Raises:
-        UsageError: its folder does not exist.
-        OSError: it could not be written, with the name of the file, which a full disk leaves out.
-    """
+    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes."""
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
@@ -143,12 +136,7 @@ def _export(report: ExperimentReport | RunReport) -> str:
 
 
 def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:
-    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment, or run.
-
-    Raises:
-        UsageError: nothing fits.
-        DflashError: it cannot be read.
-    """
+    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment, or run."""
     if name and (from_file := _load_file(name)):
         return from_file
     try:
@@ -189,15 +177,11 @@ def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | Non
         return _check_arms_named(path, store.decode_report(data))
     with contextlib.suppress(msgspec.MsgspecError):
         return decode_record(data, _RUNS, upgrade_record)
-    return imported_results.load_imported_result(path)
+    return result_files.load_imported_result(path)
 
 
 def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
-    """Return a report from a file, in which every arm that is spoken of is there.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Return a report from a file, in which every arm that is spoken of is there."""
     if why := find_misplaced_arms(report):
         hint = "write it again on the machine that measured it: dflash-tui report AB --json -o FILE"
         raise UsageError(f"{path} is not a valid report", evidence=why, hint=hint)
@@ -207,11 +191,7 @@ def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
 def compare_reports(
     first: ExperimentReport | RunReport, second: ExperimentReport | RunReport
 ) -> list[ExperimentReport]:
-    """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
-
-    Raises:
-        UsageError: two experiments have no arm in common.
-    """
+    """Return a report for each pair of arms of one name, or for the two runs."""
     pairs = _pair_sides(_sides_by_arm(first), _sides_by_arm(second))
     if not pairs:
         raise UsageError(
@@ -263,15 +243,11 @@ def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
             boot.run,
             arm.plan.served_name,
             boot.began,
-            _select_level(boot.requests, streams),
+            tuple(request for request in boot.requests if request.streams == streams),
             # Of one at a time nothing else is under way, and the busy time says the same.
             output_tok_s=window.tok_s if window and streams != 1 else None,
             metadata=metadata | ({"synthetic": design.synthetic} if design.synthetic else {}),
         )
-
-
-def _select_level(requests: Sequence[RequestDone], streams: int) -> tuple[RequestDone, ...]:
-    return tuple(request for request in requests if request.streams == streams)
 
 
 def history(args: argparse.Namespace) -> int:

@@ -11,24 +11,28 @@ from collections.abc import Mapping
 import msgspec
 import psutil
 
-from dflash_tui.cli.console import ask_yes, print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import ask_yes, print_json, print_status, print_table
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common import paths
-from dflash_tui.common.disk_usage import DiskCount
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_gigabytes, pluralize
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.launch import restarts, shutdown
 from dflash_tui.machine import processes
 from dflash_tui.machine.processes import Orphan, find_orphans
+from dflash_tui.monitoring import observer
 from dflash_tui.peers import keeper
 from dflash_tui.peers.connection import OrphansFound, open_connection
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
-from dflash_tui.runs import rank_records, registry, reservation, run_removal, server_process
+from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_facts import describe_network
+
+_DAY = 86_400
+_STOP_TIMEOUT = 5.0
+_LIST_TIMEOUT = 60.0
 
 
 def ps(args: argparse.Namespace) -> int:
@@ -37,22 +41,19 @@ def ps(args: argparse.Namespace) -> int:
     runs, broken = registry.load_runs()
     for run in runs:
         living = server_process.is_alive(run)
-        if not living and not args.all and not rank_records.list_left(run):
+        if not living and not args.all and not server_process.list_left(run):
             continue
-        status = _read_status(run)
-        memory = _measure_memory(run) if living else None
+        status, endpoint = observer.replay_run(run).status, Endpoint.from_run(run)
+        memory = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
         age = server_process.measure_age(run, time.time())
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": status, "port": run.plan.port}
             figures = {"pid": run.pid, "age_s": round(age, 1), "memory_bytes": memory, "synthetic": run.plan.synthetic}
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
-            endpoint = Endpoint.from_run(run)
-            reached = {
-                "url": "" if run.plan.rank else endpoint.url,
-                "model": endpoint.model,
-                "key_variable": endpoint.key_variable,
-            }
+            url = "" if run.plan.rank else endpoint.url
+            reached = {"url": url, "model": endpoint.model, "key_variable": endpoint.key_variable}
             print_json(fields | figures | reached)
+        reach = UNKNOWN if run.plan.rank else format_endpoint(endpoint)
         rows.append(
             (
                 run.id,
@@ -61,7 +62,7 @@ def ps(args: argparse.Namespace) -> int:
                 str(run.pid),
                 format_duration(age),
                 format_gib(memory),
-                *((_describe_endpoint(run),) if args.verbose else ()),
+                *((reach,) if args.verbose else ()),
                 _remark(run, verbose=args.verbose),
             )
         )
@@ -87,29 +88,13 @@ def print_broken_runs(broken: Mapping[str, str]) -> None:
         print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
 
 
-def _measure_memory(run: Run) -> int:
-    from dflash_tui.machine import processes
-
-    return processes.measure_resident_memory(server_process.list_processes(run))
-
-
-def _describe_endpoint(run: Run) -> str:
-    return UNKNOWN if run.plan.rank else format_endpoint(Endpoint.from_run(run))
-
-
-def _read_status(run: Run) -> str:
-    from dflash_tui.monitoring import observer
-
-    return observer.replay_run(run).status
-
-
 def _remark(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
-    record = rank_records.read_kept(run)
-    there = run.far_ranks and (server_process.is_alive(run) or rank_records.list_left(run))
-    if there and not rank_records.is_kept(run):
+    record = server_process.read_kept(run)
+    there = run.far_ranks and (server_process.is_alive(run) or server_process.list_left(run))
+    if there and not server_process.is_kept(run):
         states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
         remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
     else:
@@ -117,9 +102,6 @@ def _remark(run: Run, *, verbose: bool) -> str:
     if verbose and record:
         remarks += [f"NCCL uses {describe_network(r.network)} on {r.host}" for r in record.ranks if r.network]
     return " ".join(remarks)
-
-
-_DAY = 86_400
 
 
 class PrunedRun(msgspec.Struct, frozen=True):
@@ -138,17 +120,15 @@ class PrunedRun(msgspec.Struct, frozen=True):
 
 
 def runs(args: argparse.Namespace) -> int:
-    """`runs [list|prune]`."""
-    if args.action == "prune":
-        return prune(args)
+    """`runs`: list all runs."""
     args.all, args.verbose = True, False
     return ps(args)
 
 
-def prune(args: argparse.Namespace) -> int:
+def runs_prune(args: argparse.Namespace) -> int:
     """`runs prune`: list the runs that ended long ago, and with --yes remove them; those of an A/B stay with it."""
     runs_of_experiments = _list_runs_of_experiments()
-    over = [run for run in registry.list_runs() if run_removal.is_over(run)]
+    over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
     old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
     standalone = [(run, age) for run, age in old if run.id not in runs_of_experiments]
@@ -176,7 +156,7 @@ def prune(args: argparse.Namespace) -> int:
 def _find_age(run: Run, now: float) -> float | None:
     """Return the seconds since the run was last written; None where somebody else has removed it meanwhile."""
     try:
-        return now - run_removal.find_last_change(run)
+        return now - registry.find_last_change(run)
     except FileNotFoundError:
         return None
 
@@ -186,7 +166,7 @@ def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun
     try:
         size = count.measure_folder(run.folder)
         if remove:
-            run_removal.remove_run(run)
+            registry.remove_run(run)
     except FileNotFoundError:
         return None
     return PrunedRun(run.id, run.plan.recipe, age, size, remove)
@@ -233,7 +213,7 @@ def _stop_run(run: Run) -> StoppedServer:
         if run.plan.restart.times:
             restarts.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
-        if rank_records.list_left(run):
+        if server_process.list_left(run):
             _stop_far_ranks(run)
         return StoppedServer(run.id, 0, ran=False)
     seconds, unreleased = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
@@ -248,37 +228,23 @@ def _stop_run(run: Run) -> StoppedServer:
 def _stop_far_ranks(run: Run) -> None:
     """Wait until the other hosts of a server have none of it any more; what is left is said, and shown by `ps`."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
-        print_status(f"{'! ' if rank.state in rank_records.THERE else ''}{rank}")
-
-
-_STOP_TIMEOUT = 5.0
-_LIST_TIMEOUT = 60.0
+        print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
 
 
 def orphans(args: argparse.Namespace) -> int:
     """`orphans [PID]`: list them, or stop the one with this pid."""
     if args.peer and args.pid is not None:
-        raise UsageError(
-            "--peer HOST only lists processes", hint=f"ssh {clean_line(args.peer)} dflash-tui orphans {args.pid}"
-        )
+        raise UsageError("--peer HOST only lists processes", hint=f"ssh {args.peer} dflash-tui orphans {args.pid}")
     orphan_list = asyncio.run(_list_far_orphans(args.peer)) if args.peer else find_orphans()
     if args.pid is not None:
         return _end_orphan(args.pid, orphan_list, sure=args.yes)
     if args.json:
         for orphan in orphan_list:
-            print_data(
-                msgspec.json.encode(
-                    {
-                        "pid": orphan.pid,
-                        "name": orphan.name,
-                        "resident_bytes": orphan.resident,
-                        "port": orphan.port,
-                    }
-                ).decode()
-            )
+            fields = {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident, "port": orphan.port}
+            print_json(fields)
     elif orphan_list:
         rows = [
-            (str(orphan.pid), clean_line(orphan.name), format_gib(orphan.resident), str(orphan.port or UNKNOWN))
+            (str(orphan.pid), orphan.name, format_gib(orphan.resident), str(orphan.port or UNKNOWN))
             for orphan in orphan_list
         ]
         print_table(("PID", "NAME", "MEMORY", "PORT"), rows, right=(0, 2, 3))
@@ -294,12 +260,7 @@ async def _list_far_orphans(host: str) -> list[Orphan]:
 
 
 def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
-    """Stop one orphan and its child processes, after asking unless `sure`.
-
-    Raises:
-        UsageError: it is not an orphan, or there is no terminal to ask at.
-        DflashError: it belongs to another user, or survived SIGKILL.
-    """
+    """Stop one orphan and its child processes, after asking unless `sure`."""
     orphan = next((candidate for candidate in orphan_list if candidate.pid == pid), None)
     if orphan is None:
         raise UsageError(f"pid {pid} is not an orphaned engine process", hint="dflash-tui orphans lists them")
@@ -307,7 +268,7 @@ def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
         process = psutil.Process(pid)  # it holds the start time: another process with this pid is never signalled
     except psutil.NoSuchProcess:
         return _report_exited(pid)
-    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {format_gib(orphan.resident)}"
+    what = f"{orphan.name} (pid {pid}), which holds {format_gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError("cannot ask for confirmation without a terminal", hint=f"dflash-tui orphans {pid} --yes")

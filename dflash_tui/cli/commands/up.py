@@ -10,7 +10,7 @@ import time
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.hosts import plan_over_peers
 from dflash_tui.cli.commands.logs import Failed, format_postmortem
@@ -20,21 +20,18 @@ from dflash_tui.cli.event_lines import (
     AlarmLines,
     CheckDone,
     EventLines,
+    FigureLines,
     PlanMade,
     PreparingLines,
     Restarting,
-    WindowFigures,
-    print_alarms,
+    print_event,
 )
 from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
-from dflash_tui.common.formatting import describe_attach_and_stop
-from dflash_tui.common.ssh_host import name_program, read_called_name
-from dflash_tui.common.terminal import has_terminal
+from dflash_tui.common.formatting import describe_attach_and_stop, has_terminal, name_program, read_called_name
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.event_json import encode
 from dflash_tui.events import Health, HealthChanged, Preparing
 from dflash_tui.launch import session, shutdown
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
@@ -51,8 +48,9 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
+_WRONG_ADDRESS = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
 # An engine that crashed answers badly for up to 7 s before its server ends.
-_BAD_FOR = 10.0
+_UNHEALTHY_GRACE_SECONDS = 10.0
 
 
 class Until(StrEnum):
@@ -89,7 +87,7 @@ def attach(args: argparse.Namespace) -> int:
 
 async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     front = _Terminal(args)
-    # Who does not stay to watch launches nothing again.
+    # No restarts without somebody who watches.
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
     with cancelled_by_signals():
         try:
@@ -110,11 +108,7 @@ class _Terminal:
         self.is_watching = False
 
     async def confirm(self, question: session.LaunchQuestion) -> bool:
-        """Return what the options say, else what is typed.
-
-        Raises:
-            UsageError: nobody can be asked, or the answer is no.
-        """
+        """Return what the options say, else what is typed."""
         if isinstance(question, session.TrustQuestion):
             confirm_trust(question.recipe, question.plans, self._args)
         return True
@@ -143,17 +137,13 @@ class _Terminal:
     def _print_restart(self, due: session.RestartDue) -> None:
         self._until = Until.EXIT
         if self._args.json:
-            print_data(encode(Restarting(time.time(), due.run.id, due.number, due.seconds)).decode())
+            print_event(Restarting(time.time(), due.run.id, due.number, due.seconds))
         limit = format_restart_limit(due.policy)
         print_status(f"launching again in {due.seconds:.0f} s: restart {due.number}, {limit}")
         print_status(f"cancel it with Ctrl-C or dflash-tui stop {due.run.id}")
 
     async def watch(self, run: Run, state: RunState) -> None:
-        """Print the events of a run, and end its server with the watching where that was asked for.
-
-        Raises:
-            ServerFailed: it failed, or was stopped before it was ready where that was waited for.
-        """
+        """Print the events of a run, and end its server with the watching where that was asked for."""
         args = self._args
         if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
             _detach(args, run)
@@ -172,7 +162,7 @@ class _Terminal:
 
 def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     if args.json:
-        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
+        print_event(PlanMade(time.time(), planned.plan))
     else:
         print_status(summarize_plan(planned, terminal_width(sys.stderr)))
 
@@ -187,7 +177,7 @@ def _print_launched(run: Run, job: LaunchJob) -> None:
 def _print_checks(args: argparse.Namespace, report: PreflightReport) -> None:
     for check in report.checks:
         if args.json:
-            print_data(encode(CheckDone(time.time(), CheckLine.from_check(check))).decode())
+            print_event(CheckDone(time.time(), CheckLine.from_check(check)))
         elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
             print_status(format_check(check, terminal_width(sys.stderr)))
 
@@ -201,17 +191,16 @@ def _detach(args: argparse.Namespace, run: Run) -> None:
 
 
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
-    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`.
-
-    Raises:
-        ServerFailed: it failed, or was stopped before it was ready where its being ready was waited for.
-    """
+    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`."""
     answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
-    beat = asyncio.create_task(_print_figures(state, args.every, as_json=args.json))
     alarm_lines = AlarmLines(state, as_json=args.json)
-    alarm = asyncio.create_task(alarm_lines.print_for_ever())
-    telling = asyncio.create_task(_report_unhealthy(run, state, as_json=args.json))
+    tasks = [
+        following,
+        asyncio.create_task(FigureLines(state, args.every, as_json=args.json).print_for_ever()),
+        asyncio.create_task(alarm_lines.print_for_ever()),
+        asyncio.create_task(_report_unhealthy(run, state, as_json=args.json)),
+    ]
     try:
         if until is not Until.EXIT and await wait_for_first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
@@ -219,20 +208,20 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if until is Until.MEASURED:
                 await _measure(run, state, as_json=args.json)
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
-            alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
+            alarm_lines.refresh(time.time())  # print an alarm of the first answer before the watching ends
             if args.detach or args.wait:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
             if not args.foreground:
                 print_status(f"watching {run.id}; Ctrl-C ends that, and the server keeps running")
-        await _wait_for_first(beat, alarm, following, aside=telling)
+        await _wait_for_first(*tasks)
         return _finish(run, state, until, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
             print_status(f"\nno longer watching; the server keeps running\n{describe_attach_and_stop(run.id)}")
         raise
     finally:
-        for task in (following, beat, alarm, telling):
+        for task in tasks:
             task.cancel()
 
 
@@ -247,14 +236,11 @@ async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
         print_status(f"  with and without speculation: {name_program()} ab {run.plan.recipe} --vary spec=on,off")
 
 
-async def _wait_for_first(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
-    """Wait until one of `tasks` is over; what one of them or `aside` could not write is raised, and so ends all."""
-    while not any(task.done() for task in tasks):
-        going = [task for task in (*tasks, aside) if not task.done()]
-        await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*tasks, aside):
-            if task.done():
-                task.result()
+async def _wait_for_first(*tasks: asyncio.Task[None]) -> None:
+    """Wait until one of `tasks` ends, and raise what it raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
 
 
 async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: EventLines) -> None:
@@ -285,51 +271,28 @@ def _print_ready(run: Run, state: RunState) -> None:
 async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
     """Print once why a running server does not answer, when that lasts; one that exits is reported at its exit."""
     since: float | None = None
-    while since is None or time.monotonic() - since < _BAD_FOR:
+    while since is None or time.monotonic() - since < _UNHEALTHY_GRACE_SECONDS:
         await asyncio.sleep(0.5)
         bad = state.exit is None and state.health is Health.UNHEALTHY
         since = (time.monotonic() if since is None else since) if bad else None
     if failure := postmortem.build_postmortem(run, state):
         if as_json:
-            print_data(encode(Failed(time.time(), failure)).decode())
+            print_event(Failed(time.time(), failure))
         else:
             print_status(format_postmortem(failure))
+    await asyncio.Event().wait()  # the watching goes on
 
 
 def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
-    """Return 0 when the end was asked for.
-
-    Raises:
-        ServerFailed: it was not, or came before what was waited for.
-    """
+    """Return 0 when the end was asked for."""
     if (failure := postmortem.build_postmortem(run, state)) is None:
         if until is not Until.EXIT and state.warm_at is None:
             raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
         print_status(f"{run.id} was stopped")
         return 0
     if as_json:
-        print_data(encode(Failed(time.time(), failure)).decode())
+        print_event(Failed(time.time(), failure))
     raise postmortem.build_failure(failure)
-
-
-async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
-    """Print what the last `every` seconds say, as long as there is something to say."""
-    count = 0
-    while True:
-        await asyncio.sleep(every)
-        if not state.readings or state.exit:
-            continue
-        figures = WindowFigures.from_state(state, time.time(), every)
-        if as_json:
-            print_data(encode(figures).decode())
-            continue
-        if count % 20 == 0:
-            print_data(WindowFigures.HEADER)
-        print_data(figures.line(state))
-        count += 1
-
-
-_WRONG_ADDRESS = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
 
 
 def attach_foreign(args: argparse.Namespace) -> int:
@@ -343,36 +306,23 @@ def attach_foreign(args: argparse.Namespace) -> int:
 
 
 async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
-    """Print figures and alarms until interrupted, or until the output cannot be written."""
+    """Print events, figures and alarms until interrupted, or until the output cannot be written."""
     state = RunState()
-    tasks = [
-        asyncio.create_task(_print_foreign(args, server, state)),
-        asyncio.create_task(print_alarms(state, as_json=args.json)),
-    ]
+    lines = EventLines(state, as_json=args.json)
+
+    async def follow() -> None:
+        async for event in server.events():
+            if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
+                raise DflashError(server.fault, evidence=event.detail, hint=_WRONG_ADDRESS)
+            state.apply(event)
+            lines.show(event)
+
+    figures = FigureLines(state, args.every, as_json=args.json)
+    alarms = AlarmLines(state, as_json=args.json)
+    tasks = [asyncio.create_task(each) for each in (follow(), figures.print_for_ever(), alarms.print_for_ever())]
     try:
-        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in finished:
-            task.result()
+        await _wait_for_first(*tasks)
     finally:
         for task in tasks:
             task.cancel()
     return 0
-
-
-async def _print_foreign(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
-    """Print the events of the server, and its figures every `--every` seconds."""
-    rows, due = 0, time.monotonic() + args.every
-    lines = EventLines(state, as_json=args.json)
-    async for event in server.events():
-        if not server.answers and isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY:
-            raise DflashError(server.fault, evidence=event.detail, hint=_WRONG_ADDRESS)
-        state.apply(event)
-        lines.show(event)
-        if time.monotonic() < due or not state.readings:
-            continue
-        due = time.monotonic() + args.every
-        figures = WindowFigures.from_state(state, time.time(), args.every)
-        if not args.json and rows % 20 == 0:
-            print_data(WindowFigures.HEADER)
-        print_data(encode(figures).decode() if args.json else figures.line(state))
-        rows += 1

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import time
 
-from dflash_tui.benchmark.conversation.functional_check import check_server, skip_check
+from dflash_tui.benchmark.functional_check import check_server, skip_check
 from dflash_tui.cli.commands.experiments import verify_output
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
@@ -23,11 +23,7 @@ _OUTPUT = "output"
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen.
-
-    Raises:
-        DflashError: a check failed.
-    """
+    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
     as_json, args.json = args.json, False
     run = _find_running(args.recipe)
     launched = run is None

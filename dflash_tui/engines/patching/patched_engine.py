@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, PatchError
-from dflash_tui.common.file_lock import acquire_lock
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.private_files import acquire_lock
 from dflash_tui.engines import engine_python, environments
 from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine
 from dflash_tui.engines.patching import status, text_edits
@@ -43,7 +42,6 @@ class PatchedEngine(NamedTuple):
     added: tuple[str, ...] = ()
     """The patches that it needed and was given now; none where it was there already."""
     note: str = ""
-    """What could not be checked."""
 
 
 def make_patched_engine(
@@ -133,7 +131,6 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 
 
 def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
-    """Make the engine in `making`, check it, and give it its name."""
     began = time.monotonic()
     clone_environment(base, making, folder)
     clone = replace(base, folder=str(making), adopted=False, base=base.folder)
@@ -249,9 +246,9 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
     for name, why in failed.items():
         if name not in plain:
             what = f"{name} no longer imports with the patch"
-            raise PatchError(what, evidence=clean_line(why)[:500], hint="report it")
+            raise PatchError(what, evidence=why[:500], hint="report it")
     name = next(iter(failed))
-    reason = clean_line(plain[name])[:200]
+    reason = plain[name][:200]
     return f"the patched {name} was not tested: it does not import here without the patch either ({reason})"
 
 

@@ -34,7 +34,6 @@ class EngineFiles(NamedTuple):
     digests: dict[str, str]
     """Their SHA-256, but for those that cannot be read."""
     unreadable: dict[str, str]
-    """Why a file has no text."""
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:
@@ -135,7 +134,7 @@ def read_torch_backend(engine: Engine) -> str:
 def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> PatchStatus:
     """Return the state of `patch` in `engine`, read from the files themselves; the version is a hint.
 
-    That it is applied, by its exact text or in another form, comes first, whoever did it; then what the source does
+    That it is applied, by its exact text or in another form, comes first; then what the source does
     by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
@@ -200,7 +199,7 @@ def _is_published(engine: Engine, files: EngineFiles, names: Iterable[str]) -> b
 def _matches_any_use(patch: Patch) -> bool:
     """Whether upstream's fingerprint is any use of a name in a file of the patch.
 
-    The very text that it replaces says more: somebody uses the name for something else.
+    The exact text that it replaces says more: the name may be used for something else.
     """
     fingerprint = patch.upstream
     if fingerprint is None or fingerprint.path not in patch.paths:
@@ -261,11 +260,6 @@ def list_present_patches(engine: Engine) -> tuple[str, ...]:
     patches, _ = patch_file.load_all_patches()
     states = [find_patch_status(patch, engine) for patch in patches if patch.distribution == engine.distribution]
     return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
-
-
-def list_applied_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of the patches that the engine was made with."""
-    return engine.patches
 
 
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-import itertools
 import os
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -106,7 +104,6 @@ def _answers(function: ast.FunctionDef) -> bool:
 
 
 def _used(tree: ast.Module) -> Iterator[str]:
-    """Yield what the code reads, and the arguments that it passes by name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield ast.unparse(node)
@@ -114,13 +111,9 @@ def _used(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-# Patches and sources may be hostile: what is compared to describe a drift is bounded, by edits of a patch, places in a
-# file, lines more of a place, characters of a line, and words and signs of a place.
-_DESCRIBED, _CANDIDATES, _WIDENED, _WIDEST, _COMPARED = 8, 5, 9, 500, 600
-_MOST_TIMES = 100  # places of a text that are counted
-_LEAST_SIMILARITY = 0.4
-_WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
-_NAMED = re.compile(r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)")
+# To describe a drift: the most edits that are compared, lines more of a place, and characters of a line.
+_DESCRIBED, _WIDENED, _WIDEST = 8, 9, 500
+_WORD = re.compile(r"\w+")
 # From the start of a run of blanks alone: a patch may hold 245,000 of them.
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
@@ -146,15 +139,9 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
 
 
 def _times(text: str, part: str) -> int:
-    """Return at how many places `part` stands in `text`, also where they overlap; at most `_MOST_TIMES`."""
-    count, at = 0, text.find(part)
-    while at >= 0 and count < _MOST_TIMES:
-        count, at = count + 1, text.find(part, at + 1)
-    return count
-
-
-def _format_times(times: int) -> str:
-    return f"{times} and more times" if times == _MOST_TIMES else f"{times} times"
+    """Return at how many places `part` stands in `text`; at least 2 where it overlaps itself."""
+    first = text.find(part)
+    return 0 if first < 0 else 1 if text.rfind(part) == first else max(2, text.count(part))
 
 
 def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
@@ -178,7 +165,7 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
                 if text is None or _times(text, edit.old) != 1:
-                    times = _format_times(_times(text, edit.old)) if text else "nowhere"
+                    times = f"{_times(text, edit.old)} times" if text else "nowhere"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"the text it replaces is found {times}: {first_filled_line(edit.old)}",
@@ -217,12 +204,9 @@ def _broken(path: str, text: str) -> str:
             warnings.simplefilter("ignore")
             compile(tree, nowhere, "exec", dont_inherit=True)
     except NOT_PYTHON as error:
-        return f"it is nested too deeply for Python ({type(error).__name__})" if _too_deep(error) else str(error)
+        deep = isinstance(error, RecursionError | MemoryError)
+        return f"it is nested too deeply for Python ({type(error).__name__})" if deep else str(error)
     return ""
-
-
-def _too_deep(error: Exception) -> bool:
-    return isinstance(error, RecursionError | MemoryError)
 
 
 def first_filled_line(text: str) -> str:
@@ -243,7 +227,7 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
 
     `unreadable` says why a file has no text.
     """
-    lines, left = [], _DESCRIBED
+    lines = []
     for file in patch.files:
         text = texts.get(file.path)
         if text is None:
@@ -252,63 +236,34 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
         if "\r\n" in text and any("\n" in edit.old for edit in file.edits):
             lines.append(f"{file.path}: its lines end in CR LF, those of the patch in LF\n")
             text = text.replace("\r\n", "\n")
-        elsewhere = _without(text, file.edits)
+        elsewhere = text
+        for part in (part for edit in file.edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
+            elsewhere = elsewhere.replace(part, "\n" * part.count("\n"))
         for edit in file.edits:
+            first = first_filled_line(edit.old)
             if (times := _times(text, edit.old)) > 1:
-                how_often = _format_times(times)
-                lines.append(f"{file.path}: the text is found {how_often}: {first_filled_line(edit.old)}\n")
+                lines.append(f"{file.path}: the text is found {times} times: {first}\n")
             elif not times and not (edit.new and edit.new in text):
-                lines.append(_diff_closest(file.path, edit.old, elsewhere) if left > 0 else _miss(file.path, edit.old))
-                left -= 1
+                shown = _diff_closest(file.path, edit.old, elsewhere) if len(lines) < _DESCRIBED else ""
+                lines.append(shown or f"{file.path}: nothing similar to this: {first}\n")
             elif all(_count_matches(text, edit)):
-                both = f"both the text that it replaces and its own text are found: {first_filled_line(edit.old)}"
-                lines.append(f"{file.path}: {both}\n")
+                lines.append(f"{file.path}: both the text that it replaces and its own text are found: {first}\n")
     counts = [_count_matches(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
     if present := counts.count((0, 1)):
         lines.append(f"{present} of its {len(counts)} edits are applied already, the others are not\n")
     return "".join(lines)
 
 
-def _miss(path: str, wanted: str) -> str:
-    return f"{path}: this is not there: {first_filled_line(wanted)}\n"
-
-
-def _without(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with blank lines for what the edits match: that is not the place of another one."""
-    for match in (part for edit in edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
-        text = text.replace(match, "\n" * match.count("\n"))
-    return text
-
-
 def _diff_closest(path: str, wanted: str, text: str) -> str:
-    """Return the diff from the text that a patch expects to the part of the file that is most like it.
-
-    That is one of the places that share the most of its rarer words or define a name that it defines, with some more
-    lines for what somebody has inserted.
-    """
-    old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
-    size, wanted_words = len(old), set(_WORD.findall(wanted))
-    words = [wanted_words.intersection(_WORD.findall(line)) for line in lines]
-    count = Counter(word for line_words in words for word in line_words)
-    sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
-    starts = range(max(1, len(lines) - size + 1))
-    likely = max(starts, key=lambda at: sums[min(at + size, len(lines))] - sums[at])
-    names = {match[1]: at for at, line in enumerate(old) if (match := _NAMED.match(line))}
-    named = [
-        max(0, at - names[match[1]])
-        for at, line in enumerate(lines)
-        if (match := _NAMED.match(line)) and match[1] in names
-    ]
-    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED])
-
-    def similarity(part: slice) -> float:
-        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
-        return matcher.ratio()
-
-    parts = [slice(at, at + size + more) for at in (likely, *named[:_CANDIDATES]) for more in range(_WIDENED)]
-    alike, best = max(((similarity(part), part) for part in parts), key=lambda pair: pair[0])
-    if alike < _LEAST_SIMILARITY:
-        return f"{path}: nothing similar to this: {first_filled_line(wanted)}\n"
-    place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"
-    diff = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")
+    """Return the diff from the text that a patch expects to the place that begins most like it; empty without one."""
+    old, lines, first = wanted.splitlines(), text.splitlines(), first_filled_line(wanted)
+    starts = [line.strip()[:_WIDEST] for line in lines]
+    close = difflib.get_close_matches(first[:_WIDEST], starts, 1)
+    if not close:
+        return ""
+    at = starts.index(close[0])
+    sizes = range(len(old), len(old) + _WIDENED)  # some lines may have been inserted
+    size = max(sizes, key=lambda size: difflib.SequenceMatcher(None, old, lines[at : at + size]).ratio())
+    place = f"{path} (line {at + 1})"
+    diff = difflib.unified_diff(old, lines[at : at + size], f"{path} (as the patch expects it)", place, lineterm="")
     return "".join(f"{line}\n" for line in diff)

@@ -6,7 +6,7 @@ yardstick. The unit is the prompt as it was sent. Its excess is the share of pai
 answered it differently, less the same share within the arms, of which each counts alike. Where boots of both arms are
 the same, that is 0 on average. The interval is that of the mean excess by a percentile bootstrap over prompts
 (Efron & Tibshirani 1993, chapter 13), so it does not speak of boots that were not made: two of each arm that happen to
-be alike within an arm, by a choice of kernels that is made anew at each start, count as a difference.
+be alike within an arm, by a choice of kernels that is made at each start, count as a difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     Comparison,
@@ -69,20 +69,17 @@ _Answers = dict[PromptKey, BootAnswer]
 
 def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -> ExperimentReport:
     """Return the report with the check of the answers in every comparison of arms that launch something else."""
-    if not report.design.suite or report.design.measures_start:  # nothing was sent, or nobody knows what
+    if not report.design.suite or report.design.measures_start:  # nothing was sent, or it is not known what
         return report
-    return replace(
-        report, comparisons=tuple(_with_check(report, comparison, answers) for comparison in report.comparisons)
-    )
-
-
-def _with_check(report: ExperimentReport, comparison: Comparison, answers: Sequence[KeptAnswer]) -> Comparison:
-    a, b = (report.design.arms[arm] for arm in (comparison.a, comparison.b))
-    if not _launch_differently(a, b):
-        return comparison
-    return replace(
-        comparison, outputs=compare_outputs(report.design, report.boots, comparison.a, comparison.b, answers)
-    )
+    checked = []
+    for comparison in report.comparisons:
+        a, b = comparison.a, comparison.b
+        if _launch_differently(report.design.arms[a], report.design.arms[b]):
+            outputs = compare_outputs(report.design, report.boots, a, b, answers)
+            checked.append(replace(comparison, outputs=outputs))
+        else:
+            checked.append(comparison)
+    return replace(report, comparisons=tuple(checked))
 
 
 def _launch_differently(a: Arm, b: Arm) -> bool:
@@ -95,12 +92,7 @@ def compare_outputs(
 ) -> OutputComparison:
     """Return how far the greedy answers of two arms differ beyond those of boots of one arm.
 
-    Args:
-        design: the experiment.
-        boots: its boots.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        kept_answers: the answers that were kept; without them it is known whether answers differ, but not where.
+    Without `kept_answers` it is known whether answers differ, but not where.
     """
     if why := _explain_meaningless(design, a, b):
         return OutputComparison(OutputVerdict.UNKNOWN, why)
@@ -145,9 +137,9 @@ def compare_outputs(
 
 
 def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:
-    """Whether one of two arms drafts and the other does not, and all that is known of it is that no draft was rejected.
+    """Whether one of two arms drafts, the other does not, and no draft was rejected.
 
-    Answers that repeat one token are drafted right throughout: a verification that accepts anything would not show.
+    A verification that accepts everything would look the same, as for answers that repeat one token.
     """
     drafts = [design.arms[arm].plan.num_speculative_tokens for arm in (a, b)]
     if all(drafts) or not any(drafts):
@@ -160,7 +152,6 @@ def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool
 
 
 def _judge(comparison: OutputComparison, excess: Sequence[float]) -> OutputComparison:
-    """Return the comparison with its verdict; `excess` has that of each prompt, none where an arm has one boot."""
     if not excess:
         why = f"whether they differ more than {_YARDSTICK} is unknown, it takes two boots of each arm"
         return replace(comparison, why=why)
@@ -173,9 +164,9 @@ def _judge(comparison: OutputComparison, excess: Sequence[float]) -> OutputCompa
 
 
 def _bootstrap_mean(values: Sequence[float]) -> tuple[float, float]:
-    """Return the interval that holds the mean of such prompts in 95 %; the same for the same values.
+    """Return the 95 % interval of the mean.
 
-    Where all prompts are alike a bootstrap knows no spread. So its ends are at least those of a share of which none or
+    Where all prompts are alike a bootstrap has no spread, so its ends are at least those of a share of which none or
     all of so many were seen (Clopper & Pearson 1934).
     """
     low, high = bootstrap_means(values)
@@ -184,7 +175,6 @@ def _bootstrap_mean(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _explain_meaningless(design: Design, a: int, b: int) -> str:
-    """Return why answers of this experiment say nothing, or nothing."""
     if design.temperature != 0:
         heat = "the model's own" if design.temperature is None else f"{design.temperature:g}"
         return f"answers were sampled, at a temperature of {heat}: --temperature 0 compares them"
@@ -193,7 +183,7 @@ def _explain_meaningless(design: Design, a: int, b: int) -> str:
 
 
 def _list_made_up(plan: Plan) -> list[str]:
-    """Return what makes answers meaningless; toy weights that a recipe builds are real ones to a verification."""
+    """Return what makes answers meaningless; toy weights that a recipe builds are real to a verification."""
     reasons = [reason for reason in plan.synthetic.split("; ") if reason]
     return [
         reason
@@ -219,7 +209,7 @@ def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]])
 
 
 def _differ(a: BootAnswer, b: BootAnswer) -> bool:
-    """Whether two answers differ: by their tokens where both are known, as special ones are in no text."""
+    """Compare by tokens where both are known: special tokens are not in the text."""
     if a.tokens and b.tokens:
         return a.tokens != b.tokens
     return a.digest != b.digest
@@ -232,7 +222,6 @@ def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
 
 
 def _locate(a: BootAnswer, b: BootAnswer, *, in_tokens: bool) -> int | None:
-    """Return where two answers begin to differ; None where they do not, or beyond what was kept of them."""
     if in_tokens:
         return locate_difference(a.tokens, b.tokens)
     return locate_difference(a.answer.text, b.answer.text) if a.answer and b.answer else None
@@ -253,7 +242,6 @@ def _find_first_difference(
     *,
     in_tokens: bool,
 ) -> FirstDifference | None:
-    """Return the pair of answers, one of each arm, that differs soonest; None where none differs in what was kept."""
     located = [
         (place, key, pair)
         for pair in product(ours, theirs)
@@ -308,10 +296,7 @@ class AnswerPair(NamedTuple):
 def judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *, untested: str) -> OutputComparison:
     """Return the comparison with a verdict by scored tokens.
 
-    Args:
-        comparison: how the answers of two arms differ.
-        checks: what the arm without speculation says of those of the other.
-        untested: why answers that are alike decide nothing, or empty.
+    `checks` are those of the arm without speculation; `untested` is why answers that are alike prove nothing, or empty.
     """
     tokens = _sum_up(checks)
     comparison = replace(comparison, verdict=OutputVerdict.UNKNOWN, why="", tokens=tokens)

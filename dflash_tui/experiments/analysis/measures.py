@@ -81,7 +81,7 @@ def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
         [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
-        if _arm_has(design.arms[arm], measure)
+        if measure not in {STEPS, AL} or is_speculating(design.arms[arm])
         else []
         for arm in range(len(design.arms))
     ]
@@ -98,16 +98,8 @@ def compare_measure(
 ) -> ArmDifference | None:
     """Return how far two arms are apart in a measure, None when they share no prompt.
 
-    The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
-    text an arm came to.
-
-    Args:
-        arms: the logarithms of the measure by arm and boot.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        measure: which it is.
-        comparisons: how many there are, so that all of them hold together.
-        levels: whether the prompts are levels of one thing, and all that is spoken of.
+    The same text has the same AL in every boot, so boots that agree in AL are believed; which text an arm came to is
+    chance. `comparisons` hold together at 95 %. With `levels` the prompts are levels of one thing and no sample.
     """
     closest, text = 0.0 if measure == AL else None, 0.0 if measure in _WITHOUT_TEXT else ONE_TEXT
     return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels)
@@ -124,20 +116,9 @@ def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
 
 
 def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
-    """Return the numbers of streams at which a measure is known.
-
-    Args:
-        design: the experiment.
-        boots: its boots.
-        measure: which it is.
-        arms: the arms that are asked about.
-    """
+    """Return the numbers of streams at which a measure is known."""
     of_all = collect_measure(design, boots, measure)
     return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot.by_prompt}
-
-
-def _arm_has(arm: Arm, measure: str) -> bool:
-    return measure not in {STEPS, AL} or is_speculating(arm)
 
 
 def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
@@ -160,9 +141,9 @@ def is_in_seconds(measure: str) -> bool:
 
 
 def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second of all requests, for each number of streams at which it is known.
+    """Return the output tokens per second of all requests, by number of streams.
 
-    Of one stream it is known without a window: nothing but its requests was under way, one after the other.
+    One stream needs no window: its requests ran one after the other.
     """
     rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
@@ -185,15 +166,9 @@ def _option_value(words: Sequence[str], option: str) -> str:
 
 
 def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> float | None:
-    """Return the share of answers at temperature 0 that begin alike in two arms, over all pairs of their boots.
+    """Return the share of answers at temperature 0 that begin alike, over all pairs of boots of two arms, or of one.
 
-    Only the beginning counts: once the least rounding has turned one token, the rest of a greedy answer is another.
-
-    Args:
-        design: the experiment.
-        boots: its boots.
-        a: one arm.
-        b: the other arm, or the same for pairs within it.
+    Only the beginning counts: once rounding has flipped one token, the rest of a greedy answer differs.
     """
     if design.temperature != 0:
         return None

@@ -7,11 +7,11 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.benchmark.stats import Ratio
+from dflash_tui.events import Speed
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
-from dflash_tui.readings import Speed
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
-# 3: what the last step cut is no part of an acceptance length, and a request without a figure is told.
+# 3: what the last step cut is no part of an acceptance length, and requests without a figure are reported.
 # 4: which prompts were asked, and an arm that seems steady, are in the degrees of freedom by their part.
 RULES = 5
 
@@ -29,26 +29,20 @@ class PromptRatio(msgspec.Struct, frozen=True):
     """One prompt: both arms in the judged measure."""
 
     kind: str
-    """The name of the prompt."""
     a: Speed
     """The median of arm `a`."""
     b: Speed
-    """The median of arm `b`."""
     ratio: Ratio
-    """That of `b` to `a`, with its interval."""
     n: int
     """How many requests both arms answered."""
     streams: int = 1
-    """How many requests were under way at a time."""
 
 
 class Confound(msgspec.Struct, frozen=True):
     """Something besides the arms that may have made the difference."""
 
     what: str
-    """What it is, as the reader is told."""
     evidence: str
-    """What shows it, boot by boot where they differ."""
     refuses: bool
     """Whether there is no verdict because of it."""
 
@@ -57,9 +51,7 @@ class BootFigure(msgspec.Struct, frozen=True):
     """What one boot measured, as the verdict compares it."""
 
     number: int
-    """Its place in the order, from 0 on."""
     arm: int
-    """Its arm."""
     value: float
     """The geometric mean over the prompts that all boots of both arms have."""
 
@@ -72,7 +64,6 @@ class StartComparison(msgspec.Struct, frozen=True):
     cached: tuple[float | None, float | None] = (None, None)
     """From the launch to the first answer, where the compile cache had it."""
     first_request: tuple[float | None, float | None] = (None, None)
-    """What the first real request took."""
     uncached: tuple[bool, bool] = (False, False)
     """Whether an arm has no compile cache, so that all its starts are alike, while the other one has."""
     filling: tuple[float | None, float | None] = (None, None)
@@ -83,11 +74,9 @@ class BreakEven(msgspec.Struct, frozen=True):
     """After how many tokens the arm that starts later has made up for it."""
 
     by: int
-    """The arm that starts later."""
     seconds: float
     """By how much it is behind when both arms have answered their first request."""
     cold: bool
-    """Whether that is after cold starts."""
     tokens: float | None = None
     """After how many tokens it has made up for it; None is never, as it is not shown to be faster."""
     requests: float | None = None
@@ -99,7 +88,7 @@ class BreakEven(msgspec.Struct, frozen=True):
     starts: tuple[int, int] = (0, 0)
     """Of how many starts of each arm `seconds` is the mean."""
     start_cv: float | None = None
-    """How far starts of one arm vary, which is in the interval; None in reports of before."""
+    """How far starts of one arm vary, which is in the interval; None in reports of earlier releases."""
     start_df: float | None = None
     """The degrees of freedom of that; None where no start was repeated and it is assumed."""
 
@@ -114,7 +103,6 @@ class SignificanceTest(msgspec.Struct, frozen=True):
     df: float | None
     """The degrees of freedom of both; None is a normal distribution."""
     level: float
-    """The level of the interval."""
     comparisons: int = 1
     """How many comparisons hold together at 95 %, so that each of them has a higher level."""
     least: float = 0.0
@@ -135,11 +123,8 @@ class FirstDifference(msgspec.Struct, frozen=True):
     """The two answers to one prompt, one of each arm, that differ soonest."""
 
     kind: str
-    """The name of the prompt."""
     streams: int
-    """How many requests were under way at a time."""
     round: int
-    """Which of the requests with the same prompt it is."""
     boots: tuple[int, int]
     """The boots that answered, by their numbers from 0."""
     position: int
@@ -147,9 +132,7 @@ class FirstDifference(msgspec.Struct, frozen=True):
     common: str
     """The end of what both begin with."""
     a: str
-    """How arm `a` goes on."""
     b: str
-    """How arm `b` goes on."""
 
 
 class TokenComparison(msgspec.Struct, frozen=True):
@@ -162,13 +145,11 @@ class TokenComparison(msgspec.Struct, frozen=True):
     faults: int
     """How many part beyond it."""
     unscored: int
-    """How many were not scored."""
     tokens: int
     """How many tokens with speculation were scored."""
     rounding: float
     """The measured rounding: the largest shift of a token's lead over its runner-up."""
     positions: int
-    """At how many tokens that was measured."""
     worst: AnswerCheck | None = None
     """Of the faults, else of the answers that part, the one with the largest gap; None where none part."""
 
@@ -177,13 +158,11 @@ class OutputComparison(msgspec.Struct, frozen=True):
     """Whether two arms answer alike at temperature 0, held against how far boots of one arm differ."""
 
     verdict: OutputVerdict
-    """The verdict on `b`."""
     why: str = ""
     """Why the verdict is unknown; empty where it is not."""
     prompts: int = 0
     """How many prompts, as they were sent, all boots of both arms answered."""
     boots: tuple[int, int] = (0, 0)
-    """How many boots of each arm answered."""
     different: float = 0.0
     """The share of pairs of boots, one of each arm, whose answers differ."""
     within: tuple[float, ...] = ()
@@ -193,13 +172,11 @@ class OutputComparison(msgspec.Struct, frozen=True):
     low: float | None = None
     """The lower end of its 95 % interval, by a bootstrap over prompts."""
     high: float | None = None
-    """The upper end."""
     unit: str = "character"
     """What positions count: `token` where the server named them, else `character`."""
     position: float | None = None
     """The median position of the first difference between the arms, from 1; None where none was seen."""
     position_within: float | None = None
-    """The same between boots of one arm."""
     first: FirstDifference | None = None
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
@@ -210,9 +187,7 @@ class FurtherVerdict(msgspec.Struct, frozen=True):
     """What is said of another measure than the judged one, by an interval of its own level."""
 
     measure: str
-    """Which it is."""
     streams: int
-    """How many requests were under way at a time."""
     word: Verdict
     """The verdict on `b`; faster is fewer seconds, or more tokens per second."""
     ratio: Ratio
@@ -225,23 +200,15 @@ class Comparison(msgspec.Struct, frozen=True):
     """One arm compared with another one: the verdict and what it is based on."""
 
     a: int
-    """The arm that is compared with."""
     b: int
-    """The arm that is judged."""
     measure: str
-    """What is judged: `steps/s` or `tok/s`."""
     word: Verdict
-    """The verdict on `b`."""
     suggestive: bool
     """Whether an arm has one boot only, so that the spread between its boots is not known."""
     ratio: Ratio | None = None
-    """`b` to `a` in the judged measure."""
     steps_s: Ratio | None = None
-    """`b` to `a` in verification steps per second; None without speculation."""
     tok_s: Ratio | None = None
-    """`b` to `a` in decoded tokens per second."""
     al: Ratio | None = None
-    """`b` to `a` in acceptance length; None without speculation."""
     cause: str = ""
     """Which factor makes the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
     cv: float | None = None
@@ -252,15 +219,11 @@ class Comparison(msgspec.Struct, frozen=True):
     test: SignificanceTest | None = None
     """What decided; None where nothing was compared, and in reports of before 0.2."""
     figures: tuple[BootFigure, ...] = ()
-    """The judged measure boot by boot."""
     detectable: float | None = None
     """The smallest relative difference that four of five such experiments show."""
     prompts: tuple[PromptRatio, ...] = ()
-    """The judged measure prompt by prompt."""
     confounds: tuple[Confound, ...] = ()
-    """What else may have made the difference."""
     start: StartComparison = StartComparison()
-    """How long both arms take to start."""
     break_even: tuple[BreakEven, ...] = ()
     """When a later start has paid back, for cold and for cached starts."""
     agreement: float | None = None
@@ -268,24 +231,19 @@ class Comparison(msgspec.Struct, frozen=True):
     boots: tuple[int, int] = (0, 0)
     """How many boots of each arm measured something."""
     further: tuple[FurtherVerdict, ...] = ()
-    """What is said of other measures; empty in reports of before."""
     outputs: OutputComparison | None = None
-    """Whether the arms answer alike; None where they launch the same, and of reports of before."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
     """One value of a sweep."""
 
     arm: int
-    """The arm of that value."""
     tok_s: float
     """Its geometric mean over the prompts."""
     low: float | None
     """The lower end of the interval of its ratio to the best, times the best's speed; None for the best."""
     high: float | None
-    """The upper end."""
     al: float | None
-    """Its acceptance length; None without speculation."""
     like_best: bool
     """Whether it is not shown to differ from the best."""
 
@@ -303,13 +261,11 @@ class Sweep(msgspec.Struct, frozen=True):
     """A sweep over numbers."""
 
     points: tuple[SweepPoint, ...]
-    """Its values in order."""
     plateau: tuple[int, ...]
     """The arms that are not shown to differ from the fastest and are within 3 % of it."""
     recommended: int | None
     """One arm of the plateau; None when something refuses a verdict."""
     best: int | None = None
-    """The fastest arm."""
     to_best: Ratio | None = None
     """How many times as fast the best is as the recommended one; None when they are the same."""
 
@@ -339,36 +295,27 @@ class TuneOutcome(msgspec.Struct, frozen=True):
     answers: str = "unknown"
     """Whether both answer alike: `yes`, `no` or `unknown`."""
     tried: int = 0
-    """How many settings measured something."""
     dropped: dict[str, str] = {}
-    """The settings that failed, and why."""
     left_out: dict[str, str] = {}
-    """What was not tried, and why."""
     spent: float = 0.0
     """Seconds that all boots took."""
     recipe: str = ""
-    """The file of the personal recipe, or empty."""
     unwritten: str = ""
-    """Why that file could not be written, or empty."""
 
 
 class ExperimentReport(msgspec.Struct, frozen=True):
-    """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
+    """All of an experiment: enough for others to repeat it and to judge it again."""
 
     design: Design
-    """What was going to be done."""
     boots: tuple[Boot, ...]
-    """What was measured, failed attempts included."""
     comparisons: tuple[Comparison, ...]
-    """Each arm against the first."""
     sweep: Sweep | None = None
     """The curve of three or more arms that are numbers."""
     complete: bool = True
     """Whether every boot of the design is over."""
     rules: int = 1
-    """By which rules it was judged, `RULES` now; a report of before is judged anew from its boots."""
+    """By which rules it was judged, `RULES` now; an older report is judged again from its boots."""
     tune: TuneOutcome | None = None
-    """What a tune has found; None of an A/B."""
 
 
 def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
@@ -381,7 +328,7 @@ def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
 def find_misplaced_arms(report: ExperimentReport) -> str:
     """Return which field of a report names an arm that it does not have, as text, or nothing.
 
-    For reports from files: the decoder checks types only, and whoever shows a report looks its arms up.
+    For reports of other users: the decoder checks types only.
     """
     arms = range(len(report.design.arms))
     if not arms:

@@ -100,15 +100,10 @@ def compare_pair(
     measure: str = "",
     comparisons: int = 0,
 ) -> Comparison:
-    """Return what may be said of two arms.
+    """Return what may be said of arm `b` against arm `a`.
 
-    Args:
-        design: the experiment.
-        boots: its boots.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        measure: what is judged; without it what suits what the arms differ in.
-        comparisons: how many there are, so that all hold together; without it those of all arms.
+    Without `measure` it is chosen by what the arms differ in. `comparisons` is how many hold together at 95 %; 0 is all
+    pairs of arms.
     """
     count = comparisons or count_comparisons(design, boots)
     apart = {
@@ -149,10 +144,10 @@ def compare_pair(
 def _choose_measure(
     design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, ArmDifference | None]
 ) -> str:
-    """Return the measure that is judged: steps/s where what is varied leaves alone what is drafted and accepted.
+    """Return the measure that is judged: steps/s where the arms draft and accept alike, else tok/s.
 
-    tok/s = steps/s x AL, and the text of an answer, which boots differ in, moves AL only. Where several requests were
-    under way, not every server tells the steps of each: what is judged has to be known of all numbers of streams.
+    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. With several streams
+    not every server reports the steps of each request: the judged measure has to be known at every number of streams.
     """
     if apart[STEPS] is None or list_concurrency_levels(design, boots, STEPS, pair) != list_concurrency_levels(
         design, boots, TOKENS, pair
@@ -164,10 +159,9 @@ def _choose_measure(
 
 
 def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison) -> tuple[FurtherVerdict, ...]:
-    """Return what is said of the measures that are not judged, at each number of streams.
+    """Return the verdicts on the other measures, at each number of streams.
 
-    They are questions of their own, and none of their words is wrong in 19 of 20 experiments: each interval has the
-    level that so many of them need.
+    Their intervals hold together at 95 %, apart from that of the judged measure.
     """
     verdicts, together = list[FurtherVerdict](), len(FURTHER) * len(design.concurrency)
     together *= count_comparisons(design, boots)
@@ -195,7 +189,6 @@ def _select_level(boot: BootLogs, streams: int) -> BootLogs:
 
 
 def _describe_test(difference: ArmDifference | None, comparisons: int) -> SignificanceTest | None:
-    """Return the figures that decide, None where nothing was compared or no boot differs from another."""
     if difference is None or not difference.error:
         return None
     d = difference
@@ -204,7 +197,6 @@ def _describe_test(difference: ArmDifference | None, comparisons: int) -> Signif
 
 
 def _list_figures(design: Design, boots: Sequence[Boot], pair: tuple[int, int], measure: str) -> tuple[BootFigure, ...]:
-    """Return what each boot of two arms measured over the prompts that all of them have: what the verdict compares."""
     arms = collect_measure(design, boots, measure)
     logs = [(arm, boot) for arm in pair for boot in arms[arm]]
     shared = (
@@ -238,7 +230,7 @@ def _ratio_of(difference: ArmDifference | None) -> Ratio | None:
 
 
 def _find_cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
-    """Return which of the factors of tok/s is shown to differ in the direction in which tok/s does."""
+    """Return which factor of tok/s is shown to differ in the direction of tok/s."""
     if speed is None or not speed.is_shown:
         return ""
     causes = [name for name, part in parts.items() if part and part.is_shown and part.log * speed.log > 0]
@@ -316,7 +308,6 @@ def read_arm_number(design: Design, arm: int) -> float | None:
 
 
 def _keep_shared_prompts(arms: Sequence[Sequence[BootLogs]]) -> list[list[BootLogs]]:
-    """Return the arms with those prompts only that every boot of every arm that measured has; none without such."""
     boots = [boot for arm in arms for boot in arm]
     shared = [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
     if not shared:
@@ -325,7 +316,7 @@ def _keep_shared_prompts(arms: Sequence[Sequence[BootLogs]]) -> list[list[BootLo
 
 
 def _align_logs(arms: Sequence[Sequence[BootLogs]], measured: Sequence[int]) -> dict[int, float]:
-    """Return the mean logarithm of each arm, without what a drift over the boots adds to some more than to others."""
+    """Return the mean logarithm of each arm, with the drift over the boots taken out."""
     first = measured[0]
     start = _mean_log(arms[first])
     apart = {arm: compare_measure(arms, first, arm, TOKENS) for arm in measured[1:]}
@@ -352,15 +343,16 @@ def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
     has_cache = [any(map(classify_start, arm)) for arm in arms]
     uncached = (has_cache[1] and not has_cache[0], has_cache[0] and not has_cache[1])
     filled = [
-        [measure_seconds_to_ready(boot) for boot in boots if boot.arm == arm and _has_filled(boot)] for arm in (a, b)
+        [
+            measure_seconds_to_ready(boot)
+            for boot in boots
+            if boot.arm == arm and boot.start == "filling" and not boot.error
+        ]
+        for arm in (a, b)
     ]
     return StartComparison(
         (cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs), uncached, (_mean(filled[0]), _mean(filled[1]))
     )
-
-
-def _has_filled(boot: Boot) -> bool:
-    return boot.start == "filling" and not boot.error
 
 
 def find_break_even(
@@ -368,12 +360,7 @@ def find_break_even(
 ) -> tuple[BreakEven, ...]:
     """Return when the arm that starts later has made up for it, for cold and for cached starts.
 
-    Args:
-        boots: the boots of both arms.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        judged: how far `b` is from `a` in the judged measure; where that is steps/s, AL is the same.
-        prompts: the same prompt by prompt.
+    `judged` is the difference in the judged measure, `prompts` the same by prompt.
     """
     break_evens = []
     spread = _measure_start_spread([select_measured_boots(boots, arm) for arm in (a, b)])
@@ -402,7 +389,6 @@ def find_break_even(
 
 
 def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
-    """Return the variance of the logarithms of starts around those of the same arm and kind."""
     groups: dict[tuple[int, str], list[float]] = {}
     for place, arm in enumerate(arms):
         for boot in arm:
@@ -416,10 +402,9 @@ def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
 
 
 def _select_starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
-    """Return the boots of both arms that started so.
+    """Return the boots of both arms that started cold, or cached.
 
-    One that does not say what it found has no cache: each start of it is like any other. When no arm has one, they are
-    all told as cached.
+    A boot that does not report its cache has none: all its starts are alike. If no arm has one, all count as cached.
     """
     ours, theirs = select_measured_boots(boots, a), select_measured_boots(boots, b)
     states = {classify_start(boot) for boot in (*ours, *theirs)} - {""}
@@ -444,16 +429,10 @@ class _Saving(NamedTuple):
 def _measure_saving(
     others: Sequence[Boot], judged: ArmDifference, prompts: Sequence[PromptRatio], *, forward: bool
 ) -> _Saving | None:
-    """Return the seconds that a token of the arm that starts later saves against the boots of the other one.
+    """Return the seconds per token that the arm that starts later saves against the boots of the other one, `others`.
 
-    A prompt counts by the seconds that its tokens take, not as one of so many, and at the fewest streams that were
-    sent.
-
-    Args:
-        others: the boots of the arm that starts earlier.
-        judged: how far the arms are apart.
-        prompts: the same prompt by prompt.
-        forward: whether the arm that is judged is the one that starts later.
+    A prompt counts by the seconds that its tokens take, at the fewest streams that were sent. `forward`: the judged arm
+    is the one that starts later.
     """
     faster = judged if forward else judged._replace(log=-judged.log)
     ratios = {(request.kind, request.streams): request.ratio.ratio for request in prompts}
@@ -481,7 +460,7 @@ def _measure_saving(
 def _compute_break_even(
     seconds: float, part: VariancePart, by: int, saving: _Saving | None, *, cold: bool
 ) -> BreakEven:
-    """Return after how many tokens `seconds` are made up, with the interval of a quotient (Fieller's)."""
+    """Return after how many tokens `seconds` are made up, with the interval of a quotient (Fieller)."""
     if saving is None:
         return BreakEven(by, seconds, cold)
     middle = seconds / saving.seconds if saving.seconds > 0 else math.inf
@@ -501,7 +480,6 @@ def _compute_break_even(
 
 
 def _seconds_to_first_answer(boot: Boot) -> float | None:
-    """Return the seconds from the launch to the end of the first real request; None when that failed."""
     failed = boot.cold_request is not None and boot.cold_request.error
     return None if boot.ready is None or failed else boot.ready + (_first_request_seconds(boot) or 0.0)
 

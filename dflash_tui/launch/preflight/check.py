@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.sanitizer import clean_line, clean_text
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -34,11 +33,9 @@ class Check(msgspec.Struct, frozen=True):
     """The result of one preflight check."""
 
     name: str
-    """What was checked."""
     level: CheckLevel
     """Whether it is right, worth a warning, or blocks the launch."""
     finding: str
-    """What was found."""
     advice: Advice = ()
     """What to do about it; empty when it is right."""
     final: bool = False
@@ -54,13 +51,9 @@ class Situation(msgspec.Struct, frozen=True):
     """All that the checks of a launch look at, probed once."""
 
     resolved: ResolvedRecipe
-    """The resolved recipe."""
     plan: Plan
-    """What would be launched."""
     probe: GpuProbe
-    """The GPUs of the machine, and the driver."""
     gpus: tuple[Gpu, ...]
-    """The GPUs that the server would use."""
     engine: Engine | None
     """The engine, or None when it is not installed."""
     models: tuple[model_hub.ModelAvailability, ...]
@@ -79,29 +72,27 @@ class Situation(msgspec.Struct, frozen=True):
 
 def pass_check(name: str, finding: str) -> Check:
     """Return a passed check."""
-    return _clean_check(name, CheckLevel.OK, finding)
+    return _build_check(name, CheckLevel.OK, finding)
 
 
 def warn_check(name: str, finding: str, fix: Fix = "") -> Check:
     """Return a check with a warning."""
-    return _clean_check(name, CheckLevel.WARN, finding, fix)
+    return _build_check(name, CheckLevel.WARN, finding, fix)
 
 
 def fail_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check, which blocks the launch unless somebody insists; `fix` says what to do."""
-    return _clean_check(name, CheckLevel.FAIL, finding, fix)
+    """Return a failed check, which blocks the launch unless it is forced; `fix` says what to do."""
+    return _build_check(name, CheckLevel.FAIL, finding, fix)
 
 
 def refuse_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check of what is refused whoever insists; `fix` says what to do."""
+    """Return a failed check that blocks the launch also where it is forced; `fix` says what to do."""
     return msgspec.structs.replace(fail_check(name, finding, fix), final=True)
 
 
-def _clean_check(name: str, level: CheckLevel, finding: str, fix: Fix = "") -> Check:
-    """Return a check with clean texts: names of processes, devices and models may hold terminal escapes."""
+def _build_check(name: str, level: CheckLevel, finding: str, fix: Fix = "") -> Check:
     parts = (fix,) if isinstance(fix, str | Hint) else fix
-    advice = tuple(clean_text(part) if isinstance(part, str) else part for part in parts if part)
-    return Check(name, level, clean_line(finding), advice)
+    return Check(name, level, finding, tuple(part for part in parts if part))
 
 
 def list_local_files(models: tuple[model_hub.ModelAvailability, ...]) -> list[Path]:

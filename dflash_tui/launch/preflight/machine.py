@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.formatting import GIB, format_gib, format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
@@ -20,12 +19,12 @@ from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.cluster import count_gpus_per_host
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.memory import MemoryEstimate, read_bits
 from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import Advice, Hint, LaunchChanges, hint_setting
-from dflash_tui.planning.server_command import count_gpus_per_host
 
 # Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
 HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"
@@ -138,7 +137,7 @@ def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
 def _check_patch_files() -> Iterator[Check]:
     """Warn about invalid patch files; only recipes that name them are refused, when they are planned."""
     for name, why in patch_file.load_all_patches()[1].items():
-        yield warn_check("patch file", f"{name} is not valid: {clean_line(why)}", "fix it, or remove it")
+        yield warn_check("patch file", f"{name} is not valid: {why}", "fix it, or remove it")
 
 
 def _check_compilers(situation: Situation) -> Iterator[Check]:
@@ -172,7 +171,6 @@ def _check_compiler(situation: Situation, name: str, variable: str, names: tuple
 
 
 def _has_python_headers(engine: Engine | None) -> bool:
-    """Whether the headers of the Python interpreter of the engine, or of ours without an engine, are installed."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
@@ -311,7 +309,7 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
 def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
     """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
 
-    Where none is known to fit, the variants are named whose size nobody knows.
+    Where none is known to fit, the variants of unknown size are named.
     """
     variants = list(_list_other_targets(situation, budget))
     resolved = situation.resolved
@@ -338,7 +336,7 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
 def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
     """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
 
-    Of one whose size nobody knows the last is whether it has weights of fewer bits, which may fit.
+    For a variant of unknown size the last is whether its weights have fewer bits, so that it may fit.
     """
     resolved = situation.resolved
     for name in (name for name, part in resolved.recipe.variants.items() if part.target):
@@ -358,7 +356,6 @@ def _hint_settings(changes: Mapping[str, int | float]) -> Advice:
 
 
 def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
-    """Check page cache and swap, which matter where the GPU uses the memory of the system."""
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"

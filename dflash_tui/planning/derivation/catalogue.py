@@ -16,7 +16,7 @@ from msgspec import Meta
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import GIB
-from dflash_tui.common.untrusted_json import decode_untrusted, register_type
+from dflash_tui.common.untrusted_json import decode_json, register_type
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning.field_types import Name, Tokens, VllmVersion
 from dflash_tui.planning.methods import Method
@@ -188,7 +188,7 @@ def decode_catalogue(data: bytes) -> Catalogue:
         UsageError: it is no catalogue.
     """
     try:
-        catalogue = decode_untrusted(data, _DECODER, one_line=True)
+        catalogue = decode_json(data, _DECODER)
     except msgspec.MsgspecError as error:
         raise UsageError("not a catalogue of pairs", evidence=str(error)) from None
     lost = [pair.id for pair in catalogue.pairs if pair.target not in catalogue.targets]

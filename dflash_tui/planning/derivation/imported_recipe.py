@@ -13,7 +13,7 @@ import yaml
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
-from dflash_tui.common.yaml_values import DEPTH_LIMIT
+from dflash_tui.common.yaml_loader import DEPTH_LIMIT
 from dflash_tui.planning import releases, serve_flags
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method

@@ -13,9 +13,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
+from dflash_tui.common.private_files import load_each
 from dflash_tui.common.secrets import advise_on_secret, explain_secrets, looks_secret
 from dflash_tui.planning import releases
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method

@@ -145,8 +145,8 @@ def merge_restart(policy: RestartPolicy, settings: Mapping[str, Any]) -> Restart
         raise UsageError(f"--set restart: {error}", hint=f"there is {', '.join(fields)}") from None
 
 
-def read_start_measures(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the measures for a shorter start that were set by hand; null is as if it had not been."""
+def read_start_settings(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the startup optimizations that were set by hand; null is as if it had not been."""
     wanted = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("start.")}
     for name, value in wanted.items():
         if not isinstance(value, bool | None):

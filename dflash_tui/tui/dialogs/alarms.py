@@ -11,8 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from dflash_tui.common.formatting import format_duration, truncate
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.formatting import format_duration, name_commands, truncate
 from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED

@@ -11,12 +11,11 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from dflash_tui.benchmark.answer import Answer
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.analysis.answers import AnswerPair, split_at_difference
 from dflash_tui.tui.composition import once_composed
 from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.render.playback import describe_blank
+from dflash_tui.tui.screens.playback import describe_blank
 from dflash_tui.tui.widgets.basic import MUTED
 
 # Characters that stay of what both answers begin with, above their first difference.
@@ -59,7 +58,7 @@ class AnswersDialog(Dialog[None]):
         self.query_one("#prompt", Static).update(render_prompt(pair, self.place + 1, len(self.pairs)))
         for place, (side, answer) in enumerate(zip("ab", render_answers(pair, whole=self.whole), strict=True)):
             scroll = self.query_one(f"#answer-{side}", VerticalScroll)
-            name = f"{clean_line(self.names[place])}, boot {pair.boots[place] + 1}"
+            name = f"{self.names[place]}, boot {pair.boots[place] + 1}"
             scroll.border_title = Content.assemble((name, _COLOURS[place]))
             scroll.query_one(Static).update(answer)
             scroll.scroll_home(animate=False)
@@ -82,7 +81,7 @@ def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:
     """Return the line over two answers: which prompt, and whether they differ and where."""
     key = pair.key
     streams = f" ×{key.streams}" if key.streams != 1 else ""
-    head = (f"{clean_line(key.kind)}{streams}, round {key.round + 1}", "bold")
+    head = (f"{key.kind}{streams}, round {key.round + 1}", "bold")
     common, _, _ = split_at_difference(pair.a.text, pair.b.text)
     differ = f"differ from character {len(common) + 1} on" if pair.a.text != pair.b.text else "the same text"
     if pair.a.text == pair.b.text and pair.a.tokens != pair.b.tokens:

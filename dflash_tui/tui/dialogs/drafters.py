@@ -9,7 +9,6 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.widgets import Input
 
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import model_config
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
@@ -88,7 +87,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             if pair.method is not Method.NONE
         ]
         self._show(rows, model)
-        self.show_detail(f"asking the hub about {clean_line(model)} …")
+        self.show_detail(f"asking the hub about {model} …")
         try:
             drafters = await model_config.find_tree_drafters(model)
         except HubAccessError as error:
@@ -110,8 +109,8 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.choices = [row.choice for row, _ in arranged]
         lines = [
             Content.assemble(
-                (clean_line(row.name), "bold"),
-                (f"\n  {clean_line(f'{OWN_PRECISION}; {row.facts}' if is_own else row.facts)}", MUTED_ROW),
+                (row.name, "bold"),
+                (f"\n  {OWN_PRECISION}; {row.facts}" if is_own else f"\n  {row.facts}", MUTED_ROW),
             )
             for row, is_own in arranged
         ]

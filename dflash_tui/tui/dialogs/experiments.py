@@ -12,7 +12,6 @@ from textual.binding import Binding
 from textual.content import Content
 
 from dflash_tui.common.formatting import shorten_names, truncate
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation.experiment_report import describe_variation
@@ -41,10 +40,10 @@ def render_experiment_rows(rows: Sequence[Progress], width: int) -> list[Content
     """
     most = max(_NAME, width - _STATUS - _BEGAN - _BOOTS - _ROOMY)
     most = max(1, min(most, width - _STATUS - _BEGAN))
-    short_names = shorten_names((clean_line(row.design.recipe) for row in rows), most)
+    short_names = shorten_names((row.design.recipe for row in rows), most)
     name = max(map(len, short_names.values()), default=0)
     left = width - _STATUS - name
-    return [_render_experiment_row(row, f"{short_names[clean_line(row.design.recipe)]:<{name}}", left) for row in rows]
+    return [_render_experiment_row(row, f"{short_names[row.design.recipe]:<{name}}", left) for row in rows]
 
 
 def _render_experiment_row(progress: Progress, name: str, left: int) -> Content:

@@ -15,7 +15,6 @@ from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_percent, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import builder
 from dflash_tui.experiments import variation as varying
@@ -131,7 +130,7 @@ class NewExperiment(Dialog[str | None]):
         """Show labels and texts, whose further lines hang below the first."""
         width = measure_text(self.query_one("#checks"))
         column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
-        lines = [render_hung((f"{label:<{column}}", MUTED), clean_line(text), width) for label, text in rows]
+        lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
         self.query_one("#ab-words", Static).update(Content("\n").join(lines))
 
     def draw(self) -> None:
@@ -145,7 +144,7 @@ class NewExperiment(Dialog[str | None]):
         """Return what would begin, and how sure it will be."""
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
-            ("A/B ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
+            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
         )  # fmt: skip
 
@@ -263,7 +262,7 @@ class NewExperiment(Dialog[str | None]):
                 words.update(Content.assemble(("checking every arm …", MUTED)))
             case Preparing():
                 share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-                words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}"))
+                words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{event.text}{share}"))
             case controller.ServerStopping(run):
                 words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
 

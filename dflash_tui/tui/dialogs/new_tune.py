@@ -11,7 +11,6 @@ from textual.content import Content
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_duration
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation import experiment_text
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment, PlannedExperiment
@@ -47,7 +46,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
     def render_head(self) -> Content:
         """Return what would begin, and how long it may take."""
         return Content.assemble(
-            ("Tune ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
+            ("Tune ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
             (f"{format_duration(60.0 * self.minutes)} of boots", "bold"),
             ("; the best so far can be kept at any time", MUTED),
         )  # fmt: skip
@@ -58,9 +57,8 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        from dflash_tui.experiments import controller
+        from dflash_tui.experiments import controller, tuner
         from dflash_tui.experiments.builder import ExperimentRequest
-        from dflash_tui.experiments.tuning import tuner
 
         built = tuner.build_tune(
             ExperimentRequest(self.plan.relaunch_request),

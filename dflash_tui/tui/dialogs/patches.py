@@ -95,8 +95,8 @@ def render_patches(view: PatchView, width: int) -> Content:
     if not rows:
         rows.append(Content("this recipe needs no patch of vLLM"))
     for name, why in view.unusable.items():
-        rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {clean_line(why)}", width))
-    lines = [_render_diff_line(clean_line(line)) for line in view.diffs.splitlines()]
+        rows.append(_name_row(("! ", "bold $warning"), name, f"its file is unusable: {why}", width))
+    lines = [_render_diff_line(line) for line in view.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 
@@ -112,7 +112,8 @@ def _name_row(mark: tuple[str, str], name: str, text: str, width: int) -> Conten
     return render_hung(mark, f"{name}  {text}", width).stylize("bold", len(mark[0]), len(mark[0]) + len(name))
 
 
-def _render_diff_line(line: str) -> Content:
+def _render_diff_line(text: str) -> Content:
+    line = clean_line(text)
     if line.startswith(("--- ", "+++ ")):
         return Content.assemble((line, "bold"))
     return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))
@@ -185,11 +186,11 @@ class PatchScreen(Dialog[None]):
         self.notify(event.text, markup=False, timeout=10) if event.done else None
 
     def action_apply(self) -> None:
-        if self.view is None or (engine := self.view.engine) is None:
+        if self.view is None or self.view.engine is None:
             return
         try:
             patches = status.load_planned_patches(self.plan)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        ask_patch_trust(self.app, patches, engine, lambda: self.act(make=True))
+        ask_patch_trust(self.app, patches, lambda: self.act(make=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -13,7 +14,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
@@ -84,23 +84,12 @@ def ask_trust(
     _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
 
 
-def ask_patch_trust(
-    app: App[Any],
-    patches: Sequence[Patch],
-    engine: Engine,
-    then: Callable[[], object],
-    reverted: Collection[str] = (),
-) -> None:
-    """Go on with `then` when patches may be in an engine, after asking: those to bring in, and those that stay."""
-    untrusted = recipe_trust.list_untrusted_patches(patches, engine, reverted)
-    question = f"Change vLLM by {', '.join(patch.name for patch in untrusted)}?"
-    _ask(
-        app,
-        question,
-        recipe_trust.describe_patches(untrusted),
-        lambda: recipe_trust.trust_patches(untrusted),
-        lambda yes: then() if yes else None,
-    )
+def ask_patch_trust(app: App[Any], patches: Sequence[Patch], then: Callable[[], object]) -> None:
+    """Go on with `then` when an engine may be made with these patches, after asking."""
+    untrusted = recipe_trust.find_untrusted_patches(patches)
+    question = f"Change vLLM by {', '.join(untrusted.names.values())}?"
+    trust = partial(recipe_trust.trust_shown, untrusted)
+    _ask(app, question, untrusted.ingredients, trust, lambda yes: then() if yes else None)
 
 
 def _ask(

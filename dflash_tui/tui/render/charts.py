@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage, pluralize
-from dflash_tui.events import GpusSampled
+from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.tui.widgets.chart import ChartLine, round_axis_limit

@@ -6,8 +6,7 @@ import difflib
 
 from textual.content import Content
 
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.server_command import format_command
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from dflash_tui.common.formatting import format_duration, pluralize, truncate, truncate_middle
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
@@ -57,7 +56,7 @@ def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> 
     name = shorten_recipe(design, width - _PADDING - len(kind) - marks.cell_length)
     head = Content.assemble((kind, "bold"), (name, "bold $primary")) + marks
     sent = "" if design.measures_start else f"{count_requests(report.boots)} requests"
-    facts = [describe_certainty(design), sent, clean_line(engine)]
+    facts = [describe_certainty(design), sent, engine]
     varied = _describe_in(design, width - _PADDING - head.cell_length)
     return join_fitting([head, varied, *(Content(f" · {fact}") for fact in facts if fact)], width - _PADDING)
 
@@ -70,7 +69,7 @@ def _describe_in(design: Design, room: int) -> Content:
 
 def shorten_recipe(design: Design, room: int) -> str:
     """Return the name of what is measured, in so many cells and no more than a line over a screen has for it."""
-    return truncate_middle(clean_line(design.recipe), max(_LEAST_NAME, min(_NAME, room)))
+    return truncate_middle(design.recipe, max(_LEAST_NAME, min(_NAME, room)))
 
 
 def render_progress(progress: Progress, now: float, width: int) -> Content:
@@ -135,7 +134,7 @@ def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float,
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - head.cell_length - 2)
     if boot and boot.error:
-        return head + Content.assemble(("✗ ", "$error"), (truncate(clean_line(boot.error), room), "$error"))
+        return head + Content.assemble(("✗ ", "$error"), (truncate(boot.error, room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
         text = f"{format_duration(boot.took):>7}  {cache}ready in {format_duration(boot.ready)}, "

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from textual.content import Content
 
 from dflash_tui.common.formatting import draw_bar, format_duration, format_number, pluralize, truncate
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.measures import median_speed
 from dflash_tui.experiments.builder import BootEstimate
@@ -84,7 +83,7 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
     if progress.status == "finished":
         return _join_left(1.0, ["all boots are over"], width)
     if progress.status != "running":
-        why = f": {clean_line(progress.halted)}" if progress.halted else ": the driver exited without logging an error"
+        why = f": {progress.halted}" if progress.halted else ": the driver exited without logging an error"
         return _join_left(None, [f"{progress.status}{why}; r resumes it"], width)
     left, source, whole = _find_left(progress, outlook, now)
     under_way = max(0.0, now - progress.current.began) if progress.current else 0.0

@@ -19,19 +19,17 @@ from dflash_tui.common.formatting import (
     format_gigabytes,
     format_megabytes,
     format_number,
+    name_commands,
     pluralize,
     shorten_names,
 )
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.presentation.plan_text import (
     describe_model,
     format_drafts_offer,
@@ -49,7 +47,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
     from dflash_tui.engines.model_hub import ModelAvailability
-    from dflash_tui.monitoring.startup_history import TimeToReady
+    from dflash_tui.monitoring.startup_history import MedianSeconds
 
 _INDENT = 10
 _FIT = 24
@@ -105,7 +103,7 @@ def render_plan(
     fit: MemoryEstimate | None,
     suited: SuitabilityReason,
     models: tuple[ModelAvailability, ...] = (),
-    before: TimeToReady | None = None,
+    before: MedianSeconds | None = None,
     hosts: Sequence[tuple[str, str]] = (),
     width: int = 60,
 ) -> Content:
@@ -227,9 +225,9 @@ def render_plan_error(error: DflashError) -> Content:
     """Return why a recipe cannot be launched."""
     rows = [
         Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")),
-        Content(clean_lines(error.what)),
+        Content(error.what),
     ]
-    rows += [Content(clean_lines(error.evidence))] if error.evidence else []
+    rows += [Content(error.evidence)] if error.evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), name_commands(error.hint))] if error.hint else []
     return Content("\n").join(rows)
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_percent, truncate_middle
-from dflash_tui.events import RankSampled, RankState
+from dflash_tui.events import GpuLoad, RankSampled, RankState
 from dflash_tui.planning.cluster import Cluster, ClusterHost
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.series import MAX_GAP
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED

@@ -16,11 +16,10 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.schedule import is_faster
+from dflash_tui.experiments.tune_schedule import is_faster
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_text import CandidateRow
 from dflash_tui.presentation.report import Note
@@ -63,11 +62,11 @@ def render_rounds(progress: Progress, width: int, rows: int) -> Content:
 
 def _render_stage(progress: Progress, rounds: Sequence[RoundBegan], width: int, *, live: bool) -> Content:
     last, arms = rounds[-1], progress.design.arms
-    name = {CONFIRM: "to be sure", PUBLISHED: "once more"}.get(last.key, clean_line(last.key))
+    name = {CONFIRM: "to be sure", PUBLISHED: "once more"}.get(last.key, last.key)
     sizes = " → ".join(str(len(search_round.field)) for search_round in rounds)
     if last.key == CONFIRM:
         sizes = pluralize(sum(len(search_round.order) for search_round in rounds), "boot")
-    names = [clean_line(arms[arm].name) for arm in last.field]
+    names = [arms[arm].name for arm in last.field]
     mark = ("◐ ", "$warning") if live and progress.driven else ("! ", "$error") if live else ("✓ ", "$success")
     head = f"{truncate_middle(name, 26):<26} {sizes:<12} "
     return Content.assemble(mark, (head, "bold" if live else ""), (_join_names(names, width - len(head) - 2), MUTED))

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from dflash_tui.benchmark.conversation.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.presentation.client_text import (
     Endpoint,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 from textual import work
@@ -16,12 +15,10 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import controller, store
+from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import tuner
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
@@ -35,7 +32,6 @@ from dflash_tui.tui.render import experiment, experiment_progress, tune
 from dflash_tui.tui.render.experiment_progress import Outlook
 from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.startup import render_startup
-from dflash_tui.tui.screens.playback import open_playback, show_playback
 from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, Requests, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart
 
@@ -55,7 +51,6 @@ class ExperimentScreen(SizedScreen[None]):
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
-        Binding("p", "play", "Play", tooltip="Two arms write the same answer as fast as they did"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
@@ -157,7 +152,7 @@ class ExperimentScreen(SizedScreen[None]):
         if self.error:
             status.show(Content.assemble(("✗ ", "$error"), ("A/B CANNOT BE READ", "bold"), f"  {self.identity}"))
             parts = [self.error.what, self.error.evidence, f"→ {self.error.hint}" if self.error.hint else ""]
-            lines = [line for part in parts for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
+            lines = [line for part in parts for line in textwrap.wrap(part, max(20, self.size.width - 4))]
             self.query_one("#order", Display).show(Content("\n".join(lines)))
         elif self.view is None:
             status.show(Content.assemble(("○ ", "$foreground"), ("A/B", "bold"), "  looking …"))
@@ -259,7 +254,7 @@ class ExperimentScreen(SizedScreen[None]):
     def _render_wait(self, progress: Progress, word: str) -> Content:
         """Return a word, and while it goes on what each boot does, else why it was halted: all of it fits here."""
         width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
-        text = experiment_progress.list_boot_stages(progress) if progress.driven else clean_line(progress.halted)
+        text = experiment_progress.list_boot_stages(progress) if progress.driven else progress.halted
         lines = textwrap.wrap(text, max(20, width))
         return Content.assemble((word, "bold"), *((f"\n{line}", MUTED) for line in lines))
 
@@ -277,9 +272,6 @@ class ExperimentScreen(SizedScreen[None]):
             return progress is not None and progress.driven
         if action == "resume":
             return progress is not None and progress.status in {"halted", "interrupted"}
-        if action == "play":
-            measured = {boot.arm for boot in progress.boots if boot.requests} if progress else set()
-            return len(measured) > 1 and progress is not None and progress.design.tuning is None
         if action == "keep":
             outcome = self.view.tune if self.view else None
             return outcome is not None and bool(outcome.best) and not outcome.recipe
@@ -287,10 +279,6 @@ class ExperimentScreen(SizedScreen[None]):
 
     def action_verdict(self) -> None:
         self.post_message(self.Over(self.identity))
-
-    def action_play(self) -> None:
-        if self.view:
-            show_playback(self, partial(open_playback, self.view.progress.design.id))
 
     def action_keep(self) -> None:
         if self.view and self.view.tune:

@@ -17,18 +17,16 @@ from textual.widgets import Static
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.formatting import pluralize, read_called_name
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.composition import each_in_turn, once_composed, while_open
@@ -112,7 +110,7 @@ class LaunchScreen(OwnRecipesScreen):
         self.now, self.probe = now, probe
         self.models, self.wanted = ModelLookups(), ""  # the recipe to highlight once the list is there
         self.running: list[Run] = []
-        self.before: dict[tuple[str, ...], startup_history.TimeToReady | None] = {}
+        self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
         self._list: RecipeList | None = None
 
     def choose(self, name: str) -> None:

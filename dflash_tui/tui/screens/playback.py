@@ -1,45 +1,110 @@
-"""The screen to show a colleague: two arms of an A/B write the same answer as fast as they did."""
+"""Two arms of an A/B write the same answer as fast as they did: what is played, and the screen that plays it.
+
+Of each arm the request of median speed is played, the lower one of two. Its tokens come when they came; which
+characters belong to which token is not known, so the text is spread evenly over them.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from statistics import median_low
+from typing import ClassVar, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.answers import PromptKey
 from dflash_tui.experiments.analysis.measures import select_measured_boots
-from dflash_tui.experiments.analysis.playback import PlayedPair, find_typical_pair, list_played_pairs
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
-from dflash_tui.presentation.experiment_report import synthetic_label
+from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
+from dflash_tui.presentation.report import format_factor
 from dflash_tui.tui.composition import once_composed, while_open
-from dflash_tui.tui.render import playback
-from dflash_tui.tui.render.experiment import render_report_head
-from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
+from dflash_tui.tui.render.experiment import render_arm_name, render_headline, render_report_head
+from dflash_tui.tui.render.report import arm_color
+from dflash_tui.tui.widgets.basic import MUTED, Display, Keys, SizedScreen, TooSmall, join_fitting
 
+Found = TypeVar("Found")
 _EVERY = 0.1
-_HINT = "dflash-tui ab attach shows how far it is"
 _SIDES = ("a", "b")
 
 
-class PlaybackScreen(SizedScreen[None]):
-    """Plays the answers of two arms side by side, prompt by prompt; it only reads.
+class PlayedAnswer(NamedTuple):
+    """An answer with the arrivals of its tokens."""
 
-    Args:
-        report: the experiment, with the boots that are over.
-        comparison: the comparison of the two arms; None where there is no verdict yet.
-        pairs: what can be played of them.
-        place: which of it is played first; by default the one whose ratio is the median.
-        clock: returns the real time, in seconds.
+    boot: Boot
+    done: RequestDone
+    kept: KeptAnswer
+
+    @property
+    def seconds(self) -> float:
+        """When its last token comes."""
+        return self.kept.arrivals[-1][0] / 1000
+
+    def count_tokens(self, at: float) -> int:
+        """Return how many of its tokens have come by `at`, in seconds."""
+        place = bisect_right(self.kept.arrivals, 1000 * at, key=lambda mark: mark[0])
+        return self.kept.arrivals[place - 1][1] if place else 0
+
+    def measure_output(self, at: float) -> float | None:
+        """Return its tokens per second since the request was sent, TTFT included; None before its first token."""
+        tokens, passed = self.count_tokens(at), min(at, self.seconds)
+        return tokens / passed if tokens and passed else None
+
+
+class PlayedPair(NamedTuple):
+    """The answers of two arms to the same prompt."""
+
+    key: PromptKey
+    a: PlayedAnswer
+    b: PlayedAnswer
+
+    @property
+    def seconds(self) -> float:
+        """When both are written."""
+        return max(self.a.seconds, self.b.seconds)
+
+    def measure_ratio(self, at: float) -> float | None:
+        """Return the output of `b` as a multiple of that of `a` so far; None before both have a token."""
+        ours, theirs = self.a.measure_output(at), self.b.measure_output(at)
+        return theirs / ours if ours and theirs else None
+
+
+def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[KeptAnswer]) -> list[PlayedPair]:
+    """Return a pair for each prompt that two arms have answered."""
+    texts = {(line.run, PromptKey(line.kind, line.streams, line.round)): line for line in answers}
+    arms = []
+    for arm in (a, b):
+        by_key: dict[PromptKey, list[PlayedAnswer]] = {}
+        for boot in select_measured_boots(boots, arm):
+            for done in boot.requests:
+                key = PromptKey(done.kind, done.streams, done.round)
+                kept = texts.get((boot.run, key))
+                if kept and len(kept.arrivals) > 1 and done.decode_tok_s and not done.error:
+                    by_key.setdefault(key, []).append(PlayedAnswer(boot, done, kept))
+        arms.append(by_key)
+    return [PlayedPair(key, *(_choose_median(arm[key]) for arm in arms)) for key in arms[0] if key in arms[1]]
+
+
+def _choose_median(answers: Sequence[PlayedAnswer]) -> PlayedAnswer:
+    speed = median_low([answer.done.decode_tok_s or 0.0 for answer in answers])
+    return next(answer for answer in answers if answer.done.decode_tok_s == speed)
+
+
+class PlaybackScreen(SizedScreen[None]):
+    """Plays the answers of two arms side by side, prompt by prompt, beginning with the prompt of median ratio.
+
+    Raises:
+        UsageError: there is no verdict, nothing can be played, or no arm or prompt is called so.
     """
 
     BINDINGS: ClassVar = [
@@ -48,24 +113,28 @@ class PlaybackScreen(SizedScreen[None]):
         Binding("left", "other(-1)", "Previous prompt", show=False, tooltip="The previous prompt"),
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
         Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
-        Binding("home", "to(0)", "Beginning", show=False, tooltip="To the beginning"),
-        Binding("end", "to(1)", "End", show=False, tooltip="To the end"),
         Binding("escape", "dismiss", "Back", key_display="esc", tooltip="Back to the A/B"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
         Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
     ]
 
     def __init__(
-        self,
-        report: ExperimentReport,
-        comparison: Comparison | None,
-        pairs: Sequence[PlayedPair],
-        place: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, report: ExperimentReport, arm: str = "", prompt: str = "", clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__()
-        self.report, self.comparison, self.pairs, self._now = report, comparison, pairs, clock
-        self.place = find_typical_pair(pairs) if place is None else place
+        self.report, self._now = report, clock
+        self.comparison = _find(
+            {report.design.arms[each.b].name: each for each in report.comparisons}, arm, "arm with a verdict"
+        )
+        a, b = self.comparison.a, self.comparison.b
+        answers = store.read_answers(store.experiment_folder(report.design.id))
+        self.pairs: list[PlayedPair] = list_played_pairs(report.boots, a, b, answers)
+        ratios = [pair.measure_ratio(pair.seconds) or 0.0 for pair in self.pairs]
+        places = [*([ratios.index(median_low(ratios))] if ratios else []), *range(len(ratios))]
+        kinds: dict[str, int] = {}
+        for place in places:
+            kinds.setdefault(self.pairs[place].key.kind, place)
+        self.place: int = _find(kinds, prompt, "prompt with answers of both arms")
         self.clock = PlaybackClock(self.pair.seconds, 1.0, clock)
 
     @property
@@ -74,9 +143,8 @@ class PlaybackScreen(SizedScreen[None]):
         return self.pairs[self.place]
 
     def compose(self) -> ComposeResult:
-        yield Display(id="status")
-        yield Display(id="label")
-        yield Display(id="player")
+        for name in ("status", "label", "player"):
+            yield Display(id=name)
         with Horizontal(id="sides"):
             for side in _SIDES:
                 with Vertical(id=f"side-{side}", classes="pane"):
@@ -103,22 +171,55 @@ class PlaybackScreen(SizedScreen[None]):
     @while_open
     def draw(self) -> None:
         """Show how far both answers are."""
-        pair, at, design = self.pair, self.clock.position, self.report.design
-        most = max(pair.a.tokens, pair.b.tokens)
-        width = self.size.width - 2
+        pair, at, width = self.pair, self.clock.position, self.size.width - 2
         self.query_one("#status", Display).show(render_report_head(self.report, self.size.width))
-        clock = playback.render_clock(pair, self.place, len(self.pairs), self.clock, width)
-        self.query_one("#player", Display).show(clock)
+        self.query_one("#player", Display).show(self._render_clock(width))
         for side, answer in zip(_SIDES, (pair.a, pair.b), strict=True):
             pane, text = self.query_one(f"#side-{side}"), self.query_one(f"#text-{side}", Display)
-            cells, rows = pane.content_region.width, text.size.height
-            pane.border_title = playback.render_side_title(design, answer, cells)
-            text.show(playback.render_text(answer, at, cells, rows))
-            figures = playback.render_figures(answer, at, most, cells)
-            self.query_one(f"#figures-{side}", Display).show(figures)
-        self.query_one("#ratio", Display).show(playback.render_ratio(design, pair, at, width))
-        foot = playback.render_foot(self.report, self.comparison, pair, self.query_one("#found").content_region.width)
-        self.query_one("#foot", Display).show(foot)
+            cells = pane.content_region.width
+            boot = f", boot {answer.boot.number + 1}"
+            name = render_arm_name(self.report.design, answer.boot.arm, max(8, cells - len(boot) - 8))
+            pane.border_title = name + Content(boot)
+            text.show(Content("\n").join(_render_text(answer, at).wrap(max(1, cells))[-max(1, text.size.height) :]))
+            self.query_one(f"#figures-{side}", Display).show(self._render_figures(answer, at, cells))
+        self.query_one("#ratio", Display).show(self._render_ratio(at, width))
+        cells = self.query_one("#found").content_region.width
+        self.query_one("#foot", Display).show(render_headline(self.report, self.comparison, cells))
+
+    def _render_clock(self, width: int) -> Content:
+        key, clock = self.pair.key, self.clock
+        mark, word = ("■", "end") if clock.finished else ("‖", "paused") if clock.paused else ("▶", "playing")
+        streams = f", one of {key.streams} at a time" if key.streams != 1 else ""
+        head = Content.assemble(
+            (f" {mark} A/B ", "bold reverse $accent"),
+            (f" {word:<8} ×{clock.speed:g}  {clock.position:4.1f} of {clock.duration:.1f} s  ", "bold"),
+        )
+        prompt = Content.styled(f"{key.kind}, round {key.round + 1}{streams}", "bold $primary")
+        count = Content.styled(f"  {self.place + 1} of {pluralize(len(self.pairs), 'prompt')}", MUTED)
+        return join_fitting([head, prompt, count], width)
+
+    def _render_figures(self, answer: PlayedAnswer, at: float, width: int) -> Content:
+        tokens, over, color = answer.count_tokens(at), at >= answer.seconds, arm_color(answer.boot.arm)
+        passed = f"✓ done in {answer.seconds:.2f} s" if over else f"  {at:.1f} s"
+        speed = answer.done.decode_tok_s if over else answer.measure_output(at)
+        ttft = f", TTFT {answer.done.ttft:.2f} s" if tokens else ""
+        most = max(self.pair.a.done.tokens, self.pair.b.done.tokens)
+        figures = (f"{tokens:>5}", f"bold {color}"), " tokens  ", (format_number(speed), "bold"), " tok/s"
+        return Content("\n").join([
+            Content.assemble(*figures),
+            join_fitting([Content(passed), Content(ttft)], width).stylize(MUTED),
+            Content.styled(draw_bar(tokens / most, width) or " ", color),
+        ])  # fmt: skip
+
+    def _render_ratio(self, at: float, width: int) -> Content:
+        ratio, arms = self.pair.measure_ratio(at), (self.pair.a.boot.arm, self.pair.b.boot.arm)
+        factor = f" {UNKNOWN if ratio is None else f'{format_factor(ratio)}x'} "
+        words = f"'s output {'' if at >= self.pair.seconds else 'so far '}against "
+        room = (width - len(factor) - len(words) - len("  A  B 's")) // 2
+        a, b = (name_arm(self.report.design, arm, max(3, min(20, room))) for arm in arms)
+        head = Content.styled(factor, f"bold reverse {arm_color(arms[1])}")
+        compared = Content.styled(f"  {b}{words}{a}'s", "bold")
+        return join_fitting([head, compared, Content.styled("  tokens/s since the request", MUTED)], width)
 
     def action_pause(self) -> None:
         self.clock.pause(not (self.clock.paused or self.clock.finished))
@@ -133,64 +234,27 @@ class PlaybackScreen(SizedScreen[None]):
         self.clock.change_speed(steps)
         self.draw()
 
-    def action_to(self, share: float) -> None:
-        self.clock.seek(self.clock.duration * share)
-        self.draw()
 
-
-def build_playback(
-    report: ExperimentReport,
-    comparison: Comparison | None,
-    prompt: str = "",
-    clock: Callable[[], float] = time.monotonic,
-) -> PlaybackScreen:
-    """Return the screen that plays two arms of an experiment.
-
-    Args:
-        report: the experiment, with the boots that are over.
-        comparison: the arms that are compared; None before a verdict: then the first two that have measured.
-        prompt: the kind of the prompt that is played first; empty for the one whose ratio is the median.
-        clock: returns the real time, in seconds.
+def _find(choices: dict[str, Found], name: str, what: str) -> Found:
+    """Return the choice of a name, the first one without a name.
 
     Raises:
-        UsageError: nothing of them can be played, or no prompt is called so.
+        UsageError: there is none.
     """
-    arms = (comparison.a, comparison.b) if comparison else _find_measured_arms(report)
-    kept_answers = store.read_answers(store.experiment_folder(report.design.id))
-    if not (pairs := list_played_pairs(report.boots, arms[0], arms[1], kept_answers)):
-        raise UsageError("nothing of this A/B can be played: no prompt was answered in both arms", hint=_HINT)
-    kinds = [pair.key.kind for pair in pairs]
-    if prompt and prompt not in kinds:
-        kind_names = ", ".join(map(clean_line, dict.fromkeys(kinds)))
-        what = f"no prompt called '{clean_line(prompt)}' was answered in both arms"
-        raise UsageError(what, hint=f"there are: {kind_names}")
-    return PlaybackScreen(report, comparison, pairs, kinds.index(prompt) if prompt else None, clock)
+    if not choices or (name and name not in choices):
+        hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"
+        raise UsageError(f"no {what}{f' called {name}' * bool(name)}", hint=hint)
+    return choices[name] if name else next(iter(choices.values()))
 
 
-def _find_measured_arms(report: ExperimentReport) -> tuple[int, int]:
-    arms = [arm for arm in range(len(report.design.arms)) if select_measured_boots(report.boots, arm)]
-    if len(arms) < 2:
-        raise UsageError("a boot of each of two arms has to be over before they are played", hint=_HINT)
-    return arms[0], arms[1]
+def _render_text(answer: PlayedAnswer, at: float) -> Content:
+    text, color = answer.kept.answer.text, arm_color(answer.boot.arm)
+    if at < answer.seconds:
+        return Content.assemble(text[: round(len(text) * answer.count_tokens(at) / answer.done.tokens)], ("▌", color))
+    cut = "\n[not kept from here on]" if answer.kept.answer.cut else ""
+    return Content.assemble(text.rstrip(), (describe_blank(text) + cut, MUTED))
 
 
-def open_playback(identity: str) -> PlaybackScreen:
-    """Return the screen that plays the first two arms of an experiment, with their verdict once it is over.
-
-    Raises:
-        UsageError: nothing of them can be played.
-    """
-    report = store.read_report_so_far(store.experiment_folder(identity))
-    return build_playback(report, next(iter(report.comparisons), None))
-
-
-def show_playback(screen: Screen[None], build: Callable[[], PlaybackScreen]) -> None:
-    """Show what `build` returns above a screen, or say why nothing can be played."""
-
-    async def show() -> None:
-        try:
-            screen.app.push_screen(await asyncio.to_thread(build))
-        except UsageError as error:
-            screen.notify(error.what, markup=False, timeout=5)
-
-    screen.run_worker(show(), exclusive=True, group="playback")
+def describe_blank(text: str) -> str:
+    """Return that an answer is all white space, as those of random weights may be; empty for any other."""
+    return "" if text.strip() else f"[{pluralize(len(text), 'character')}, all white space]"

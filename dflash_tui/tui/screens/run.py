@@ -13,14 +13,13 @@ from textual.binding import ActiveBinding, Binding
 from textual.worker import Worker
 
 from dflash_tui.benchmark import client, suites
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, format_wiring
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.alarms import AlarmDialog
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -157,7 +156,7 @@ class RunScreen(ViewScreen):
             requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, key=run.api_key)
             async with aclosing(requests):
                 async for done in requests:
-                    run_files.record_event(run, done)
+                    run.record(done)
                     if done.error:  # of which the row has the beginning only
                         self.notify(f"{done.kind}: {done.error}", severity="error", markup=False)
                     self.view.show_sending(run, kinds.pop(0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,9 +16,8 @@ from textual.message import Message
 from textual.widgets import Static
 
 from dflash_tui.common import private_files
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
@@ -44,7 +42,7 @@ from dflash_tui.tui.keys import COMMON_KEYS
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.render.report import to_content
 from dflash_tui.tui.render.tune import list_outcome_notes
-from dflash_tui.tui.screens.playback import build_playback, show_playback
+from dflash_tui.tui.screens.playback import PlaybackScreen
 from dflash_tui.tui.widgets.basic import Display, Keys, SizedScreen, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
@@ -189,10 +187,10 @@ class VerdictScreen(SizedScreen[None]):
         )
         values += [("", "series-dim", end) for end in ends]
         names = [
-            f"{truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{truncate_middle(design.arms[point.arm].name, 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
-        chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
+        chart.title = f"by {design.vary}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _show(self, name: str, parts: Sequence[Part]) -> None:
@@ -241,7 +239,11 @@ class VerdictScreen(SizedScreen[None]):
 
     def action_play(self) -> None:
         if self.report and self.comparison:
-            show_playback(self, partial(build_playback, self.report, self.comparison))
+            arm = self.report.design.arms[self.comparison.b].name
+            try:
+                self.app.push_screen(PlaybackScreen(self.report, arm))
+            except UsageError as error:
+                self.notify(error.what, markup=False, timeout=5)
 
     def action_write(self) -> None:
         if self.report:

@@ -18,9 +18,15 @@ from textual.widget import Widget
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_duration, format_number, truncate, truncate_middle
-from dflash_tui.common.sanitizer import clean_lines
-from dflash_tui.common.ssh_host import name_commands
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    draw_bar,
+    format_duration,
+    format_number,
+    name_commands,
+    truncate,
+    truncate_middle,
+)
 from dflash_tui.events import RequestDone
 from dflash_tui.run_state.speculation import DraftAdvice
 from dflash_tui.run_state.startup import PhaseSpan
@@ -125,9 +131,9 @@ class TooSmall(Widget):
 
 def render_error(what: str, evidence: str, do: str) -> Content:
     """Return an error of ours: what happened, the line that shows it and what to do about it."""
-    rows = [Content.assemble(("✗ ", "bold $error"), (clean_lines(what), "bold"))]
-    rows += [Content.assemble("  ", (clean_lines(evidence), "$foreground"))] if evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(clean_lines(do)))] if do else []
+    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
+    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
+    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(do))] if do else []
     return Content("\n").join(rows)
 
 

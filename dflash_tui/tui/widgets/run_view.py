@@ -13,7 +13,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.ssh_host import read_called_name
+from dflash_tui.common.formatting import read_called_name
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import FILLER, PROBE, AnyEvent, Health, Step
 from dflash_tui.monitoring import startup_history

@@ -20,9 +20,8 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import SpeculationLogged
+from dflash_tui.events import Histogram, SpeculationLogged
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import Histogram
 from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.speculation import (
     choose_published_figures,

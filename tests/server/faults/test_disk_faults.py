@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.event_json import encode
-from dflash_tui.events import Health, LogLine, Sampled, Stopping
+from dflash_tui.events import Health, LogLine, Sampled, Stopping, encode
 from dflash_tui.monitoring import observer
-from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs import registry, server_process
 from tests.support.fake_runs import recorded, watching
 from tests.support.waiting import until
 
@@ -122,10 +121,10 @@ def test_the_first_event_after_a_full_disk_is_not_lost(launch, small):
     with run.samples.open("ab") as file:
         file.write(b"x" * (padding - 1) + b"\n")
     filler = fill(disk)
-    run_files.record_event(run, LogLine(2.0, "torn"))
+    run.record(LogLine(2.0, "torn"))
     assert not run.samples.read_bytes().endswith(b"\n")
     filler.unlink()
-    run_files.record_event(run, Stopping(3.0))
+    run.record(Stopping(3.0))
     assert [event.at for event in recorded(run, Stopping)] == [1.0, 3.0]
 
 

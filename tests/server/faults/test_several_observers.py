@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.benchmark import client
-from dflash_tui.event_json import decode_recorded
-from dflash_tui.events import RequestDone, Sampled
+from dflash_tui.events import RequestDone, Sampled, decode_recorded
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from tests.support.fake_runs import recorded, watching

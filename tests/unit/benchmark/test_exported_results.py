@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from dflash_tui.benchmark import exported_results, imported_results
-from dflash_tui.benchmark.exported_results import Measured
+from dflash_tui.benchmark import result_files
+from dflash_tui.benchmark.result_files import Measured
 from dflash_tui.events import RequestDone
 from tests import DATA
 
@@ -22,7 +22,7 @@ MEASURED = Measured("20260101-x", "org/model", 1.0, DONE)
 
 def test_vllm_bench_serve_reads_the_last_level(tmp_path):
     """Tokens per second of the time in which anything was under way; times in milliseconds; AL as vLLM has it."""
-    result = exported_results.build_vllm_bench(MEASURED)
+    result = result_files.build_vllm_bench(MEASURED)
     seconds = 25.0 - 17.0
     assert (result["completed"], result["failed"], result["max_concurrency"]) == (5, 1, 2)
     assert result["duration"] == pytest.approx(seconds)
@@ -34,17 +34,17 @@ def test_vllm_bench_serve_reads_the_last_level(tmp_path):
     assert set(result) - set(real) <= {f"{f}_{name}_ms" for name in ("ttft", "tpot", "e2el")
                                        for f in ("mean", "median", "std", "p50", "p90", "p95", "p99")}  # fmt: skip
     (tmp_path / "a.json").write_text(json.dumps(result))
-    [again] = imported_results.load_imported_result(tmp_path / "a.json").measured
+    [again] = result_files.load_imported_result(tmp_path / "a.json").measured
     assert (again.n, again.failed, again.streams) == (5, 1, 2)
     assert again.ttft == pytest.approx(0.3)
 
 
 def test_what_was_not_measured_is_left_out():
     alone = Measured("x", "m", 1.0, (RequestDone(5.0, "Code", 1, total=1.0, finish="stop"),))
-    result = exported_results.build_vllm_bench(alone)
+    result = result_files.build_vllm_bench(alone)
     assert not any("ttft" in key or "tpot" in key or "spec_decode" in key for key in result)
     failed = Measured("x", "m", 1.0, (RequestDone(5.0, "Code", error="refused"),))
-    json.dumps(exported_results.build_vllm_bench(failed), allow_nan=False)
+    json.dumps(result_files.build_vllm_bench(failed), allow_nan=False)
 
 
 def test_a_rate_is_exported_and_read_back(tmp_path):
@@ -54,20 +54,18 @@ def test_a_rate_is_exported_and_read_back(tmp_path):
         RequestDone(5.0 + n, "Code", 11, 20, 0.1, 1.0, 10.0, "stop", streams=0, rate=each)
         for n, each in enumerate(rates)
     )
-    result = exported_results.build_vllm_bench(Measured("x", "m", 1.0, done))
+    result = result_files.build_vllm_bench(Measured("x", "m", 1.0, done))
     assert (result["num_prompts"], result["request_rate"], result["max_concurrency"]) == (2, 2.5, None)
     (tmp_path / "a.json").write_text(json.dumps(result))
-    [again] = imported_results.load_imported_result(tmp_path / "a.json").measured
+    [again] = result_files.load_imported_result(tmp_path / "a.json").measured
     assert (again.rate, again.streams) == (2.5, None)
-    lost = exported_results.build_vllm_bench(Measured("x", "m", 1.0, done[:1]))
+    lost = result_files.build_vllm_bench(Measured("x", "m", 1.0, done[:1]))
     assert lost["request_rate"] is None
 
 
 def test_the_output_of_a_load_that_others_keep_up_is_that_of_its_window():
     """Fillers share the server with what counts: their tokens are in its output, and in nothing else."""
-    result = exported_results.build_vllm_bench(
-        MEASURED._replace(output_tok_s=123.0, metadata={"arm": "a", "date": "no"})
-    )
+    result = result_files.build_vllm_bench(MEASURED._replace(output_tok_s=123.0, metadata={"arm": "a", "date": "no"}))
     assert result["output_throughput"] == 123.0
     assert result["total_output_tokens"] == 4 * 101 + 51
     assert result["arm"] == "a"

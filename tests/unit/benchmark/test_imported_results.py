@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash_tui.benchmark import imported_results
+from dflash_tui.benchmark import result_files
 from dflash_tui.common.errors import UsageError
 from tests import DATA
 
@@ -13,7 +13,7 @@ IMPORTED = DATA / "imported"
 
 def test_vllm_bench_serve_is_read():
     """Percent become shares and milliseconds seconds."""
-    found = imported_results.load_imported_result(IMPORTED / "vllm-bench-serve.json")
+    found = result_files.load_imported_result(IMPORTED / "vllm-bench-serve.json")
     [measured] = found.measured
     assert (found.source, found.model) == ("vllm bench serve", "models/demo-cpu/target")
     assert (measured.n, measured.failed, measured.streams) == (5, 0, 1)
@@ -49,21 +49,13 @@ def test_hostile_json_is_refused_in_words(tmp_path, text, what):
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=what):
-        imported_results.load_imported_result(path)
-
-
-def test_names_cannot_write_on_the_terminal(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text(changed(model_id="\x1b[31mred\x1b[0m\x07" + "x" * 999))
-    found = imported_results.load_imported_result(path)
-    assert found.model.startswith("redx")
-    assert len(found.model) == 200
+        result_files.load_imported_result(path)
 
 
 def test_no_file_and_a_folder_are_said(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(UsageError, match="is not a file"):
-            imported_results.load_imported_result(path)
+        with pytest.raises(UsageError, match="cannot be read"):
+            result_files.load_imported_result(path)
 
 
 def test_results_that_were_appended_are_all_read(tmp_path):
@@ -71,7 +63,7 @@ def test_results_that_were_appended_are_all_read(tmp_path):
     path = tmp_path / "result.json"
     lines = [changed(max_concurrency=1), changed(max_concurrency=8, arm="eager", boot="2"), changed(completed=0)]
     path.write_text("\n".join(lines))
-    found = imported_results.load_imported_result(path)
+    found = result_files.load_imported_result(path)
     assert [(one.what, one.streams) for one in found.measured] == [("all requests", 1), ("eager, boot 2", 8)]
 
 
@@ -81,4 +73,4 @@ def test_lines_that_are_no_results_are_refused(tmp_path, end):
     path = tmp_path / "result.json"
     path.write_text(f"{changed()}\n{end or changed()[:-20]}")
     with pytest.raises(UsageError, match="is not"):
-        imported_results.load_imported_result(path)
+        result_files.load_imported_result(path)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.benchmark import latency
-from dflash_tui.benchmark.latency import Goodput, Latency, Percentiles, Slo
+from dflash_tui.benchmark import summary
+from dflash_tui.benchmark.summary import Goodput, Latency, Percentiles, Slo
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import RequestDone
 
@@ -89,7 +89,7 @@ def request(kind: str = "a", **changes: Any) -> RequestDone:
 def test_latencies_are_of_each_kind_and_of_all():
     """What failed is in none; an unknown figure is one value less."""
     done = [request(), request("b", ttft=0.4), request("b", decode_tok_s=None), request("b", error="no", ttft=9.0)]
-    groups = latency.group_latencies(done, {"a": [0.01], "b": [0.02, 0.03]})
+    groups = summary.group_latencies(done, {"a": [0.01], "b": [0.02, 0.03]})
     assert list(groups) == ["a", "b", ""]
     counts = {kind: [p.n if p else 0 for p in (one.ttft, one.tpot, one.itl, one.e2e)] for kind, one in groups.items()}
     assert counts == {"a": [1, 1, 1, 1], "b": [2, 1, 2, 2], "": [3, 2, 3, 3]}
@@ -104,12 +104,12 @@ def test_latencies_are_of_each_kind_and_of_all():
 def test_goodput_counts_what_is_within_all_limits(slo, met):
     """A request that failed or whose figure nobody knows is not."""
     done = [request(), request(), request(decode_tok_s=None), request(error="no")]
-    goodput = Goodput.from_requests(latency.parse_slo(slo), done, 2.0)
+    goodput = Goodput.from_requests(summary.parse_slo(slo), done, 2.0)
     assert (goodput.met, goodput.n, goodput.per_second) == (met, 4, met / 2)
-    assert latency.parse_slo("ttft=0.5,e2e=10") == Slo(ttft=0.5, e2e=10.0)
+    assert summary.parse_slo("ttft=0.5,e2e=10") == Slo(ttft=0.5, e2e=10.0)
 
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft=x", "ttft=0", "itl=1", "e2e=inf", "tpot=nan", "ttft=1;e2e=2"])
 def test_what_is_no_objective_is_refused(text):
     with pytest.raises(UsageError):
-        latency.parse_slo(text)
+        summary.parse_slo(text)

@@ -2,16 +2,14 @@
 
 import asyncio
 import random
-import weakref
 from collections.abc import Iterator
 from itertools import count, islice, pairwise
 from statistics import fmean
 
 import pytest
-from msgspec.structs import replace
 
 from dflash_tui.benchmark import load
-from dflash_tui.benchmark.load import Flight, Load, LoadRecord, MeasuredWindow
+from dflash_tui.benchmark.load import Load, LoadRecord, MeasuredWindow
 from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.events import FILLER, RequestDone
@@ -50,13 +48,6 @@ def prompts(lengths: tuple[float, ...], first: int = 0) -> Iterator[tuple[Prompt
     return ((Prompt(f"{place % len(lengths)}", "x", 8), place) for place in count(first))
 
 
-class CompleteRecord(LoadRecord):
-    """Keeps each filler until the end."""
-
-    def _sum_up(self, flight: Flight, ended: float) -> None:
-        pass
-
-
 def run(
     clock: Clock,
     of: Load,
@@ -64,19 +55,15 @@ def run(
     *,
     failing: bool = False,
     takes: float = 0.0,
-    record_type: type[LoadRecord] = LoadRecord,
-    streams: list[weakref.ref[CompletionStream]] | None = None,
 ) -> tuple[list[RequestDone], MeasuredWindow, list[float]]:
     """Send requests of those lengths, four tokens a second each; return them, the window, and when each began.
 
-    Who takes a request as it ends `takes` so many seconds before the next; `streams` gets what measured each.
+    Who takes a request as it ends `takes` so many seconds before the next.
     """
     joules, began = iter(range(0, 100_000, 100)), list[float]()
 
     async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
         began.append(clock.now)
-        if streams is not None:
-            streams.append(weakref.ref(stream))
         if failing and not counts:
             return RequestDone(0.0, prompt.kind, error="no")
         for token in range(1, round(LENGTHS[int(prompt.kind)] * 4) + 1):
@@ -92,10 +79,8 @@ def run(
             await asyncio.sleep(takes)
         return taken
 
-    record = record_type(of, lambda: float(next(joules)))
+    record = LoadRecord(of, lambda: float(next(joules)))
     done = clock.run_until_complete(collect(record))
-    if streams is not None:
-        streams[:] = [stream for stream in streams if stream()]
     return done, record.measure_window(), began
 
 
@@ -163,31 +148,6 @@ def test_a_rate_rises_over_its_ramp():
     early, late = (fmean(sum(low <= at < low + 20 for at in each) for each in starts) for low in (0, 20))
     assert early == pytest.approx(100, rel=0.1)
     assert late == pytest.approx(200, rel=0.1)
-
-
-@pytest.mark.parametrize("load", [Load(8), Load(4, ramp=4.1), Load(0, rate=3.0), Load(0, rate=3.0, ramp=5.1), Load(1)])
-@pytest.mark.parametrize("failing", [False, True])
-def test_sums_of_fillers_are_what_keeping_each_says(monkeypatch, load, failing):
-    """What a window has does not depend on when a filler is forgotten."""
-    windows = []
-    for kind in (LoadRecord, CompleteRecord):
-        clock, ticks = Clock(), count()
-        # No two readings of a clock are the same, or a filler would end when what takes its place begins.
-        monkeypatch.setattr("time.perf_counter", lambda clock=clock, ticks=ticks: clock.now + 1e-9 * next(ticks))
-        windows.append(run(clock, load, failing=failing, record_type=kind)[1])
-        clock.close()
-    assert windows[0].under_way == pytest.approx(windows[1].under_way)
-    assert replace(windows[0], under_way=0.0) == replace(windows[1], under_way=0.0)
-
-
-def test_fillers_that_are_over_are_forgotten(clock):
-    """A server may answer any number of them within one request that counts."""
-    streams: list[weakref.ref[CompletionStream]] = []
-    done, window, _ = run(clock, Load(8, ramp=60.0), streams=streams)
-    fillers = sum(request.kind == FILLER for request in done)
-    assert fillers > 100
-    assert window.filler_tokens > 0
-    assert len(streams) <= 16 + 8
 
 
 def test_fillers_that_fail_are_not_sent_again(clock):

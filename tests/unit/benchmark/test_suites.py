@@ -63,8 +63,6 @@ def test_the_user_s_own_suite_wins():
         ("Hello there.", '" "', "3: prompts[0].text: "),
         ("Hello there.", '"\\ud800"', "3: not YAML"),
         ("max_tokens: 32}", "max_tokens: 32}\n  - {kind: Q, text: again, max_tokens: 8}", "4: prompts[1].kind: given"),
-        ("max_tokens: 32", f"max_tokens: 3, context: {{count: 20000, sentences: [{'x' * 500}]}}",
-         "3: prompts[0].context: may be larger than 8 MiB"),
         ("  - {kind: Q, text: Hello there., max_tokens: 32}\n", "  []\n", "2: prompts: expected `array` of length"),
     ],
 )  # fmt: skip
@@ -74,17 +72,6 @@ def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
     with pytest.raises(RecipeError) as caught:
         suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}:{error}")
-
-
-def test_many_long_contexts_of_a_short_file_are_refused(tmp_path):
-    """Each is within its limit; a file of 250 kB could ask for 8 GB of them."""
-    context = f"context: {{count: 20000, sentences: [{'x' * 400}]}}"
-    entries = (f"  - {{kind: Q{place}, text: x, max_tokens: 3, {context}}}\n" for place in range(9))
-    path = tmp_path / "mine.yaml"
-    path.write_text(GOOD + "".join(entries))
-    with pytest.raises(RecipeError) as caught:
-        suites.load_suite(str(path))
-    assert str(caught.value).startswith(f"{path}:12: prompts[9].context: may be larger")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -128,21 +115,3 @@ def test_bad_lines_are_named(tmp_path, text, error):
     with pytest.raises(RecipeError) as caught:
         suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}{error}")
-
-
-def test_a_context_is_measured_in_bytes(tmp_path):
-    """A letter may have four."""
-    path = tmp_path / "mine.yaml"
-    path.write_text(GOOD.replace("32}", f"3, context: {{count: 20000, sentences: [{'😀' * 125}]}}}}"))
-    with pytest.raises(RecipeError, match="larger than 8 MiB"):
-        suites.load_suite(str(path))
-
-
-@pytest.mark.parametrize("key", ["turns", "prompt", "conversations"])
-def test_a_line_of_many_turns_is_refused(tmp_path, key):
-    """Only the first is asked; of millions, none is read, which would take many times their bytes."""
-    path = tmp_path / "mine.jsonl"
-    for count, error in ((10_000, "`array` of length <= 10000"), (1_100_000, "holds more than a question")):
-        path.write_text(f'{{"{key}": ["First."{", 1" * count}]}}')
-        with pytest.raises(RecipeError, match=error):
-            suites.load_suite(str(path))

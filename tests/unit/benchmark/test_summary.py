@@ -6,9 +6,8 @@ import pytest
 
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
-from dflash_tui.events import RequestDone
+from dflash_tui.events import Counters, RequestDone
 from dflash_tui.presentation import benchmark_text
-from dflash_tui.readings import Counters
 from tests.tui.conftest import a_run
 
 SUITE = suites.load_suite("quick")

@@ -13,7 +13,6 @@ import pytest
 from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.common import paths
-from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import store
@@ -21,42 +20,20 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry
 from dflash_tui.tui.widgets.recipe_list import load_recipes
-from tests.support.experiment_factories import a_design, boots, told, written
+from tests.support.experiment_factories import a_design
 from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
 
 TEXTS = {
-    "nothing": b"",
     "half": b'{"title": ',
     "bytes": b"\xff\xfe\x00",
-    "tag": b"title: !!bool foo\n",
-    "surrogate": b'{"title": "\\ud800"}',
-    "bytes in a text": b'{"id": "\xff", "folder": "\xff"}',
-    "deep": b"[" * 100_000,
-    "deep in a key": b'{"x": ' + b"[" * 100_000,
-    "number": b'{"x": 1e999}',
     "large": b"#" * (2 << 20),
 }
 HARMS: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
-    "link to nothing": lambda path: path.symlink_to("nowhere"),
     **{kind: functools.partial(Path.write_bytes, data=text) for kind, text in TEXTS.items()},
 }
 pytestmark = pytest.mark.timeout(60)
-
-
-def test_names_and_reasons_can_be_written_anywhere(tmp_path):
-    """A name of a file may hold bytes that are no text, and a reason quotes it."""
-
-    def load(path: Path) -> str:
-        if path.name == "good":
-            return "value"
-        raise RecipeError(f"{path.name} is wrong")
-
-    usable, broken = load_each({name: tmp_path / name for name in ("good", "\udcff")}, load)
-    assert usable == {"good": "value"}
-    assert list(broken) == ["\\udcff"]
-    assert "".join([*broken, *broken.values()]).encode()
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -232,20 +209,3 @@ def test_the_hubs_folder_of_a_user_that_there_is_not_is_an_empty_one(monkeypatch
     monkeypatch.setenv("HF_HOME", "~no-such-user/x")
     assert main.main(["plan", "gemma-4-31b", "--gpu", "h100"]) == 0
     assert capsys.readouterr().out
-
-
-def test_events_of_boots_that_no_design_has_are_left_out():
-    """Numbers of boots and arms that are not there, as in a file that somebody made."""
-    design = a_design()
-    folder = written(design, told(design, boots(design, (10.0, 12.0)))[:-1])
-    known = store.read_progress(folder)
-    lines = (folder / store.EVENTS).read_bytes().splitlines()
-    for number, arm in ((10**6, 0), (-1, 0), (0, 10**6), (0, -1)):
-        for line in lines:
-            event = msgspec.json.decode(line)
-            for fields in (event, event.get("boot", {})):
-                fields |= {key: value for key, value in (("number", number), ("arm", arm)) if key in fields}
-            with (folder / store.EVENTS).open("ab") as file:
-                file.write(msgspec.json.encode(event) + b"\n")
-    assert store.read_progress(folder).boots == known.boots
-    assert store.read_progress(folder).current == known.current

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.common.untrusted_json import LineBuffer
 
 PIECES = st.lists(st.binary(max_size=12).map(lambda data: data.replace(b"x", b"\n").replace(b"\x00", b"\n")))
 LIMITS = st.integers(1, 9)

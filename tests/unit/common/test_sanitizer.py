@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.sanitizer import clean_line, clean_lines, escape_control_characters
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import Health, HealthChanged
-from dflash_tui.planning.plan import decode_record
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import escapes
 
@@ -58,26 +55,8 @@ def test_json_that_is_shown_is_the_same_json(text):
     assert not escapes.acting(clean_line(text))
 
 
-def test_what_is_recorded_is_plain_when_it_is_read():
-    """A line of samples holds any text; the same event comes back without what acts."""
-    told = HealthChanged(1.0, Health.UNHEALTHY, escapes.all_of_them())
-    [event] = [decode_recorded(encode(told))]
-    assert isinstance(event, HealthChanged)
-    assert not escapes.acting(event.detail)
-    assert event.detail.startswith(escapes.SEEN)
-
-
-def test_json_of_many_lists_is_refused_before_it_takes_memory():
-    """Each empty list takes some thirty times its two characters."""
-    data = b'{"options": 0, "x": [%b[]]}' % (b"[]," * (1 << 20))
-    with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
-        untrusted_json.decode_untyped(data)
-    with pytest.raises(msgspec.MsgspecError, match="lists and objects"):
-        decode_record(data, msgspec.json.Decoder(dict[str, object]), lambda fields: fields)
-
-
 @pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 100_000, b"{", b"", b'{"a": "\\ud800"}'])
 def test_json_that_is_none_is_one_kind_of_error(data):
     """Whatever is wrong with a file, its reader has one thing to catch."""
     with pytest.raises(msgspec.MsgspecError):
-        untrusted_json.decode_untrusted(data, msgspec.json.Decoder(dict[str, int]))
+        untrusted_json.decode_json(data, msgspec.json.Decoder(dict[str, int]))

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dflash_tui.common import yaml_loader
-from dflash_tui.common.errors import RecipeError, YamlError
-from dflash_tui.common.yaml_loader import parse_yaml_value
+from dflash_tui.common.errors import RecipeError
+from dflash_tui.common.yaml_loader import YamlError, parse_yaml_value
 
 TAGS = [
     "!!bool foo",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.benchmark import datasets, suites
+from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import download, model_hub
 from tests.support.hub_server import COMMIT, Hub
@@ -45,7 +45,7 @@ def test_what_is_in_the_cache_is_taken_without_the_hub():
     """As huggingface_hub lays out data sets; nothing is asked."""
     put_into_cache("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", json.dumps(LINE).encode())
     assert (model_hub.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
-    assert fetch("mt-bench") == datasets.find_dataset_file("mt-bench")
+    assert fetch("mt-bench") == suites.find_dataset_file("mt-bench")
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
 
 
@@ -64,7 +64,7 @@ def test_a_damaged_file_is_one_sentence(data):
     with pytest.raises(DflashError) as caught:
         fetch("gsm8k")
     assert caught.value.evidence.isprintable()
-    assert not list(datasets.fetched_dataset_file("gsm8k").parent.iterdir())
+    assert not list(suites.fetched_dataset_file("gsm8k").parent.iterdir())
 
 
 def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
@@ -72,7 +72,7 @@ def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
     monkeypatch.setattr(download, "_read_parquet", lambda *_: b'{"id": 1}\n')
     with pytest.raises(DflashError):
         fetch("gsm8k")
-    assert not list(datasets.fetched_dataset_file("gsm8k").parent.iterdir())
+    assert not list(suites.fetched_dataset_file("gsm8k").parent.iterdir())
 
 
 def test_rows_of_a_parquet_file_are_questions(tmp_path):
@@ -90,7 +90,7 @@ def test_a_data_set_is_fetched_and_its_prompts_are_kept(server):
         "raw/question.jsonl": json.dumps(LINE).encode(),
         "README.md": b"# MT",
     }
-    assert fetch("mt-bench") == datasets.fetched_dataset_file("mt-bench")
+    assert fetch("mt-bench") == suites.fetched_dataset_file("mt-bench")
     assert {asked.path.partition("/resolve/")[2] for asked in server.asked if asked.sent} == {"main/raw/question.jsonl"}
     shutil.rmtree(os.environ["HF_HOME"])
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]

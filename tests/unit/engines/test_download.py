@@ -12,8 +12,7 @@ import pytest
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.engines import download, model_hub
-from dflash_tui.event_json import encode
-from dflash_tui.events import Preparing, Step
+from dflash_tui.events import Preparing, Step, encode
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.analysis import answers, verdict
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import Boot, Design, KeptAnswer

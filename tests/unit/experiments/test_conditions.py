@@ -7,13 +7,12 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.events import RankSampled, RankState
+from dflash_tui.events import Foreign, GpuLoad, RankSampled, RankState
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.conditions import ProcessorTimes
 from dflash_tui.machine import processes
-from dflash_tui.readings import Foreign, GpuLoad
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import FarRank, Run
 from tests.support.boot_factories import plan
 from tests.support.waiting import wait_until
@@ -76,7 +75,7 @@ def test_the_other_hosts_of_a_server_are_seen_by_what_their_keeper_recorded(fold
         (1, GpuLoad(0, clock_mhz=1500, throttle=(), foreign=())),
     ):
         sample = RankSampled(now - age, 1, "spark-b", RankState.RUNNING, 0.0, available=5, total=9, gpus=(card,))
-        run_files.record_event(ours, sample)
+        ours.record(sample)
     monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("near", gpus=("a",))])
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     seen = conditions.measure_conditions(ours, RunState(), now - 10)

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_tui.benchmark.load import MeasuredWindow
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
 from dflash_tui.experiments.analysis.measures import measure_agreement
@@ -104,23 +103,6 @@ def test_boots_of_another_sampler_refuse_a_verdict_where_one_draws(temperature, 
     assert ("the samplers differ" in [each.what for each in found.confounds if each.refuses]) == refused
 
 
-def test_boots_of_before_are_not_mixed_with_those_whose_load_was_kept_up():
-    """As in an A/B of several requests at a time that an earlier release began and this one extended."""
-    of = modes(concurrency=(8,))
-    made = [
-        msgspec.structs.replace(
-            each,
-            requests=tuple(msgspec.structs.replace(request, streams=8) for request in each.requests),
-            windows=(MeasuredWindow(8, 10.0, 1000, 7.9),) if each.number > 1 else (),
-        )
-        for each in usual()
-    ]
-    (found,) = verdict.judge_arms(of, made)
-    assert LOAD in [each.what for each in found.confounds if each.refuses]
-    alike = [msgspec.structs.replace(each, windows=()) for each in made]
-    assert LOAD not in [each.what for each in verdict.judge_arms(of, alike)[0].confounds]
-
-
 @pytest.mark.parametrize(("limits", "streams", "told"), [((8, None), 8, 0), ((8, None), 9, 1), ((8, 8), 9, 0)])
 def test_requests_that_wait_in_one_arm_alone_are_told(limits, streams, told):
     of = modes(concurrency=(1, streams))
@@ -210,16 +192,6 @@ def test_what_is_not_known_is_told_and_refuses_nothing(snapshot):
     assert told.evidence == snapshot
 
 
-def test_what_nobody_could_know_is_not_missed(snapshot):
-    """On processors there is no GPU to ask, and where no boot says how the machine is powered there is no way to."""
-    on_cpu = plan(on_cpu=True)
-    of = design("mode", {"eager": on_cpu, "compile": on_cpu}, (0, 1, 1, 0))
-    unread: dict[str, Any] = {"before": Conditions(0.0), "after": Conditions(0.0)}
-    assert find_confounds(of, boots(of, SPEEDS, **unread), 0, 1) == ()
-    (told,) = find_confounds(modes(), boots(modes(), SPEEDS, **unread), 0, 1)
-    assert told.evidence == snapshot
-
-
 def test_a_secret_that_was_left_out_is_no_difference():
     """What was launched is kept without secrets, the plan has them."""
     keyed = plan(argv=(*plan().argv, "--api-key", "sk-1"), env={"HF_TOKEN": "hf_secret"})
@@ -267,14 +239,6 @@ def test_arms_that_answer_differently_are_told_when_one_arm_agrees_with_itself(s
     assert find_confounds(modes(), never, 0, 1) == ()
     assert measure_agreement(modes(), usual(), 0, 1) == 1
     assert measure_agreement(modes(temperature=0.6), usual(), 0, 1) is None
-
-
-def test_an_uneven_prefix_cache_refuses_whatever_is_varied(snapshot):
-    """A patch may have the word in its name."""
-    of = design("patch.gemma4-draft-mm-prefix", {"on": plan(), "off": plan(mode=Mode.EAGER)}, (0, 1, 1, 0))
-    hits = [msgspec.structs.replace(b, prefix_queries=100.0, prefix_hits=90.0 * (1 - b.arm)) for b in boots(of, SPEEDS)]
-    (found,) = find_confounds(of, hits, 0, 1)
-    assert (found.what, found.refuses) == (snapshot, True)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ def require(*samples: RankSampled, run: Run = RUN) -> None:
         state = RunState()
         for sample in samples:
             state.apply(sample)
-        await boot._require_far_ranks(run, state, cast("asyncio.Task[None]", asyncio.Future()))
+        over, nobody = cast("asyncio.Task[None]", asyncio.Future()), cast("boot.PreparedBoot", None)
+        await boot._Watch(nobody, run, state, over, print).require_far_ranks()
 
     asyncio.run(look())
 

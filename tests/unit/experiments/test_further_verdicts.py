@@ -54,11 +54,6 @@ def test_each_measure_has_a_word_of_its_own_at_each_number_of_streams():
         assert one.level == pytest.approx(1 - 0.05 / 6)
 
 
-def test_arms_that_are_alike_are_called_so():
-    of = modes(ORDER)
-    assert {one.word for one in judge(of, measured(of, (EAGER, EAGER))).values()} == {Verdict.NO_DIFFERENCE}
-
-
 def test_output_of_one_stream_is_known_without_a_window():
     """As in experiments of before; that of several streams is not."""
     of = modes(ORDER)

@@ -120,15 +120,6 @@ def test_cold_starts_have_no_first_one():
     assert "1:12" in verdict_text.format_figures(report, report.comparisons[0])
 
 
-def test_the_first_start_has_what_was_inspected_before_it():
-    boots = [
-        a_boot(number, 50.0, inspected=20.0 * (number % 2), start="filling" if number < 2 else "measured")
-        for number in range(6)
-    ]
-    [one] = verdict.build_report(a_design(3), boots).comparisons
-    assert one.start.filling == (50.0, 70.0)
-
-
 def test_a_report_of_somebody_else_may_have_any_ends():
     [one] = report_of([50.0, 51.0], [39.0, 39.6]).comparisons
     wild = replace(one, ratio=Ratio(0.0, 0.0, math.inf))

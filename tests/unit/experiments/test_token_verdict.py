@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer
-from dflash_tui.benchmark.conversation.token_scores import measure_gaps, measure_shifts
+from dflash_tui.benchmark.client import measure_gaps, measure_shifts
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import OutputComparison, OutputVerdict
 from dflash_tui.experiments.design import AnswerCheck, KeptAnswer

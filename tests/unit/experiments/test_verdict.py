@@ -206,14 +206,6 @@ def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
     assert alike.low is not None
 
 
-def test_the_first_arm_may_be_the_one_that_starts_later():
-    """Then it is the one that has to make up, and it does when it is faster."""
-    of = modes()
-    (even, _) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], {"cold": (160, 60), "cached": (90, 60)})).break_even
-    assert (even.by, even.seconds) == (0, 104)
-    assert even.tokens is not None
-
-
 def test_an_arm_without_a_cache_starts_alike_each_time():
     """Eager finds no cache, and is said to: its starts stand beside both kinds of the other arm."""
     of = modes()
@@ -271,12 +263,6 @@ def test_a_refused_verdict_states_no_break_even():
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
     measured[0] = msgspec.structs.replace(measured[0], preemptions=1.0)
     assert (only(of, measured).word, only(of, measured).break_even) == (Verdict.REFUSED, ())
-
-
-def test_starts_that_are_alike_have_nothing_to_make_up():
-    """Seconds within what starts differ by anyway are no delay."""
-    of = modes()
-    assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).break_even == ()
 
 
 def test_a_report_survives_its_file_and_knows_whether_it_is_complete():

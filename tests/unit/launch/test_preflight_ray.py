@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch.preflight import launch
+from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
 
@@ -35,7 +35,7 @@ def says(engine: Engine, script: str) -> None:
 
 
 def checked(engine: Engine | None) -> Check:
-    (found,) = launch.check_ray(situation("gemma-4-26b-a4b", DESKTOP, engine=engine, settings=RAY))
+    (found,) = runner.check_ray(situation("gemma-4-26b-a4b", DESKTOP, engine=engine, settings=RAY))
     assert found.fix or found.level is CheckLevel.OK
     return found
 
@@ -77,7 +77,7 @@ def test_an_engine_without_ray_says_so(engine):
 def test_a_ray_that_does_not_work(engine, monkeypatch, script, words):
     """What it said is evidence; one that hangs is not waited for."""
     if "sleep" in script:
-        monkeypatch.setattr(launch, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(runner, "_TIMEOUT", 0.5)
     says(engine, script)
     found = checked(engine)
     assert found.level is CheckLevel.FAIL
@@ -100,4 +100,4 @@ def test_before_the_engine_is_there_nothing_is_asked():
 def test_one_host_needs_no_ray(tmp_path):
     """Without that executor there is no check."""
     alone = situation("gemma-4-26b-a4b", DESKTOP, engine=engine_in(Path(tmp_path) / "engine"))
-    assert list(launch.check_ray(alone)) == []
+    assert list(runner.check_ray(alone)) == []

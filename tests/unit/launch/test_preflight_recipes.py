@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.launch.preflight import launch, machine, pair
+from dflash_tui.launch.preflight import machine, pair, runner
 from dflash_tui.launch.preflight.check import CheckLevel, Situation
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -36,7 +36,7 @@ BROKEN = [name for name, made in SITUATIONS.items() if made.resolved.standing.st
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_launch_is_not_refused(name):
     made = SITUATIONS[name]
-    checks = [*pair.check_pair(made.resolved, made.plan), *launch._check_flags(made, thorough=False)]
+    checks = [*pair.check_pair(made.resolved, made.plan), *runner._check_flags(made, thorough=False)]
     checks += [check for check in machine.check_memory(made) if check.name != "orphans"]
     assert [check.finding for check in checks if check.level is CheckLevel.FAIL] == []
 

@@ -3,15 +3,14 @@
 import subprocess
 import sys
 import zipfile
-import zlib
 
 import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
+from dflash_tui.events import Exited, HealthChanged, RequestDone
 from dflash_tui.monitoring import recording
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
 TOKEN = "hf_" + "aB3dE5" * 6
@@ -41,7 +40,7 @@ def run() -> Run:
     made.folder.mkdir(parents=True)
     (made.folder / "run.json").write_bytes(msgspec.json.encode(made))
     made.log.write_bytes(LOG.encode("utf-8", "surrogateescape"))
-    run_files.record_event(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
+    made.record(RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
     with made.samples.open("ab") as file:
         file.write(b'{"event":"coun')
     return made
@@ -101,14 +100,6 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
     assert last.code is None  # the process is gone and nobody saw it end; elsewhere nobody could tell
 
 
-def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
-    for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
-        run_files.record_event(run, event)
-    run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
-    events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
-    assert [event.code for event in events if isinstance(event, Exited)] == [0]
-
-
 @pytest.mark.parametrize("depth", [200, 700, 900, 5000])
 def test_a_line_that_is_nested_deeply_is_left_out_or_cleaned(run, tmp_path, depth):
     """Nothing of ours is; the lines around it are exported."""
@@ -119,7 +110,7 @@ def test_a_line_that_is_nested_deeply_is_left_out_or_cleaned(run, tmp_path, dept
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
-    run_files.record_event(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
+    run.record(HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
     events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 
@@ -133,18 +124,6 @@ def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
     with pytest.raises(DflashError, match="cannot be written"):
         recording.export_run(run, str(tmp_path / "no" / "folder.zip"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
-
-
-def test_what_is_told_to_end_as_it_begins_a_part_ends_so(run, tmp_path, monkeypatch):
-    """A signal may come while zipfile opens a part: its archive cannot be closed then."""
-
-    def end(*_: object) -> None:
-        raise SystemExit(143)
-
-    monkeypatch.setattr(zlib, "compressobj", end)
-    with pytest.raises(SystemExit, match="143"):
-        recording.export_run(run, str(tmp_path / "a.zip"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_prints_the_file_that_replay_reads(run, tmp_path):

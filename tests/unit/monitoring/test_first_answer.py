@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.answer import Answer
+from dflash_tui.benchmark.sse import Answer
 from dflash_tui.events import AnswerHeld
 from dflash_tui.monitoring import first_answer
 from dflash_tui.planning.plan import Plan

@@ -6,10 +6,13 @@ import sys
 import time
 
 import psutil
+import pytest
 
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import Activity
+from dflash_tui.events import Activity, Foreign, GpuLoad, decode_recorded, encode
+from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.monitoring import sampler
+from dflash_tui.monitoring.sampler import has_load_changed, read_gpu_loads
+from tests.support import fake_nvml
 
 WORK = """
 import os, subprocess, sys, time
@@ -65,3 +68,61 @@ def test_a_sample_survives_the_file():
     """It is written and read back as a line of samples.jsonl."""
     sample = Activity(1.5, 12.25, 4096, 77)
     assert decode_recorded(encode(sample)) == sample
+
+
+PID = str(psutil.Process().pid)
+ASK = """
+import json, sys
+from dflash_tui.machine import nvml
+from dflash_tui.monitoring import sampler
+import msgspec
+print(msgspec.json.encode(sampler.read_gpu_loads(nvml.read_gpus(), {pids}, {uuids})).decode())
+"""
+
+
+def asked(folder, machine: str, pids: str, uuids: str = "()", **more: str) -> list[dict[str, object]]:
+    found = fake_nvml.python(folder, machine, ASK.replace("{pids}", pids).replace("{uuids}", uuids), **more)
+    assert isinstance(found, list)
+    return found
+
+
+def test_power_clock_heat_and_what_keeps_it_down(stand_in_nvml):
+    [load] = asked(stand_in_nvml, "laptop", f"{{{PID}}}", STAND_IN_PID=PID)
+    assert (load["power_w"], load["power_limit_w"], load["clock_mhz"], load["clock_max_mhz"]) == (94.6, 95, 1552, 3090)
+    assert (load["temperature_c"], load["throttle"]) == (83, ["power cap", "thermal (hardware)"])
+    assert load["foreign"] == []
+
+
+def test_a_process_of_somebody_else_is_foreign(stand_in_nvml):
+    """Ours is not there, so the driver cannot be trusted to show whose a process is."""
+    [load] = asked(stand_in_nvml, "laptop", "{1}", STAND_IN_PID=PID)
+    assert load.get("foreign") is None
+    card = Gpu(0, processes=(GpuProcess(11, "VLLM::EngineCore", 5), GpuProcess(77, "py\x1b[31mthon" + "x" * 90, 9)))
+    [found] = read_gpu_loads([card], {11})
+    assert found.foreign == (Foreign(77, "py[31mthon" + "x" * 30, 9),)
+
+
+def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
+    """Those that hold its processes; until then those that it may use; else all."""
+    assert len(asked(stand_in_nvml, "two-h200", "{1}")) == 2
+    second = "('GPU-b0000000-0000-4000-8000-000000000000',)"
+    assert [load["index"] for load in asked(stand_in_nvml, "two-h200", "{1}", second)] == [1]
+    cards = [Gpu(0, processes=()), Gpu(1, processes=(GpuProcess(11),))]
+    assert [load.index for load in read_gpu_loads(cards, {11})] == [1]
+
+
+@pytest.mark.parametrize(
+    ("after", "noticed"),
+    [
+        (GpuLoad(0, 101.0, 300.0, 2000, 2600, 60), False),
+        (GpuLoad(0, 130.0, 300.0, 2000, 2600, 60), True),
+        (GpuLoad(0, 100.0, 300.0, 1800, 2600, 60), True),
+        (GpuLoad(0, 100.0, 300.0, 2000, 2600, 63), True),
+        (GpuLoad(0, None, 300.0, 2000, 2600, 60), True),
+        (GpuLoad(0, 100.0, 300.0, 2000, 2600, 60, throttle=("power brake",)), True),
+        (GpuLoad(0, 100.0, 300.0, 2000, 2600, 60, foreign=()), True),
+    ],
+)
+def test_what_a_chart_would_not_show_is_not_recorded(after, noticed):
+    assert has_load_changed([GpuLoad(0, 100.0, 300.0, 2000, 2600, 60)], [after]) is noticed
+    assert has_load_changed([], [after])

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_tui.cli.parser import COMMANDS
-from dflash_tui.common import ssh_host
+from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.ssh_host import CALLED_AS, name_commands
+from dflash_tui.common.formatting import CALLED_AS, name_commands
 from dflash_tui.peers import far_program, transport
 from tests.support import escapes
 
@@ -73,8 +73,8 @@ def test_what_ssh_says_of_a_break_does_nothing_to_the_terminal():
 )
 def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, monkeypatch):
     """A name that no ssh would take is not believed."""
-    monkeypatch.setenv(ssh_host.CALLED_AS, name)
-    assert ssh_host.name_program() == program
+    monkeypatch.setenv(formatting.CALLED_AS, name)
+    assert formatting.name_program() == program
 
 
 @pytest.mark.parametrize(

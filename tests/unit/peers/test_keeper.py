@@ -17,7 +17,7 @@ from dflash_tui.peers import keeper
 from dflash_tui.peers.connection import RankBeat
 from dflash_tui.peers.keeper import Keeper
 from dflash_tui.planning.cluster import Cluster, ClusterHost
-from dflash_tui.runs import rank_records
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
 from tests.support.fake_runs import made, recorded
 
@@ -35,7 +35,7 @@ def state_after(run: Run, *beats: RankBeat) -> tuple[RankState, bool]:
     keeping = Keeper(run)
     for beat in beats:
         keeping._judge(run.far_ranks[0], beat)
-    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
     return rank.state, keeping._fallen.is_set()
 
 
@@ -57,10 +57,10 @@ def test_what_a_beat_says_of_a_rank(run, beats, state, is_fallen):
 
 def test_why_a_rank_was_ended_is_kept(run):
     state_after(run, BEAT, replace(BEAT, is_alive=False, why="nobody renewed its lease for 120 s"))
-    kept = rank_records.read_kept(run)
+    kept = server_process.read_kept(run)
     assert kept is not None
     assert "lease" in str(kept.ranks[0])
-    assert rank_records.list_left(run) == []
+    assert server_process.list_left(run) == []
 
 
 async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, monkeypatch):
@@ -68,7 +68,7 @@ async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, m
 
     @asynccontextmanager
     async def refuse(host: str) -> AsyncIterator[None]:
-        tries.append([str(rank) for rank in rank_records.list_left(run)])
+        tries.append([str(rank) for rank in server_process.list_left(run)])
         raise UsageError(f"{host} cannot be reached")
         yield
 
@@ -81,7 +81,7 @@ async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, m
     await asyncio.wait_for(keeper.stop_far_ranks(run), 60)
     assert len(tries) > 2
     assert "cannot be reached" in tries[1][0]
-    assert [rank.state for rank in rank_records.list_left(run)] == [RankState.LEFT]
+    assert [rank.state for rank in server_process.list_left(run)] == [RankState.LEFT]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_how_a_rank_was_when_rank_0_ended_is_kept(beats, trouble, run, mon
     for beat in beats:
         keeping._judge(run.far_ranks[0], beat)
     await keeping.stop_rank(run.far_ranks[0])
-    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
     assert rank.trouble.partition(" ")[0] == trouble
     assert rank.state in {RankState.STOPPED, RankState.ENDED}
 
@@ -128,7 +128,7 @@ def test_what_nccl_talks_over_is_read_from_the_copied_log(run):
         keeping._judge(run.far_ranks[0], BEAT)
     assert [sample.network for sample in recorded(run, RankSampled)] == ["", "Socket"]
     Keeper(run)._judge(run.far_ranks[0], BEAT)
-    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
     assert rank.network == "Socket"
 
 
@@ -139,7 +139,7 @@ def test_a_cable_that_is_out_is_said_of_a_rank_that_runs(unplugged, named, run, 
     monkeypatch.setattr(network, "is_unplugged", unplugged.__contains__)
     linked = replace(run, plan=replace(run.plan, cluster=Cluster(ends)))
     assert state_after(linked, BEAT) == (RankState.RUNNING, False)
-    [rank] = (rank_records.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
     assert rank.why.partition(" ")[0] == named
     assert [sample.why for sample in recorded(run, RankSampled)] == [rank.why]
 

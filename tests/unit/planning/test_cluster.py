@@ -9,12 +9,17 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.network import choose_link
-from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.cluster import (
+    Cluster,
+    ClusterHost,
+    check_cluster,
+    count_gpus_needed,
+    count_gpus_per_host,
+)
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
-from dflash_tui.planning.server_command import count_gpus_needed, count_gpus_per_host, format_command
 from dflash_tui.runs.run import Run
 from tests import DATA
 from tests.support.recorded_links import read_recorded

@@ -69,7 +69,7 @@ def test_another_method_drafts_its_own_way():
     resolved = resolve_recipe(RECIPE, Hardware.H100, method=Method.MTP, variant="other")
     assert (resolved.drafter, resolved.oldest_vllm) == (None, None)
     assert resolved.flags == {"who": "hardware", "variant": True}
-    assert resolved.deviations == {"who": "as I say"}
+    assert resolved.differs == {"who": "as I say"}
     plan = build_plan(resolved)
     assert speculation_of(plan) == {"method": "mtp", "num_speculative_tokens": 3, "moe_backend": "triton"}
     assert (plan.drafter, [model.name for model in plan.models]) == ("", ["owner/target"])
@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_with_what_can(method, vllm, settings, hint):
 def test_figures_belong_to_the_method_that_made_them():
     def speeds(method: Method | None) -> list[object]:
         resolved = resolve_recipe(recipe_loader.find_recipe(GEMMA), Hardware.H100, method=method)
-        return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in resolved.expected]
+        return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in build_plan(resolved).expected]
 
     assert speeds(None) == [(306.4, False), (222.3, False), (264.2, True)]
     assert speeds(Method.MTP) == [(264.2, True), (306.4, True), (222.3, True)]  # published for 8 tokens, not for 4

@@ -103,19 +103,6 @@ def test_what_is_set_beside_flags_is_none():
     assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(("parts", "flags", "most"), [(9_000, 0, 4_000), (50, 5_000, 20)])
-def test_of_too_many_combinations_the_first_are_checked(parts, flags, most):
-    """And how many there are is a mistake, so that nobody takes the recipe for one that is right."""
-    recipe = recipe_loader.find_recipe("demo-cpu")
-    same = {f"p{number}": RecipePart() for number in range(parts)}
-    many = {f"x{number}": 1 for number in range(flags)}
-    huge = replace(recipe, methods={}, profiles=same, variants=same, flags={**recipe.flags, **many})
-    last = find_recipe_mistakes(huge)[-1]
-    assert last.startswith(f"{parts * (parts + 1):,} combinations")
-    assert most // 2 < int(last.split()[-3].replace(",", "")) <= most
-
-
 def test_the_shipped_recipes_would_start_by_their_releases():
     """In each class, profile, variant and method, or a launch would be refused before its engine is installed."""
     recipes, _ = recipe_loader.load_all_recipes()

@@ -1,4 +1,4 @@
-"""Measures for a shorter start: which a launch takes by release, machine and settings, and which are refused."""
+"""Startup optimizations: which a launch takes by release, machine and settings, and which are refused."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import resolve_recipe
-from dflash_tui.planning.startup_optimizations import MEASURES, NONE_OF_THEM, StartConditions
+from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, StartConditions
 from dflash_tui.presentation import plan_text
 
 ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
@@ -40,7 +40,7 @@ def planned(
 
 def test_every_default_is_taken_on_a_gpu():
     plan = planned(vllm="0.32.0")
-    assert set(plan.start) == {measure.name for measure in MEASURES.values() if measure.is_default}
+    assert set(plan.start) == {measure.name for measure in OPTIMIZATIONS.values() if measure.is_default}
     assert plan.start_left_out == {}
     root = paths.cache_folder() / "vllm" / Path(plan.unpatched_folder).name
     assert (plan.env[ROOT], plan.env[METHOD], plan.env[PLAN]) == (str(root), "fork", "1")
@@ -115,23 +115,23 @@ def test_eager_mode_has_no_graphs_to_plan_for():
     assert PLAN not in planned(mode=Mode.EAGER, vllm="0.32.0").env
 
 
-@pytest.mark.parametrize("name", [name for name, measure in MEASURES.items() if measure.is_default])
+@pytest.mark.parametrize("name", [name for name, measure in OPTIMIZATIONS.items() if measure.is_default])
 def test_each_can_be_left_out_by_hand(name):
     """But those that every launch has, which say so."""
-    if MEASURES[name].is_fixed:
+    if OPTIMIZATIONS[name].is_fixed:
         with pytest.raises(UsageError):
             planned(settings={f"start.{name}": False})
         return
     plan = planned(vllm="0.32.0", settings={f"start.{name}": False})
     assert name not in plan.start
     assert name in plan.start_left_out
-    assert not MEASURES[name].env.keys() & plan.env.keys()
+    assert not OPTIMIZATIONS[name].env.keys() & plan.env.keys()
 
 
 def test_stock_is_what_vllm_serve_alone_does():
-    stock = planned(vllm="0.32.0", settings={name: value == "true" for name, value in NONE_OF_THEM.items()})
+    stock = planned(vllm="0.32.0", settings={name: value == "true" for name, value in ALL_OPTIMIZATIONS_OFF.items()})
     assert not {ROOT, METHOD, PLAN} & stock.env.keys()
-    assert all(MEASURES[name].is_fixed for name in stock.start)
+    assert all(OPTIMIZATIONS[name].is_fixed for name in stock.start)
 
 
 @pytest.mark.parametrize("loader", ["fastsafetensors", "instanttensor"])
@@ -168,14 +168,14 @@ def test_the_plan_says_seconds_and_source_of_each():
     lines = plan_text.list_start_measures(resolved, plan)
     for name in plan.start:
         [line] = [line for line in lines if line.startswith(f"{name}: ")]
-        assert MEASURES[name].saves in line
-        assert not MEASURES[name].saves or MEASURES[name].source in line
+        assert OPTIMIZATIONS[name].saves in line
+        assert not OPTIMIZATIONS[name].saves or OPTIMIZATIONS[name].source in line
     assert any(line.startswith("without fork: ") for line in lines)
     assert any("start.instanttensor=true" in line for line in lines)
 
 
 def test_measures_name_variables_that_exist_once():
     """Two measures that set one variable would undo each other."""
-    names = [name for measure in MEASURES.values() for name in measure.env]
+    names = [name for measure in OPTIMIZATIONS.values() for name in measure.env]
     assert len(names) == len(set(names))
     assert startup_optimizations.list_exported({ROOT: "/x", "HOME": "/"}) == {ROOT}

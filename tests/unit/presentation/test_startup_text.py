@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone, Sampled, SpeculationLogged
+from dflash_tui.events import WARM_UP, Counters, Exited, Health, HealthChanged, RequestDone, Sampled, SpeculationLogged
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.presentation.startup_text import (
     RowMark,
@@ -13,7 +13,6 @@ from dflash_tui.presentation.startup_text import (
     format_silence,
     list_facts,
 )
-from dflash_tui.readings import Counters
 from tests.support.recorded_startups import COMPILED, SILENT, start, state
 
 DEAD = "h200-vllm-0.26.0/fail-engine-dead-first-request"

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.presentation import experiment_report, experiment_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
@@ -31,7 +31,7 @@ def a_progress(truth: Truth = TRUTH, boots: int = 1000, budget: float = 1200.0) 
     ids=["faster", "alike", "at first", "halfway", "too short", "published"],
 )
 def test_what_is_best_is_told_as_far_as_it_is_known(progress, snapshot):
-    found = schedule.judge_tune(progress)
+    found = tune_schedule.judge_tune(progress)
     assert "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
 
 
@@ -62,7 +62,7 @@ def test_a_plan_says_budget_what_is_tried_and_what_not():
 def test_the_report_has_the_verdict_on_the_best_alone():
     progress = a_progress()
     report = verdict.build_report(progress.design, progress.boots)
-    report = replace(report, tune=schedule.judge_tune(progress))
+    report = replace(report, tune=tune_schedule.judge_tune(progress))
     text = experiment_report.render_markdown(report)
     assert text.startswith("# Tune of ")
     assert "times the tok/s" in text

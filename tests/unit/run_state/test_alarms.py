@@ -6,7 +6,10 @@ from msgspec.structs import replace
 from dflash_tui.events import (
     PROBE,
     AnyEvent,
+    Counters,
     Exited,
+    Foreign,
+    GpuLoad,
     GpusSampled,
     Health,
     HealthChanged,
@@ -20,7 +23,6 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.readings import Counters, Foreign, GpuLoad
 from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader

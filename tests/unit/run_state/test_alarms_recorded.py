@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from dflash_tui.events import (
     AnyEvent,
     Exited,
+    GpuLoad,
     GpusSampled,
     Health,
     HealthChanged,
@@ -16,7 +17,6 @@ from dflash_tui.events import (
     Sampled,
 )
 from dflash_tui.monitoring import recording
-from dflash_tui.readings import GpuLoad
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader

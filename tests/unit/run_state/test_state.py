@@ -5,12 +5,12 @@ import math
 import pytest
 
 from dflash_tui.diagnosis.cause import diagnose_run
-from dflash_tui.event_json import decode_recorded, encode
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
     WARM_UP,
     Autopsy,
+    Counters,
     Exited,
     Health,
     HealthChanged,
@@ -21,9 +21,10 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
     Stopping,
+    decode_recorded,
+    encode,
 )
-from dflash_tui.readings import Counters
-from dflash_tui.run_state.state import RunState
+from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -139,9 +140,10 @@ def test_a_hole_is_not_a_zero():
     state = folded(reading(0.0, 0), reading(1.0, 10), reading(100.0, 20), reading(101.0, 30))
     assert [r.joined for r in state.readings] == [False, True, False, True]
     assert state.readings.between(10.0, 90.0) is None
-    values = state.series("tok_s", now=101.0, span=101.0, columns=101)
-    assert math.isnan(values[50])
-    assert values[-1] == pytest.approx(40.0)
+    columns = state.readings.columns(101.0, 101.0, 101)
+    assert columns[50] is None
+    assert columns[-1]
+    assert columns[-1].tok_s == pytest.approx(40.0)
     window = state.window(1000, 101.0)
     assert window is not None
     assert window.seconds == pytest.approx(1.0)
@@ -150,28 +152,16 @@ def test_a_hole_is_not_a_zero():
 def test_an_idle_server_is_zero_not_unknown():
     """The ten-second beat of an idle recorder fills the columns between with its zero."""
     state = folded(reading(0.0, 10), reading(10.0, 10), reading(20.0, 10))
-    values = state.series("tok_s", now=20.0, span=20.0, columns=20)
-    assert values == [0.0] * 20
-    assert all(math.isnan(v) for v in state.series("acceptance", now=20.0, span=20.0, columns=20))
+    columns = state.readings.columns(20.0, 20.0, 20)
+    assert [(rates.tok_s, rates.acceptance) for rates in columns if rates] == [(0.0, None)] * 20
 
 
 def test_memory_is_held_between_samples():
     """Memory is recorded when it moves; between two samples the column shows what it was."""
     state = folded(*(MemorySampled(float(at), used, 100, "GPU") for at, used in ((0, 10), (8, 20), (10, 30))))
-    values = state.series("memory", now=10.0, span=10.0, columns=10)
+    values = sample_series(state.memory, 10.0, 10.0, 10, lambda sample: sample.used)
     assert not any(math.isnan(v) for v in values)
     assert values[4] == 10
-
-
-@pytest.mark.parametrize("columns", [1, 2, 7, 60, 600])
-def test_a_series_has_as_many_values_as_asked_for(columns):
-    """Whatever the width, a series fits it and stays between the least and the greatest value."""
-    state = folded(*(reading(t * 0.9, t * t) for t in range(200)))
-    values = state.series("steps_s", now=180.0, span=120.0, columns=columns)
-    assert len(values) == columns
-    known = [v for v in values if not math.isnan(v)]
-    assert known
-    assert 0 <= min(known) <= max(known) <= 500
 
 
 def test_status_is_one_word_for_each_stage():

@@ -13,7 +13,6 @@ import pytest
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
-from dflash_tui.vllm_output.known_failures import find_root_cause
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -80,39 +79,6 @@ def test_carriage_returns_split_lines():
     assert [e.text[:7] for e in events if isinstance(e, LogLine)] == ["Loading"]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "text"),
-    [
-        ("fail_flag", "arguments", "unrecognized arguments: --no-such-flag"),
-        ("fail_spec_json", "arguments", "cannot be converted"),
-        ("fail_max_model_len_config", "max_len", "max_model_len (200000)"),
-        ("fail_max_model_len_kv", "kv_cache", "at least one request"),
-        ("fail_mem_util", "memory_taken", "Available memory on node 0"),
-        ("fail_model_emptydir", "not_found", "/models/emptydir"),
-        ("fail_model_hub_offline", "hub_offline", "cached snapshot folder"),
-        ("fail_model_path", "not_found", "/models/nope"),
-        ("fail_port_in_use", "port_in_use", "Address already in use"),
-        ("fail_spec_method", "spec_method", "Input should be"),
-        ("fail_dflash_bad_target_layers", "spec_width", "expects 192 concatenated"),
-        ("fail_eagle3_runtime_crash", "", "shape '[-1, 192]' is invalid"),
-        ("kill9_worker_during", "worker_died", "VllmWorker-0 died unexpectedly (exit code: -9)"),
-    ],
-)
-def test_the_cause_of_a_failure_is_the_first_line_that_says_more_than_see_above(name, kind, text):
-    """The root cause of each provoked failure is found among tracebacks, warnings and follow-up errors."""
-    cause = find_root_cause(e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem))
-    assert cause is not None
-    assert (cause.kind, text in cause.text) == (kind, True), cause.text
-
-
-def test_a_gpu_fault_is_named():
-    """An illegal memory access on a real H200 is the cause, not the initialisation error that follows."""
-    events = replay("h200-vllm-0.26.0/fail-illegal-memory-access")
-    cause = find_root_cause(e for e in events if isinstance(e, Problem))
-    assert cause is not None
-    assert cause.kind == "device_fault"
-
-
 @pytest.mark.parametrize("name", ["dflash", "eager", "ngram", "dflash_compile_cold", "ci_cold_dflash"])
 def test_a_good_run_has_no_problem(name):
     """Warnings, harmless tracebacks and the noise of a normal shutdown are no problems."""
@@ -162,15 +128,6 @@ def test_a_forged_ready_line_is_not_believed():
         "Application startup complete. Not.",
     ):
         assert Phase.UP not in dict(phases(reader.feed_line(text)))
-
-
-def test_new_year_does_not_turn_time_back():
-    """A server launched before midnight of New Year's Eve logs into the next year."""
-    launch = datetime(2026, 12, 31, 23, 59, 50, tzinfo=UTC).timestamp()
-    reader = LogReader(launch, 0.0)
-    first = reader.feed_line("INFO 12-31 23:59:55 [x.py:1] a")[-1]
-    second = reader.feed_line("INFO 01-01 00:00:05 [x.py:1] b")[-1]
-    assert (first.at - launch, second.at - launch) == (5, 15)
 
 
 def test_local_time_is_taken_back_to_the_epoch():

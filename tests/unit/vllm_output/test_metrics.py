@@ -1,14 +1,21 @@
 """Recorded /metrics bodies through the parser, and the arithmetic over a window."""
 
+import time
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.event_json import decode_recorded, encode
-from dflash_tui.events import Sampled
-from dflash_tui.readings import Counters
-from dflash_tui.vllm_output.metrics import compute_rates
+from dflash_tui.events import Counters, Sampled, decode_recorded, encode
+from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.metrics import compute_rates, parse_sample
 from tests.support import recordings
+from tests.support.expositions import parse, parse_with_prometheus
 from tests.support.scrapes import parse_counters
 
 PAIRS = ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"]
@@ -121,16 +128,6 @@ def test_a_counter_that_fell_gives_no_rate():
     assert compute_rates(Counters(generated=10), Counters(generated=40), 0.0) is None
 
 
-def test_not_a_number_is_left_out():
-    """NaN and infinity never reach a chart."""
-    counters = parse_counters(
-        "vllm:generation_tokens_total 3\nvllm:kv_cache_usage_perc NaN\nvllm:num_requests_running +Inf\n"
-    )
-    assert counters is not None
-    assert counters.kv_usage is None
-    assert counters.running is None
-
-
 HUGE = "1.7e308"
 
 
@@ -177,22 +174,6 @@ def test_what_a_server_does_not_tell_is_unknown_also_when_it_was_recorded():
     assert b'"running"' not in encode(Sampled(5.0, zeros))
 
 
-def test_a_generation_counter_that_cannot_be_is_none():
-    """Two engines whose tokens add up to infinity are no server to measure."""
-    lines = [f'vllm:generation_tokens_total{{engine="{engine}"}} {HUGE}\n' for engine in range(2)]
-    assert parse_counters("".join(lines)) is None
-
-
-def test_only_positions_that_can_be_drafted_count():
-    """Neither a position of 5000 digits nor forty thousand of them reach a screen."""
-    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    places = ["9" * 5000, *map(str, range(40_000))]
-    body = "".join(f'{name}{{position="{place}"}} 1\n' for place in places[:2000])
-    counters = parse_counters(f"vllm:generation_tokens_total 5\n{body}")
-    assert counters is not None
-    assert counters.per_position == (1.0,) * 64
-
-
 def test_a_family_whose_name_begins_as_one_of_ours_is_passed_over():
     """A release may add a histogram whose name only begins as a counter's; the others are still read."""
     text = 'vllm:generation_tokens_total 1\nvllm:prompt_tokens_total_bucket{le="1"} 2\nvllm:prompt_tokens_total 3\n'
@@ -231,16 +212,6 @@ def test_a_part_that_is_more_than_the_whole_is_unknown():
     found = compute_rates(before, after, 1.0)
     assert found is not None
     assert (found.per_position, found.prefix_hit, found.acceptance_length) == ((None, 0.5), None, 4.0)
-
-
-def test_less_than_a_millionth_of_a_step_is_no_step():
-    """As for the acceptance length of a benchmark, which readings computes."""
-    before = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0, per_position=(0.0,))
-    after = Counters(10.0, steps=9e-7, proposed=8e-7, accepted=7e-7, per_position=(8e-7,), prefix_queries=9e-7)
-    found = compute_rates(before, after, 1.0)
-    assert found is not None
-    assert (found.acceptance, found.acceptance_length, found.per_position) == (None, None, ())
-    assert found.prefix_hit is None
 
 
 @pytest.mark.parametrize(("told", "known"), [("90", None), ("1.01", None), ("-0.1", None), ("1", 1.0), ("0", 0.0)])
@@ -282,3 +253,82 @@ def test_an_engine_that_comes_or_goes_is_no_growth():
         rates = compute_rates(before, after, 2.0)
         assert rates is not None
         assert rates.tok_s == speed
+
+
+RECORDED = [
+    ("cpu-vllm-0.32.0/dflash", "start"), ("cpu-vllm-0.32.0/dflash", "end"), ("cpu-vllm-0.32.0/eager", "end"),
+    ("h200-vllm-0.26.0/g26-dflash-compile", "start"), ("h200-vllm-0.26.0/g26-dflash-compile", "end"),
+]  # fmt: skip
+NAME = "vllm:generation_tokens_total"
+
+
+@pytest.mark.parametrize(("name", "when"), RECORDED)
+def test_every_line_of_a_real_answer_is_read_as_prometheus_client_reads_it(name, when):
+    """All families, not only those that are used here."""
+    lines = [line for line in recordings.metrics(name, when).splitlines() if not line.startswith("#")]
+    assert len(lines) > 400
+    for line in lines:
+        assert parse(line) == parse_with_prometheus(line) is not None, line
+
+
+@given(st.text(max_size=30), st.floats(0, 1e15), st.integers(0, 9))
+def test_what_prometheus_client_writes_is_read_back(label, value, position):
+    """Labels of any text, and figures of any size."""
+    registry = CollectorRegistry()
+    Counter("vllm:a", "x", ["model_name", "position"], registry=registry).labels(label, str(position)).inc(value)
+    Gauge("vllm:b", "x", registry=registry).set(-value)
+    Histogram("vllm:c", "x", ["m"], registry=registry).labels(label).observe(value)
+    samples = [parse(line) for line in generate_latest(registry).decode().split("\n") if line and line[0] != "#"]
+    assert all(samples)
+    written = {(s.name, frozenset(s.labels.items())): s.value for family in registry.collect() for s in family.samples}
+    assert {(s.name, frozenset(s.labels.items())): s.value for s in samples if s} == written
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "# HELP vllm:x a", "vllm:x", "vllm:x{", 'vllm:x{a="b"', 'vllm:x{a="b} 1', 'vllm:x{a="b"c="d"} 1',
+     "vllm:x{a=b} 1", 'vllm:x{a="b",a="c"} 1', "vllm:x{} ", "vllm:x 1_0", "vllm:x 1 2 3", "vllm:x one", "1 vllm:x",
+     'vllm:x {"a"} 1'],
+)  # fmt: skip
+def test_what_is_no_sample_is_none(line):
+    assert parse_sample(line) is None
+
+
+BACKSLASHES = "\\\\"
+LINES: dict[str, Callable[[int], str]] = {
+    "labels": lambda size: NAME + "{" + ",".join(f'a{n}="b"' for n in range(size // 8)) + "} 1",
+    "backslashes without end": lambda size: NAME + '{a="' + BACKSLASHES * (size // 2),
+    "a label's name": lambda size: NAME + "{" + "a" * size,
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_costs_by_the_character_not_by_the_square(kind):
+    """Of a line 16 times as long 16 times the work is asked, not 256 times."""
+
+    def measure(size: int) -> float:
+        line, costs = LINES[kind](size), list[float]()
+        for _ in range(5):
+            began = time.thread_time_ns()
+            parse_sample(line)
+            costs.append(time.thread_time_ns() - began)
+        return min(costs) + 20_000  # what a clock may miss
+
+    assert measure(16 * 8_000) < 64 * measure(8_000)
+
+
+def test_what_is_kept_of_an_answer_has_a_bound():
+    """Thousands of buckets and positions become a histogram that nobody shows, and the positions that are drafted."""
+    reader = metrics.MetricsReader()
+    reader.feed(b"vllm:generation_tokens_total 5\n")
+    for number in range(20_000):
+        reader.feed(b'vllm:time_to_first_token_seconds_bucket{le="%d"} %d\n' % (number, number))
+        reader.feed(b"vllm:time_to_first_token_seconds_%d_sum 1\nvllm:prompt_tokens_total_%d 1\n" % (number, number))
+        reader.feed(b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="%d"} 1\n' % number)
+    reader.feed(b'vllm:time_to_first_token_seconds_bucket{le="+Inf"} 20000\n')
+    scrape = reader.result()
+    assert scrape
+    assert scrape.ttft is None
+    assert len(scrape.counters.per_position) == 64
+    kept = [*reader._sums, *reader._positions, *(bound for family in reader._buckets.values() for bound in family)]
+    assert len(kept) < 1000

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from dflash_tui.events import Noted, Problem
-from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, NetworkLines, NetworkReader, describe_network, is_information
+from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, NetworkReader, describe_network, is_information
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.recordings import RUNS
 
@@ -49,7 +49,7 @@ DOES_WITHOUT = (
     ],
 )
 def test_what_a_line_says(line, network):
-    lines = NetworkLines()
+    lines = NetworkReader()
     lines.read_line(line)
     assert lines.network == network
 
@@ -63,7 +63,7 @@ def test_what_a_line_says(line, network):
     ],
 )
 def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
-    reader = NetworkLines()
+    reader = NetworkReader()
     for line in lines:
         reader.read_line(f"a:1:1 [0] NCCL INFO {line}")
     assert reader.network == network

@@ -111,14 +111,6 @@ def test_what_is_no_catalogue_is_refused(data):
         catalogue.decode_catalogue(data)
 
 
-def test_texts_of_a_catalogue_cannot_act_on_a_terminal():
-    [pair] = catalogue.decode_catalogue(
-        changed(pairs=[SHIPPED["pairs"][0] | {"drafter": "a\x1b[2J/b\u202e", "bugs": ["x\ny"]}])
-    ).pairs
-    assert (pair.drafter, pair.bugs) == ("a/b", ("xy",))
-    assert pair.drafter.isprintable()
-
-
 def in_days(days: int) -> str:
     """Return the day so many days from today, or from that of the shipped catalogue where the clock is behind it."""
     today = max(datetime.now(UTC).date(), date.fromisoformat(SHIPPED["written"]))

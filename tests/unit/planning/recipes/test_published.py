@@ -13,7 +13,7 @@ from dflash_tui.planning.cluster import build_rank_environment, build_rank_flags
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import iterate_layers
-from dflash_tui.planning.server_command import OURS
+from dflash_tui.planning.startup_optimizations import OPTIMIZATIONS
 from tests import DATA
 
 PUBLISHED = DATA / "published.yaml"
@@ -42,6 +42,10 @@ ALL = msgspec.convert(yaml.safe_load(PUBLISHED.read_text()), list[Published])
 # What every server over several hosts has.
 _PAIR = build_unnamed_cluster(2)
 OF_HOSTS = {*build_rank_flags(_PAIR, 0, {}), *build_rank_environment(_PAIR, 0, {}, on_cpu=False)}
+# What every plan has beside what a recipe says.
+OURS = {"host", "port", "served-model-name", "disable-access-log-for-endpoints"} | {
+    name for optimization in OPTIMIZATIONS.values() for name in optimization.env
+}
 CASES = [
     (published, kind, profile) for published in ALL for kind in published.classes for profile in published.profiles
 ]
@@ -107,7 +111,7 @@ def test_every_difference_is_explained():
     """By the recipe, under the name of the flag, variable, patch or part, or by what every plan of ours has."""
     unexplained = []
     for published, kind, profile in CASES:
-        explained = ours(published.recipe, kind, profile)[1].keys() | OURS.keys() | OF_HOSTS
+        explained = ours(published.recipe, kind, profile)[1].keys() | OURS | OF_HOSTS
         unexplained += [
             (published.name, kind, profile, name)
             for name in differences(published, kind, profile)

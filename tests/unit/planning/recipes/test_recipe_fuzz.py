@@ -21,11 +21,10 @@ from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import memory, serve_flags
 from dflash_tui.planning.cluster import RankCommand
 from dflash_tui.planning.memory import GpuMemory
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.server_command import format_command
 from dflash_tui.runs import lifecycle
 from tests.unit.planning.recipes.test_recipe import FULL
 

@@ -9,7 +9,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import FlagValue
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan, engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import (
@@ -27,7 +27,6 @@ from dflash_tui.planning.recipes.recipe import (
 )
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
 from dflash_tui.planning.serve_flags import build_flag
-from dflash_tui.planning.server_command import format_command
 from tests.support import command_line
 
 RECIPE = Recipe(
@@ -138,7 +137,7 @@ def test_patches_warnings_and_differences_add_up():
     made = layered(4)
     assert made.patches == ("triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3")
     assert made.warnings == ("recipe", "hardware", "profile", "variant")
-    assert made.deviations == {"who": "profile", "only": "recipe", "more": "hardware"}
+    assert made.differs == {"who": "profile", "only": "recipe", "more": "hardware"}
 
 
 def test_what_is_said_of_a_model_goes_with_it():
@@ -166,12 +165,12 @@ def test_what_is_said_of_a_model_goes_with_it():
 def test_what_is_set_by_hand_differs_no_more():
     """A host, a name, a port, a variable or a flag that the user chose is not told as a choice of ours."""
     recipe = recipe_loader.find_recipe("qwen3.5-35b-a3b")
-    whole = resolve_recipe(recipe, Hardware.GB10).deviations
+    whole = resolve_recipe(recipe, Hardware.GB10).differs
     settings = {"host": "0.0.0.0", "target.served_name": "x", "chat-template": "x.jinja"}
-    told = resolve_recipe(recipe, Hardware.GB10, settings=settings).deviations
+    told = resolve_recipe(recipe, Hardware.GB10, settings=settings).differs
     assert whole.keys() - told.keys() == {"host", "served-model-name", "chat-template"}
     next_recipe, env = recipe_loader.find_recipe("qwen3-coder-next"), {"env.TORCH_CUDA_ARCH_LIST": "12.1a"}
-    assert "TORCH_CUDA_ARCH_LIST" not in resolve_recipe(next_recipe, Hardware.GB10, settings=env).deviations
+    assert "TORCH_CUDA_ARCH_LIST" not in resolve_recipe(next_recipe, Hardware.GB10, settings=env).differs
     asked = command_line.planned("qwen3.5-35b-a3b", "--gpu", "gb10", "--port", "8888").plan.deviations
     assert whole.keys() - asked.keys() == {"port"}
 
@@ -201,11 +200,11 @@ def test_models_by_hand_drop_what_is_known_of_others():
     made = resolve_recipe(RECIPE, Hardware.GB10, profile="seed", settings=changes)
     assert made.target == Target("me/target", "mine", config=ModelConfig(head_dim=256))
     assert made.drafter == Drafter("me/drafter", revision="abc", config=ModelConfig(head_dim=128))
-    assert made.expected == ()
-    assert [band.source for band in layered(3).expected] == ["a user", "another"]
+    assert build_plan(made).expected == ()
+    assert [band.source for band in build_plan(layered(3)).expected] == ["a user", "another"]
     named = resolve_recipe(RECIPE, Hardware.GB10, profile="seed", settings={"target.served_name": "x"})
     assert named.target.size_gb == 17
-    assert named.expected
+    assert build_plan(named).expected
 
 
 def test_another_target_of_a_part_keeps_the_name_of_the_recipe():
@@ -242,11 +241,11 @@ def test_a_model_by_hand_that_the_recipe_knows_brings_its_own_facts():
 )
 def test_figures_of_another_set_up_come_last_with_what_they_are_of(count, expected):
     """The profile's own first; nobody measured the variant, so all of its figures are of another set-up."""
-    assert [(band.source, band.set_up) for band in layered(count).expected] == expected
+    assert [(band.source, band.set_up) for band in build_plan(layered(count)).expected] == expected
 
 
 def test_a_class_without_speeds_has_those_of_others():
-    assert [band.set_up for band in resolve_recipe(RECIPE, Hardware.H200).expected] == [
+    assert [band.set_up for band in build_plan(resolve_recipe(RECIPE, Hardware.H200)).expected] == [
         "stock profile, gb10",
         "seed profile, gb10",
     ]

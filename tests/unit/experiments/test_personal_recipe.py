@@ -9,12 +9,12 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
+from dflash_tui.experiments import tune_schedule, tuner
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import schedule, tuner
 from dflash_tui.launch import planner, recipe_files
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
@@ -42,7 +42,7 @@ def a_progress(request: LaunchRequest) -> tuple[Progress, TuneOutcome, planner.P
     arms = (Arm("published", base, first.plan), Arm("tuned", request, planned.plan))
     design = replace(simulated.design, recipe=planned.plan.recipe, arms=arms, synthetic=planned.plan.synthetic)
     progress = replace(simulated, design=design)
-    return progress, schedule.judge_tune(progress), planned
+    return progress, tune_schedule.judge_tune(progress), planned
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,7 +116,7 @@ def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monke
 def test_why_it_was_not_written_is_told(monkeypatch):
     """A recipe that cannot be written costs nothing of what was found, and is not lost without a word."""
     progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
-    assert schedule.is_worth_keeping(schedule.judge_tune(progress))
+    assert tune_schedule.is_worth_keeping(tune_schedule.judge_tune(progress))
     monkeypatch.setattr(tuner, "keep_best", Mock(side_effect=UsageError("no space\nleft", hint="free some")))
     machine = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu"))
     tune = machine.conclude(progress, verdict.build_report(progress.design, progress.boots)).tune

@@ -1,10 +1,10 @@
 """The rounds of a tune: what competes next, given what the boots before have measured; pure but for planning.
 
 One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
-gets a boot, the better half another one, until one is left or they are told apart. What has been gone through is gone
-through again while that changes the best. The last rounds boot the best and the published setting in turn: they were
-chosen by chance, too, and only boots after the choice tell by how much they differ. How many there are follows from the
-budget and how long a boot takes, never from whether they show a difference.
+gets a boot, the better half another one, until one is left or a difference is shown. The axes are gone through again
+while that changes the best. The last rounds boot the best and the published setting in turn: both were chosen by
+chance, too, and only boots after the choice tell by how much they differ. Their number follows from the budget and
+the seconds of a boot, never from whether they show a difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dflash_tui.experiments.analysis.report import Comparison, OutputVerdict, Tu
 from dflash_tui.experiments.analysis.verdict import NEAR
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, Boot, KeptAnswer, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning.candidates import Candidate, Proposal, judges_starts
+from dflash_tui.experiments.tune_candidates import Candidate, Proposal, judges_starts
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
@@ -58,14 +58,14 @@ class NextRound(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """A place in the axes: which turn through them, and which axis."""
+    """A place in the axes: the pass through them, and the axis."""
 
     turn: int
     axis: int
 
 
 class _Search(NamedTuple):
-    """A tune in which the published setting has been measured: its progress, what it may do, its best arm."""
+    """A tune whose published setting has been measured."""
 
     progress: Progress
     tuning: Tuning
@@ -112,7 +112,7 @@ def list_key(axis: str) -> str:
 
 
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return a round with the better half of a field; None where it is decided, or too dear to decide."""
+    """Return a round with the better half of a field; None where it is decided, or the budget is too small."""
     progress = search.progress
     ranked = rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
@@ -149,7 +149,7 @@ def _open_field(search: _Search, propose: Propose) -> NextRound:
 
 
 def _list_positions(search: _Search) -> list[_Position]:
-    """Return the axes that follow; after the last one the first again, where this turn has changed the best."""
+    """Return the axes that follow; after the last one the first again, if this pass has changed the best."""
     keys = search.keys
     searched = [began for began in search.progress.rounds if began.key in keys]
     turn, axis = (searched[-1].turn, keys.index(searched[-1].key)) if searched else (1, -1)
@@ -161,7 +161,7 @@ def _list_positions(search: _Search) -> list[_Position]:
 
 
 def _find_worse(progress: Progress, key: str) -> set[int]:
-    """Return the arms that an axis has brought in and that failed, or are shown to be slower than the field's best."""
+    """Return the arms of an axis that failed or are shown to be slower than the best of their field."""
     opened = [began for began in progress.rounds if began.key == key and began.arms]
     worse: set[int] = set()
     for began in opened:
@@ -171,7 +171,6 @@ def _find_worse(progress: Progress, key: str) -> set[int]:
 
 
 def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: Sequence[int]) -> list[Candidate]:
-    """Return the first of the candidates, as many as there is room for beside boots of the arms `again`."""
     room = search.room - sum(median_cost(search.progress, arm) for arm in again)
     fitting: list[Candidate] = []
     for candidate in candidates:
@@ -183,10 +182,7 @@ def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: 
 
 
 def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return another last round where its boots took less than was reckoned; None where there is no room or need.
-
-    A boot of it that failed ends the tune.
-    """
+    """Return another last round where the budget has room for one; None otherwise, or after a failed boot."""
     fresh = select_boots_of_last_rounds(search.progress)
     if any(boot.error for boot in fresh):
         return None
@@ -195,10 +191,7 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
-    """Return the boots of another last round: the published setting and the best in turn, as long as there is room.
-
-    `before` is how many pairs of them there were.
-    """
+    """Return the boots of a last round, the published setting and the best in turn, after `before` pairs of them."""
     pairs = int(search.left / max(1e-9, search.cost_of_pair)) if search.leader else 0
     arms = variation.order_boots(2, min(before + pairs, _MOST_CONFIRMING))
     return tuple((0, search.leader)[place] for place in arms[2 * before :])
@@ -271,7 +264,7 @@ def reckon_anew(boot: Boot) -> float:
 
 
 def _first_boot_of(progress: Progress, of: RoundBegan) -> int:
-    """Return the number of the first boot of the rounds that vary the same in the same turn."""
+    """Return the number of the first boot of the rounds with the same axis and pass."""
     after = len(progress.design.order)
     for search_round in reversed(progress.rounds):
         after -= len(search_round.order)
@@ -281,12 +274,7 @@ def _first_boot_of(progress: Progress, of: RoundBegan) -> int:
 
 
 def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> TuneOutcome:
-    """Return what is known of a tune; while it runs, or where it was ended, the best so far.
-
-    Args:
-        progress: the tune.
-        kept_answers: the answers that were kept, which show where they begin to differ.
-    """
+    """Return what is known of a tune; while it runs, or after it was stopped, the best so far."""
     design, boots = progress.design, progress.boots
     last = progress.rounds[-1] if progress.rounds else None
     best = last.field[-1] if last and last.key == CONFIRM else choose_leader(progress)
@@ -348,7 +336,6 @@ def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
 
 
 def _judge_answers(comparison: Comparison | None) -> str:
-    """Return whether the best answers as the published setting does, which it is itself where nothing is compared."""
     return _ALIKE[comparison.outputs.verdict] if comparison and comparison.outputs else "yes"
 
 

@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Settings that nobody has tried yet, and what cannot be tried and why."""
+    """Settings that were not tried yet, and what cannot be tried and why."""
 
     candidates: list[Candidate]
     left_out: dict[str, str]
@@ -77,7 +77,9 @@ def propose_candidates(
         except UsageError as error:
             proposal.left_out[f"{axis.partition('=')[0]}={value}"] = error.what
             continue
-        if why := _explain_refused_patch(changes, planned.plan):
+        asked = [name.partition(".")[2] for name in changes.settings if name.startswith("patches.")]
+        skipped = planned.plan.skipped_patches
+        if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
             proposal.left_out[axis.partition("=")[0]] = why
             continue
         if missing := _list_missing_models(planned.plan, arms[0].plan):
@@ -91,14 +93,7 @@ def propose_candidates(
     return proposal
 
 
-def _explain_refused_patch(changes: LaunchChanges, plan: Plan) -> str:
-    """Return why the plan does without a patch that the changes ask for."""
-    names = [name.partition(".")[2] for name, value in changes.settings.items() if name.startswith("patches.")]
-    return next((plan.skipped_patches[name] for name in names if name in plan.skipped_patches), "")
-
-
 def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
-    """Return the models of a plan that the published setting has not, and that are not here."""
     others = [model for model in plan.models if model not in published.models]
     here = planner.find_local_models(plan) if others else {}
     return [model.name for model in others if (model.name, model.revision) not in here]
@@ -137,16 +132,11 @@ def judges_starts(key: str) -> bool:
 
 
 def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
-    """Return what a tune of this launch varies.
-
-    Args:
-        resolved: the recipe for this hardware.
-        plan: the published setting.
-        temperature: the sampling temperature; None is the model's own.
-        streams: the most requests that are under way at a time.
-    """
+    """Return what a tune of this launch varies; `streams` is the most requests under way at a time."""
     left_out: dict[str, str] = {}
-    axes = [_list_modes(plan), *_list_methods(resolved), *_list_patches(resolved, plan, left_out)]
+    recipe = resolved.recipe
+    methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
+    axes = [_list_modes(plan), *methods, *_list_patches(resolved, plan, left_out)]
     if plan.on_cpu:
         left_out |= {
             f"attention-backend, {_DRAFTER_BACKEND}": "a CPU has one attention backend",
@@ -157,28 +147,21 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
     axes += _list_tokens(resolved, plan)
     axes += [] if plan.on_cpu else _list_backends(resolved, plan, left_out)
     axes += _list_sampling(resolved, plan, temperature, left_out)
-    axes += [] if plan.on_cpu else [_list_sequences(streams), _list_loaders(resolved, left_out)]
+    enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
+    sequences = ",".join(map(str, enough[:_MOST_SEQUENCES]))
+    axes += [] if plan.on_cpu else [f"max-num-seqs={sequences}", _list_loaders(resolved, left_out)]
     return Axes(tuple(axes), left_out)
 
 
 def _list_modes(plan: Plan) -> str:
-    """Return the modes; eager is slow on a GPU, and tried where it is cheap or what is published."""
+    """Return the modes; eager is tried on a CPU, or where it is the published mode."""
     if plan.on_cpu:  # which has no CUDA graphs
         return "mode=" + ",".join([Mode.COMPILE, Mode.EAGER])
     return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *([Mode.EAGER] if plan.mode is Mode.EAGER else [])])
 
 
-def _list_methods(resolved: ResolvedRecipe) -> list[str]:
-    """Return the methods of speculation that the recipe offers, its own included."""
-    recipe = resolved.recipe
-    return [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
-
-
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
-    """Return the patches that the plan does not have, experimental ones included, where the release takes them.
-
-    A file that is broken, or for other recipes or distributions, is not spoken of.
-    """
+    """Return the patches that the plan does not have and that the release takes, experimental ones included."""
     patches = [patch for patch in patch_file.load_all_patches()[0] if patch.name not in plan.patches]
     mine = [patch for patch in patches if not patch.recipes or resolved.recipe.name in patch.recipes]
     names = [patch.name for patch in mine if patch.distribution == resolved.engine.distribution]
@@ -193,7 +176,7 @@ def _list_runners(resolved: ResolvedRecipe) -> list[str]:
 
 
 def _list_tokens(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return numbers of drafted tokens: quarters of the most that the drafter has, and none."""
+    """Return quarters of the most tokens that the drafter drafts, and 0."""
     most = (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens
     values = dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0))
     return ["n=" + ",".join(map(str, values))] if most else []
@@ -212,7 +195,6 @@ def _list_backends(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str
 def _list_sampling(
     resolved: ResolvedRecipe, plan: Plan, temperature: float | None, left_out: dict[str, str]
 ) -> list[str]:
-    """Return the methods by which drafts are sampled and rejected, which matter above temperature 0 only."""
     if not plan.num_speculative_tokens:
         return []
     vllm = Version(resolved.engine.vllm)
@@ -233,12 +215,6 @@ def _list_sampling(
     else:
         left_out[_REJECTION] = f"vLLM {vllm} does not have it; {_FIRST_WITH_BLOCK} does"
     return axes
-
-
-def _list_sequences(streams: int) -> str:
-    """Return numbers of requests that the server takes at once, never fewer than are sent."""
-    enough = [count for count in _SEQUENCES if count >= streams] or [streams]
-    return "max-num-seqs=" + ",".join(map(str, enough[:_MOST_SEQUENCES]))
 
 
 def _list_loaders(resolved: ResolvedRecipe, left_out: dict[str, str]) -> str:

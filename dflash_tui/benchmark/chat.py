@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.benchmark import client
-from dflash_tui.benchmark.sse import CompletionStream
-from dflash_tui.common.sanitizer import clean_json_value, clean_line
+from dflash_tui.benchmark.sse import CallPiece, CompletionStream, Delta
 from dflash_tui.events import RequestDone
 from dflash_tui.runs.run import Run
 
@@ -40,7 +39,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What a server has answered: text, thoughts and tool calls, clean, and how long it took."""
+    """What a server has answered: text, thoughts and tool calls, and how long it took."""
 
     text: str
     thinking: str
@@ -53,7 +52,7 @@ PieceSink = Callable[[Part, str], None]
 
 
 class AnswerStream(CompletionStream):
-    """Measures an answer, and gives its pieces to `show` as they come, clean."""
+    """Measures an answer, and gives its pieces to `show` as they come."""
 
     def __init__(self, show: PieceSink | None = None) -> None:
         super().__init__(KIND)
@@ -62,43 +61,37 @@ class AnswerStream(CompletionStream):
         self._room = LONGEST_ANSWER
         self._calls: dict[int, list[str]] = {}
 
-    def read_delta(self, delta: dict[str, Any]) -> None:
+    def read_delta(self, delta: Delta) -> None:
         """Take one piece: text of the answer, of its thoughts, or of a tool call."""
-        self._take(Part.THINKING, delta.get("reasoning_content") or delta.get("reasoning"))
-        self._take(Part.ANSWER, delta.get("content"))
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
+        self._take(Part.THINKING, delta.reasoning_content or delta.reasoning)
+        self._take(Part.ANSWER, delta.content)
+        for call in delta.tool_calls or ():
             self._take_call(call)
 
     def build_turn(self, done: RequestDone) -> Turn:
         """Return the whole answer, once all of it was taken."""
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
-        calls = tuple(ToolCall(clean_line(name), clean_line(arguments)) for name, arguments in self._calls.values())
+        calls = tuple(ToolCall(name, arguments) for name, arguments in self._calls.values())
         return Turn(text, thinking, calls, done)
 
-    def _take(self, part: Part, text: object) -> None:
-        if not isinstance(text, str) or not text or self._room <= 0:
+    def _take(self, part: Part, text: str | None) -> None:
+        if not text or self._room <= 0:
             return
-        clean = clean_json_value(text[: self._room], one_line=False)
+        piece = text[: self._room]
         self._room -= len(text)
-        self._shown_pieces[part].append(clean)
+        self._shown_pieces[part].append(piece)
         if self._show:
-            self._show(part, clean)
+            self._show(part, piece)
 
-    def _take_call(self, call: object) -> None:
+    def _take_call(self, call: CallPiece) -> None:
         """Take a piece of a tool call: its name comes first, its arguments bit by bit."""
-        if not isinstance(call, dict):
-            return
-        index, function = call.get("index"), call.get("function")
-        place = index if type(index) is int else len(self._calls)
-        if place not in self._calls and len(self._calls) >= _MOST_TOOL_CALLS:
+        place = len(self._calls) if call.index is None else call.index
+        if call.function is None or (place not in self._calls and len(self._calls) >= _MOST_TOOL_CALLS):
             return
         words = self._calls.setdefault(place, ["", ""])
-        for number, name in enumerate(("name", "arguments")):
-            piece = function.get(name) if isinstance(function, dict) else None
-            if isinstance(piece, str):
-                words[number] += piece[: max(0, self._room)]
-                self._room -= len(piece)
+        for number, piece in enumerate((call.function.name, call.function.arguments)):
+            words[number] += (piece or "")[: max(0, self._room)]
+            self._room -= len(piece or "")
 
 
 class Conversation:

@@ -8,16 +8,13 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.benchmark import client, scraper, suites
-from dflash_tui.benchmark.conversation.chat import AnswerStream, Turn
-from dflash_tui.benchmark.sampling import Sampling
+from dflash_tui.benchmark import client, suites
+from dflash_tui.benchmark.chat import AnswerStream, Turn
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.summary import LevelSummary
-from dflash_tui.common import bounded_http
 from dflash_tui.common.formatting import format_number, pluralize
-from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.planning.plan import Plan
-from dflash_tui.readings import Counters
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
@@ -97,7 +94,7 @@ async def _check_tool(run: Run) -> FunctionalCheck:
     if turn.request.error:
         return _failed(name, turn.request.error)
     if len(turn.tool_calls) != 1:
-        return _failed(name, f"{pluralize(len(turn.tool_calls), 'call')} instead of one: {clean_line(turn.text)[:80]}")
+        return _failed(name, f"{pluralize(len(turn.tool_calls), 'call')} instead of one: {turn.text[:80]}")
     call = turn.tool_calls[0]
     try:
         words = msgspec.json.decode(call.arguments)
@@ -149,7 +146,7 @@ async def _check_long_context(run: Run) -> FunctionalCheck:
         return _passed(name, f"{place} is answered; what was found is not judged: {run.plan.synthetic}")
     if _NEEDLE in f"{turn.thinking}{turn.text}".lower():
         return _passed(name, f"found in {place}")
-    return _failed(name, f"not found in {place}: {clean_line(turn.text)[:80] or 'no answer'}")
+    return _failed(name, f"not found in {place}: {turn.text[:80] or 'no answer'}")
 
 
 def _hide_needle(characters: int) -> str:
@@ -164,14 +161,14 @@ async def _check_acceptance(run: Run) -> FunctionalCheck:
     if not plan.num_speculative_tokens:
         return skip_check(name, "nothing is drafted")
     suite, done = suites.load_suite("quick"), list[RequestDone]()
-    before = await _read_counters(run)
+    before = await client.read_counters(run.url)
     longest = max(prompt.max_tokens for prompt in suite.prompts)
     scale = min(plan.bench_scale, plan.context / 2 / longest) if plan.context else plan.bench_scale
     sampling = Sampling(scale, temperature=None, fixed=False, seeded=False)
     async with aclosing(client.send_suite(run.url, plan.served_name, suite, sampling, key=run.api_key)) as requests:
         async for request in requests:
             done.append(request)
-    measured = LevelSummary.from_requests(run, done, before, await _read_counters(run), suite)
+    measured = LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite)
     if measured.failed:
         return _failed(name, next(request.error for request in done if request.error))
     return _judge_acceptance(plan, measured.acceptance_length)
@@ -193,11 +190,3 @@ def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
     if length >= _ENOUGH * low:
         return _passed(name, detail)
     return skip_check(name, f"{detail}: another set-up") if band.set_up else _failed(name, f"{detail}: too little")
-
-
-async def _read_counters(run: Run) -> Counters | None:
-    try:
-        async with bounded_http.open_client(run.url, timeout=bounded_http.WHOLE) as http:
-            return (await scraper.fetch_metrics(http)).counters
-    except bounded_http.list_failures(bounded_http.BadResponse):
-        return None

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import builder
+from dflash_tui.experiments import builder, tune_candidates, tune_schedule, tuner
 from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import Arm
-from dflash_tui.experiments.tuning import candidates, schedule, tuner
 from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import patch_file
@@ -29,13 +28,13 @@ def published(request: LaunchRequest) -> Arm:
 
 def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
     planned = plan(request)
-    found = candidates.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
-    return [schedule.list_key(axis) for axis in found.axes], found.left_out
+    found = tune_candidates.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    return [tune_schedule.list_key(axis) for axis in found.axes], found.left_out
 
 
-def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> candidates.Proposal:
+def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_candidates.Proposal:
     planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe(request.recipe)).plan
-    return candidates.propose_candidates(axis, best or published(request), [published(request)], [], planning)
+    return tune_candidates.propose_candidates(axis, best or published(request), [published(request)], [], planning)
 
 
 def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
@@ -110,7 +109,7 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
     (folder / "mine.yaml").write_text(shipped.read_text())
     refused = propose("patch.mine=on", GEMMA)
     assert (refused.candidates, [*refused.left_out]) == ([], ["patch.mine=on"])
-    recipe_trust.trust_patches([patch_file.load_patch("mine")])
+    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
     assert [each.arm.name for each in propose("patch.mine=on", GEMMA).candidates] == ["patch.mine"]
 
 
@@ -119,7 +118,7 @@ def test_a_setting_that_was_worse_before_is_not_proposed_again():
     planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu")).plan
     worse = published(replace(DEMO, num_speculative_tokens=1))
     best = published(replace(DEMO, mode=Mode.COMPILE))
-    proposal = candidates.propose_candidates("n=7,3,1", best, [published(DEMO), best], [worse], planning)
+    proposal = tune_candidates.propose_candidates("n=7,3,1", best, [published(DEMO), best], [worse], planning)
     assert [each.arm.name for each in proposal.candidates] == ["compile n=3"]
 
 
@@ -132,7 +131,7 @@ def test_a_setting_that_was_worse_before_is_not_proposed_again():
     ],
 )
 def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
-    assert candidates.name_setting(DEMO, DEMO.with_changes(changes)) == name
+    assert tune_candidates.name_setting(DEMO, DEMO.with_changes(changes)) == name
 
 
 def test_a_tune_begins_with_the_published_setting_alone():

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.analysis.report import Verdict, find_misplaced_arms
 from dflash_tui.experiments.design import CONFIRM, BootEnded, RoundBegan
 from dflash_tui.experiments.progress import Progress, fold_progress
-from dflash_tui.experiments.tuning import schedule
 from dflash_tui.planning.recipes.recipe import Mode
 from tests.support import tune_simulation
+from tests.support.experiment_factories import written
 from tests.support.tune_simulation import Truth, a_tune, propose, run_tune
 
 AXES = (
@@ -61,7 +62,7 @@ class Rates(NamedTuple):
 
 def best_of(progress: Progress) -> float:
     """Return what the best setting truly multiplies the published speed by."""
-    return TRUTH.factor(progress.design.arms[schedule.judge_tune(progress).best].request)
+    return TRUTH.factor(progress.design.arms[tune_schedule.judge_tune(progress).best].request)
 
 
 @functools.cache
@@ -70,11 +71,11 @@ def rates(truth_name: str, boots: int, seeds: int = 40) -> Rates:
     won, claimed, held, share = [], [], [], []
     for seed in range(seeds):
         progress, _ = run_tune(a_tune(boots * BOOT, AXES), truth, seed)
-        found = schedule.judge_tune(progress)
+        found = tune_schedule.judge_tune(progress)
         true = truth.factor(progress.design.arms[found.best].request)
         won.append(math.isclose(true, BEST))
         share.append(true / BEST)
-        claimed.append(schedule.is_faster(found))
+        claimed.append(tune_schedule.is_faster(found))
         if found.confirmed and found.comparison and found.comparison.tok_s:
             held.append(found.comparison.tok_s.low <= true <= found.comparison.tok_s.high)
         assert progress.spent <= boots * BOOT
@@ -104,23 +105,6 @@ def test_nothing_is_claimed_where_no_setting_is_faster(boots):
     assert rates("nothing", boots, seeds=100).claimed <= 0.05
 
 
-@pytest.mark.long
-def test_the_boots_that_chose_would_claim_too_much():
-    """Why there is a last round: judged by the boots that it was chosen by, the best of equals seems faster."""
-    chosen = []
-    for seed in range(40):
-        progress, _ = run_tune(a_tune(20 * BOOT, AXES), Truth({}), seed)
-        found = schedule.judge_tune(progress)
-        if not found.best:
-            continue
-        after = schedule.select_boots_of_last_rounds(progress)
-        before = [boot for boot in progress.boots if boot not in after]
-        comparison = verdict.compare_pair(progress.design, before, 0, found.best, measure="tok/s")
-        assert comparison.ratio
-        chosen.append(math.log(comparison.ratio.ratio))
-    assert fmean(chosen) > 0.01
-
-
 @pytest.mark.parametrize(("digest", "answers"), [("", "yes"), ("other", "no")])
 def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, answers):
     """Held against boots of one setting, as in an A/B: here those always answer alike."""
@@ -129,14 +113,14 @@ def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, 
         replace(boot, requests=tuple(replace(each, digests=(digest * boot.arm + each.kind,)) for each in boot.requests))
         for boot in progress.boots
     )
-    found = schedule.judge_tune(replace(progress, boots=boots))
-    assert (found.answers, schedule.is_faster(found)) == (answers, True)
-    assert schedule.is_worth_keeping(found) is (answers == "yes")
+    found = tune_schedule.judge_tune(replace(progress, boots=boots))
+    assert (found.answers, tune_schedule.is_faster(found)) == (answers, True)
+    assert tune_schedule.is_worth_keeping(found) is (answers == "yes")
 
 
 def test_a_setting_that_fails_is_dropped_with_its_cause_and_not_tried_again():
     progress, _ = run_tune(a_tune(60 * BOOT, AXES), TRUTH, 1)
-    found = schedule.judge_tune(progress)
+    found = tune_schedule.judge_tune(progress)
     assert [why for name, why in found.dropped.items()] == ["attention-backend=flashinfer: out of memory"]
     assert len([boot for boot in progress.boots if boot.error]) == 1
 
@@ -149,17 +133,17 @@ def test_a_published_setting_that_does_not_start_ends_the_tune():
     truth = Truth({}, failing=frozenset({"mode=graphs"}))
     progress, _ = run_tune(replace(design, arms=(broken,)), truth, 1)
     assert [bool(boot.error) for boot in progress.boots] == [True, True]
-    assert schedule.judge_tune(progress).tried == 0
+    assert tune_schedule.judge_tune(progress).tried == 0
 
 
 @pytest.mark.parametrize("boots", [1, 2, 3])
 def test_a_budget_of_few_boots_ends_without_a_claim(boots):
     progress, _ = run_tune(a_tune(boots * BOOT, AXES), TRUTH, 1)
-    found = schedule.judge_tune(progress)
+    found = tune_schedule.judge_tune(progress)
     assert progress.finished
     assert len(progress.boots) <= boots
-    assert not schedule.is_faster(found)
-    assert set(found.left_out.values()) >= {schedule.NO_ROOM}
+    assert not tune_schedule.is_faster(found)
+    assert set(found.left_out.values()) >= {tune_schedule.NO_ROOM}
 
 
 @pytest.mark.parametrize("boots", range(1, 30, 4))
@@ -170,7 +154,7 @@ def test_an_interrupted_tune_goes_on_to_the_same_end(boots):
     halfway, happened = run_tune(design, TRUTH, 7, boots=boots)
     resumed, _ = run_tune(design, TRUTH, 7, events=happened)
     assert (resumed.rounds, resumed.design) == (whole.rounds, whole.design)
-    best = schedule.judge_tune(halfway)
+    best = tune_schedule.judge_tune(halfway)
     assert best.tried <= len(halfway.boots)
     assert not (best.confirmed and halfway.rounds[-1].key != CONFIRM)
 
@@ -192,27 +176,17 @@ def test_what_changes_the_start_alone_is_judged_by_starts(axis, name):
         ),
     )
     progress, _ = run_tune(a_tune(30 * BOOT, ("mode=graphs", axis)), truth, 3)
-    best = progress.design.arms[schedule.judge_tune(progress).best]
+    best = progress.design.arms[tune_schedule.judge_tune(progress).best]
     assert best.name == f"graphs {name}"
-
-
-def test_rounds_that_name_arms_that_are_not_there_are_left_out():
-    """A file may say anything; an A/B has no rounds at all."""
-    design = a_tune(30 * BOOT, AXES)
-    _, happened = run_tune(design, TRUTH, 1, boots=2)
-    rounds = [event for event in happened if isinstance(event, RoundBegan)]
-    beyond = RoundBegan(0.0, "mode", 1, (0, 99), (99,))
-    assert fold_progress(design, [*happened, beyond]).rounds == tuple(rounds)
-    assert fold_progress(replace(design, tuning=None), happened).rounds == ()
 
 
 def test_no_verdict_rests_on_a_single_boot_each():
     """With room for one more boot of each, the best is told with its estimate and not called faster."""
     progress, _ = run_tune(a_tune(7 * BOOT, ("mode=graphs",)), TRUTH, 5)
-    found = schedule.judge_tune(progress)
+    found = tune_schedule.judge_tune(progress)
     assert found.comparison
     if min(found.comparison.boots) < 2:
-        assert not schedule.is_faster(found)
+        assert not tune_schedule.is_faster(found)
     assert found.comparison.word in {Verdict.FASTER, Verdict.NO_DIFFERENCE}
 
 
@@ -221,9 +195,9 @@ def test_the_last_rounds_go_on_while_there_is_room(boots, took, pairs):
     """On an H200 a budget of 23 minutes ended after 19 with one boot of each, which is no verdict."""
     times = itertools.chain([BOOT] * 2, itertools.repeat(took))
     progress, _ = run_tune(a_tune(boots * BOOT, ("mode=graphs",)), TRUTH._replace(took=lambda _: next(times)), 5)
-    fresh = schedule.select_boots_of_last_rounds(progress)
+    fresh = tune_schedule.select_boots_of_last_rounds(progress)
     assert [boot.arm for boot in fresh] == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1][: 2 * pairs]
-    found = schedule.judge_tune(progress)
+    found = tune_schedule.judge_tune(progress)
     assert found.comparison
     assert found.comparison.boots == (pairs, pairs)
 
@@ -255,7 +229,7 @@ def test_a_second_round_of_which_no_boot_comes_up_ends_its_field():
         BootEnded(0.0, replace(ended[-1].boot, number=len(ended) + place, arm=arm, error="the GPU is taken"))
         for place, arm in enumerate(best)
     ]
-    following = schedule.plan_round(fold_progress(design, [*happened, again, *failed]), propose)
+    following = tune_schedule.plan_round(fold_progress(design, [*happened, again, *failed]), propose)
     assert following
     assert following.event.key != "n" or following.event.turn > 1
 
@@ -278,7 +252,9 @@ def test_a_boot_that_fails_in_the_last_round_ends_the_tune():
         if isinstance(event, BootEnded)
     ]
     rounds = [event for event in happened if isinstance(event, RoundBegan)]
-    assert schedule.plan_round(fold_progress(a_tune(7 * BOOT, ("mode=graphs",)), [*rounds, *failed]), propose) is None
+    assert (
+        tune_schedule.plan_round(fold_progress(a_tune(7 * BOOT, ("mode=graphs",)), [*rounds, *failed]), propose) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +272,7 @@ def test_a_cold_first_boot_leaves_room_for_others(budget, axes, cache, tried):
     [ended] = [event for event in happened if isinstance(event, BootEnded)]
     first = replace(ended.boot, cache=cache, prepared=21.0, took=165.0, phases={"compile": 65.0})
     happened = [replace(event, boot=first) if event is ended else event for event in happened]
-    following = schedule.plan_round(fold_progress(progress.design, happened), propose)
+    following = tune_schedule.plan_round(fold_progress(progress.design, happened), propose)
     assert following
     assert (following.event.key != CONFIRM) is tried
 
@@ -305,14 +281,38 @@ def test_a_published_setting_that_came_up_at_its_second_boot_was_not_dropped():
     """The first one may have met somebody who changed the engine; the report's table of boots has its error."""
     progress, _ = run_tune(a_tune(20 * BOOT, ("mode=graphs",)), TRUTH, 0)
     first = replace(progress.boots[0], error="another process applied a patch")
-    found = schedule.judge_tune(replace(progress, boots=(first, *progress.boots[1:])))
+    found = tune_schedule.judge_tune(replace(progress, boots=(first, *progress.boots[1:])))
     assert found.dropped == {}
     failed = [replace(boot, error="no" * (boot.arm == 1)) for boot in progress.boots]
-    assert [*schedule.judge_tune(replace(progress, boots=tuple(failed))).dropped] == ["graphs"]
+    assert [*tune_schedule.judge_tune(replace(progress, boots=tuple(failed))).dropped] == ["graphs"]
 
 
 def test_the_budget_for_a_first_verdict_is_what_the_rounds_take():
     """The cold boot that was, one of another setting, and two of each, which find what was compiled."""
     progress, _ = run_tune(a_tune(20 * BOOT, AXES), TRUTH, 0, boots=1)
     cold = replace(progress.boots[0], cache="cold", prepared=21.0, took=165.0, phases={"compile": 65.0})
-    assert schedule.reckon_verdict_budget([cold], spent=186.0) == 186 + 165 + 4 * 100
+    assert tune_schedule.reckon_verdict_budget([cold], spent=186.0) == 186 + 165 + 4 * 100
+
+
+THREE_AXES = ("mode=graphs,compile", "n=8,12,0", "load-format=fastsafetensors")
+THREE_TRUTHS = Truth({"mode=graphs": 2.0, "n=12": 1.1}, failing=frozenset({"mode=compile"}))
+
+
+def test_rejudging_a_report_keeps_its_tune(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    design = a_tune(1200.0, THREE_AXES)
+    progress, happened = run_tune(design, THREE_TRUTHS, 3)
+    report = verdict.build_report(progress.design, progress.boots)
+    report = replace(report, tune=tune_schedule.judge_tune(progress), rules=report.rules - 1)
+    again = store.read_report(written(design, happened, report))
+    assert again
+    assert (again.rules, again.tune) == (report.rules + 1, report.tune)
+
+
+def test_an_outcome_with_an_unknown_arm_is_found():
+    progress, _ = run_tune(a_tune(1200.0, THREE_AXES), THREE_TRUTHS, 3)
+    found = tune_schedule.judge_tune(progress)
+    assert found.comparison
+    report = verdict.build_report(progress.design, progress.boots)
+    for wrong in (replace(found, best=99), replace(found, comparison=replace(found.comparison, b=99))):
+        assert find_misplaced_arms(replace(report, tune=wrong))

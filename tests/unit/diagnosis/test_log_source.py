@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from dflash_tui.diagnosis.log_source import Unwrapper
 from tests.support import recordings
 
@@ -47,16 +45,6 @@ def test_numbers_of_an_unknown_wrapping_may_differ():
     lines = LOG.decode().splitlines()
     wrapped = "".join(f"{10.0**place:8.2f} {line}\n" for place, line in enumerate(lines * 2))
     assert Unwrapper().unwrap(wrapped.encode()) == LOG * 2
-
-
-@pytest.mark.parametrize("odd", [b"vllm-1  |\n", b"vllm-12 | b\n", b"\x1b[31mvllm-1  | \x1b[0mc\n", b"vllm-1  | > d\n"])
-def test_a_piece_with_an_odd_line_is_read_like_others(odd):
-    """Where all lines begin with the same, it is replaced; that changes nothing but the time it takes."""
-    unwrapper = Unwrapper()
-    assert unwrapper.unwrap(b"vllm-1  | a\n" * 30) == b"a\n" * 30
-    rest = odd.replace(b"\x1b[31m", b"").replace(b"\x1b[0m", b"").partition(b"|")[2].removeprefix(b" ")
-    assert unwrapper.unwrap(b"vllm-1  | a\n" + odd) == b"a\n" + rest
-    assert unwrapper.unwrap(odd + b"vllm-1  | a\n") == rest + b"a\n"
 
 
 def test_docker_s_own_file_is_read():

@@ -20,14 +20,13 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import boot, builder, store, variation
+from dflash_tui.experiments import boot, builder, store, tune_candidates, tune_schedule, variation
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
 from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tuning import candidates, schedule
-from dflash_tui.experiments.tuning.schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
+from dflash_tui.experiments.tune_schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner, recipe_files, recipe_trust
 from dflash_tui.launch.planner import PlannedLaunch
@@ -51,7 +50,7 @@ class MachineTuner(NamedTuple):
 
     def plan_round(self, progress: Progress) -> NextRound | None:
         """Return another round once all boots are over; None at the end."""
-        following = schedule.plan_round(progress, partial(candidates.propose_candidates, plan=self.plan))
+        following = tune_schedule.plan_round(progress, partial(tune_candidates.propose_candidates, plan=self.plan))
         if following:
             names = [arm.name for arm in (*progress.design.arms, *following.event.arms)]
             field = ", ".join(names[arm] for arm in following.event.field)
@@ -61,8 +60,8 @@ class MachineTuner(NamedTuple):
     def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
         """Return the report with what the tune has found; a best that is faster becomes a recipe."""
         kept_answers = store.read_answers(store.experiment_folder(progress.design.id))
-        tune = schedule.judge_tune(progress, kept_answers)
-        if progress.design.tuning and schedule.is_worth_keeping(tune):
+        tune = tune_schedule.judge_tune(progress, kept_answers)
+        if progress.design.tuning and tune_schedule.is_worth_keeping(tune):
             try:
                 path = keep_best(progress, tune, progress.design.tuning.save_as, overwrite=False)
                 tune = replace(tune, recipe=str(path))
@@ -128,11 +127,11 @@ def build_tune(
     )
     streams = max(request.concurrency)
     chosen = (
-        candidates.Axes(tuple(axes), {})
+        tune_candidates.Axes(tuple(axes), {})
         if axes
-        else candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
+        else tune_candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
     )
-    keys = [schedule.list_key(axis) for axis in chosen.axes]
+    keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(name or choose_name(base.recipe))
@@ -144,7 +143,6 @@ def build_tune(
 
 
 def _check_budget(budget: float, boot: DurationEstimate) -> None:
-    """Raise where the budget is too short for two boots, by what is known of them."""
     if boot.seconds is not None and budget < 2 * boot.seconds:
         least, useful = 2 * boot.seconds, BOOTS_FOR_A_VERDICT * boot.seconds
         raise UsageError(
@@ -156,7 +154,6 @@ def _check_budget(budget: float, boot: DurationEstimate) -> None:
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
-    """Return the line that begins the tune once more."""
     values = {
         "--budget": f"{tuning.budget:.0f}s", "--rounds": design.rounds, "--suite": design.suite,
         "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
@@ -179,16 +176,11 @@ def write_recipe(
 ) -> Path:
     """Write the best setting of a tune as a recipe of the user's own, and return its file.
 
-    Args:
-        progress: the tune.
-        outcome: what it has found.
-        resolved: the recipe as its best setting has it.
-        name: the recipe's name.
-        overwrite: whether a recipe of that name is replaced; without it the next free name is taken.
+    Without `overwrite` the next free name is taken.
 
     Raises:
         RecipeError: what would be written is no valid recipe.
-        UsageError: the table of releases does not have that of an engine that was chosen by hand.
+        UsageError: the table of releases does not have the release of an engine that was chosen by hand.
     """
     folder = paths.user_recipes_folder()
     private_files.ensure_private_folder(folder)
@@ -246,7 +238,7 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
         env=dict(resolved.env),
         patches=resolved.patches,
         warnings=resolved.warnings,
-        differs=resolved.deviations,
+        differs=resolved.differs,
         restart=resolved.restart,
         failures=base.failures,
         hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
@@ -254,10 +246,9 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
 
 
 def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return the engine that a recipe names for the one that was measured.
+    """Return the engine that the recipe names.
 
-    No recipe can name a folder, so for an engine that was chosen by hand it is what the recipe itself or the table of
-    releases has of that release.
+    A recipe cannot name a folder, so an engine chosen by hand becomes that of the recipe or the table of releases.
     """
     chosen, own = resolved.engine, resolved.recipe.engine
     if not request.engine:
@@ -284,7 +275,6 @@ def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[Publish
 
 
 def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> list[str]:
-    """Return the head of the file: what was found, by how many boots, when, where, with which release."""
     design = progress.design
     best, published = (summarize_arm(progress.boots, arm) for arm in (outcome.best, 0))
     lines = [
