@@ -206,7 +206,7 @@ class CompletionStream:
 
     def take(self, line: str) -> None:
         """Take one line of the response."""
-        field, _, data = line.partition(":")
+        field, _, data = line.removeprefix("\ufeff").partition(":")  # a byte order mark may begin a stream
         data = data.strip()
         if field != "data":
             if field not in _FIELDS:

@@ -34,7 +34,7 @@ def terminal_width(stream: TextIO | None = None) -> int:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` fall away first."""
+    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` are left out first."""
     print_data(fit_table(header, rows, right, width=terminal_width(), drop=drop))
 
 

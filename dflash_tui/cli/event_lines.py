@@ -131,7 +131,7 @@ class FigureLines:
         self._rows += 1
 
     async def print_for_ever(self) -> None:
-        """Print the figures every so many seconds, until the server has ended."""
+        """Print the figures at each interval, until the server has ended."""
         while True:
             await asyncio.sleep(self._seconds)
             if not self._state.exit:

@@ -97,7 +97,7 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
 
         hint = name_commands(error.hint)
         fields = {"what": error.what, "evidence": error.evidence, "do": hint, "exit_code": error.exit_code}
-        with suppress(OSError):  # it may be what is told of
+        with suppress(OSError):  # stdout itself may be the failure
             print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     from dflash_tui.cli.console import fold_status, terminal_width
 

@@ -195,6 +195,6 @@ def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, 
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
-    """Fetch the data set that `words` names where nobody has yet."""
+    """Fetch the data set that `words` names, unless it is here."""
     if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -320,6 +320,17 @@ def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
     return sampling._replace(tokens=design.checks_output).suit_to(samplers)
 
 
+def count_most_tokens(design: Design) -> int:
+    """Return the tokens of all answers of a boot with one stream, each as long as it may be: 0 without its suite."""
+    try:
+        suite = store.load_experiment_suite(design)
+    except DflashError:
+        return 0
+    lengths = [client.answer_length(prompt, design.scale) for prompt in suite.prompts]
+    measured = sum(length * prompt.repeat for length, prompt in zip(lengths, suite.prompts, strict=True))
+    return lengths[0] + sum(_short(design, prompt) for prompt in suite.prompts) + design.rounds * measured
+
+
 async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
     """Send the first prompt, alone, as the first real request of a server."""
     without_tokens = sampling._replace(tokens=False)

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from dflash_tui import __version__
 from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.experiments import store, variation
+from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.experiments.variation import VariationError, Varied
@@ -27,6 +27,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import memory
 from dflash_tui.planning.cluster import Cluster
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -239,11 +240,16 @@ def are_alike(a: Arm, b: Arm) -> bool:
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from."""
+    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from.
+
+    Where they are not, `answers` is what they take at most by published speeds, whose source is `published`.
+    """
 
     seconds: float | None
     whole: bool
     source: str
+    answers: float | None = None
+    published: str = ""
 
 
 class BootEstimate(NamedTuple):
@@ -257,7 +263,8 @@ class BootEstimate(NamedTuple):
 def estimate_duration(design: Design) -> DurationEstimate:
     """Return how long the boots of `design` will take; unknown where one arm is unknown."""
     boots = estimate_boots(design)
-    return DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+    estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
+    return estimate if boots.whole else estimate._replace(**_estimate_answers(design))
 
 
 def estimate_boots(design: Design) -> BootEstimate:
@@ -275,6 +282,25 @@ def estimate_boots(design: Design) -> BootEstimate:
 def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
     durations = [seconds for place in design.order if (seconds := arms[place]) is not None]
     return sum(durations) if len(durations) == len(design.order) else None
+
+
+def _estimate_answers(design: Design) -> dict[str, Any]:
+    published = [_find_published_speed(arm) for arm in design.arms]
+    tokens = 0 if design.measures_start or design.concurrency != (1,) else boot.count_most_tokens(design)
+    speeds = [speed for speed, _ in published if speed is not None]
+    if not tokens or len(speeds) < len(published):
+        return {}
+    sources = dict.fromkeys(source for _, source in published)
+    return {"answers": sum(tokens / speeds[place] for place in design.order), "published": ", ".join(sources)}
+
+
+def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
+    is_plain = arm.plan.method is Method.NONE
+    for figures in arm.plan.expected:
+        speeds = figures.baseline_tok_s if is_plain else figures.tok_s
+        if speeds and not figures.set_up and (figures.streams or 1) == 1:
+            return statistics.fmean(speeds), figures.source
+    return None, ""
 
 
 def _find_earlier_boots(design: Design) -> list[list[Boot]]:

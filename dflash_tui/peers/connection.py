@@ -7,9 +7,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -198,7 +198,7 @@ class PeerLost(DflashError):
 class PeerConnection:
     """A connection that `open_connection` opened."""
 
-    def __init__(self, host: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, host: str, process: Process) -> None:
         self.host = host
         self.greeting: Greeting
         self.skew = 0.0
@@ -265,28 +265,25 @@ class PeerConnection:
                 await self.send_beat(renews=False)
 
     async def _send(self, do: str, number: int, fields: dict[str, object]) -> None:
-        writer = self._process.stdin
         try:
-            if writer is None:
-                raise BrokenPipeError
-            writer.write(msgspec.json.encode({"do": do, "id": number, **fields}) + b"\n")
-            await writer.drain()
+            self._process.stdin.write(msgspec.json.encode({"do": do, "id": number, **fields}) + b"\n")
+            await self._process.stdin.drain()
         except (OSError, RuntimeError):
             raise await self._explain_lost() from None
 
     async def _explain_lost(self) -> DflashError:
+        code = None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
-        text = clean_end(self._errors)
-        error = transport.explain_end(self.host, self._process.returncode, text)
+            code = await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
+        error = transport.explain_end(self.host, code, clean_end(self._errors))
         lost = PeerLost(error.what, evidence=error.evidence, hint=error.hint)
         lost.reason = error
         return lost
 
     async def _read(self) -> None:
         """Take in what the far side says until it ends; lines that are none of ours are dropped."""
-        buffer, reader = LineBuffer(LONGEST_LINE), self._process.stdout
-        while reader and (data := await reader.read(1 << 16)):
+        buffer = LineBuffer(LONGEST_LINE)
+        while data := await self._process.stdout.read(1 << 16):
             self.heard = time.monotonic()
             for line in buffer.feed(data):
                 await self._take(line)
@@ -310,29 +307,59 @@ class PeerConnection:
                 await self.events.put(event)  # one who floods waits for who reads
 
     async def _read_errors(self) -> None:
-        while self._process.stderr and (data := await self._process.stderr.read(1 << 16)):
+        while data := await self._process.stderr.read(1 << 16):
             self._errors = (self._errors + data)[-_ERRORS_KEPT:]
 
     async def close(self) -> None:
-        """End the connection; what runs over there goes on."""
+        """Stop listening; what runs over there goes on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._process.stdin:
-            self._process.stdin.close()
-        streams = [stream for stream in (self._process.stdout, self._process.stderr) if stream]
-        drained = asyncio.gather(*map(_drain, streams), self._process.wait())
+
+
+class Process(NamedTuple):
+    """A process with pipes."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    wait: Callable[[], Awaitable[int]]
+
+
+@asynccontextmanager
+async def start_process(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Process]:
+    """Run a command for as long as the block lasts; its stdin ends then, and all that it started two seconds later.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
+    assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - all are PIPE
+    try:
+        yield Process(process.stdin, process.stdout, process.stderr, process.wait)
+    finally:
+        process.stdin.close()
+        drained = asyncio.gather(read_end(process.stdout), read_end(process.stderr), process.wait())
         try:
             await asyncio.wait_for(asyncio.shield(drained), _CLOSE_SECONDS)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # what ssh has started, too
+                os.killpg(process.pid, signal.SIGKILL)
             await drained
 
 
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
+async def read_end(stream: asyncio.StreamReader) -> str:
+    """Return the end of what a stream has until it ends."""
+    tail = b""
+    while data := await stream.read(1 << 16):
+        tail = (tail + data)[-_ERRORS_KEPT:]
+    return clean_end(tail)
 
 
 @asynccontextmanager
@@ -346,20 +373,14 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
     command = transport.build_agent_command(host)
     # The local agent launches a server itself; of what ssh gets, SSH_ASKPASS is no secret.
     env = build_own_environment() if host == LOCAL else build_helper_environment(OPENSSH)
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
-        )
-    except OSError as error:
-        raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    connection = PeerConnection(host, process)
-    try:
-        connection.greeting = await _greet(connection)
-        connection.keep_open()
-        yield connection
-    finally:
-        await connection.close()
+    async with start_process(command, env) as process:
+        connection = PeerConnection(host, process)
+        try:
+            connection.greeting = await _greet(connection)
+            connection.keep_open()
+            yield connection
+        finally:
+            await connection.close()
 
 
 async def _greet(connection: PeerConnection) -> Greeting:

@@ -2,28 +2,24 @@
 
 stdin is this text, then the wheel; stdout gets one line with how it ended. The new environment gets a folder of its
 own, and a link is put in its place in one step when it works: an environment cannot be moved, and ranks that run from
-an earlier one go on from it. When stdin ends before that, whoever asked is gone, and nothing is left.
+an earlier one go on from it. When stdin ends before that, the other side is gone, and nothing is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
 
 MARK = "dflash-tui-install"
 LINK = "program"
-_LARGEST_WHEEL = 64 << 20
 _SECONDS = 900.0
 _LONGEST = 1500
 _PIP = ("pip", "install", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
@@ -37,66 +33,17 @@ class InstallFailed(Exception):
         self.kind, self.evidence = kind, evidence
 
 
-class _Connection:
-    """Whether who asked is there still, by what comes of stdin: nothing, until it ends."""
-
-    def __init__(self, lock: int) -> None:
-        self.lock = lock
-        self.deadline = time.monotonic() + _SECONDS
-
-    def is_open(self) -> bool:
-        return not select.select([0], [], [], 0.1)[0] or bool(os.read(0, 1 << 16))
-
-    def run(self, kind: str, log: Path, *command: str) -> str:
-        """Run a program and return what it wrote; it ends when stdin does, and keeps the lock for as long as it runs.
-
-        Raises:
-            InstallFailed: it failed, with the end of what it wrote, took too long, or nobody waits for it.
-        """
-        with log.open("w+b") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
-                cwd="/",
-                pass_fds=(self.lock,),
-                start_new_session=True,
-            )
-            try:
-                while process.poll() is None:
-                    if not self.is_open():
-                        raise InstallFailed("cut")
-                    if time.monotonic() > self.deadline:
-                        raise InstallFailed("late", kind)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        text = log.read_bytes()[-_LONGEST:].decode(errors="replace")
-        if process.returncode:
-            raise InstallFailed(kind, text)
-        return text
-
-
-def install_wheel(name: str, size: int, digest: str) -> Path:
-    """Install the wheel that comes next on stdin, and return the link to the environment.
-
-    Args:
-        name: of the wheel's file.
-        size: of it in bytes.
-        digest: its SHA-256, in hexadecimal digits.
+def install_wheel(name: str, size: int) -> Path:
+    """Install the wheel of this file name and size that comes next on stdin; return the link to the environment.
 
     Raises:
         InstallFailed: nothing was installed; what was there before is there still.
         OSError: the folder cannot be written.
     """
-    if not re.fullmatch(r"dflash_tui-([\w.+!]+)-py3-none-any\.whl", name, re.ASCII) or size > _LARGEST_WHEEL:
-        raise InstallFailed("cut", name)
     data = sys.stdin.buffer.read(size)
-    if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+    if len(data) != size:
         raise InstallFailed("cut", f"{len(data)} of {size} bytes came")
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     home = _find_folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (home / f"{LINK}.lock").open("w") as lock:
@@ -107,7 +54,7 @@ def install_wheel(name: str, size: int, digest: str) -> Path:
         _remove_others(home)
         folder = Path(tempfile.mkdtemp(prefix=f"{LINK}-", dir=home))
         try:
-            _build(folder, name, data, _Connection(lock.fileno()))
+            _build(folder, name, data)
             new = folder / LINK
             new.symlink_to(folder.name)
             new.replace(home / LINK)
@@ -118,24 +65,45 @@ def install_wheel(name: str, size: int, digest: str) -> Path:
     return home / LINK
 
 
+def _end_with_stdin() -> None:
+    """End this process and what it runs when stdin ends."""
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGTERM)
+
+
 def _find_folder() -> Path:
     """Return the folder of what is installed and built, as `common/paths.py` says it."""
     return Path(os.environ.get("XDG_DATA_HOME", "").strip() or Path.home() / ".local" / "share") / "dflash-tui"
 
 
-def _build(folder: Path, name: str, data: bytes, connection: _Connection) -> None:
+def _build(folder: Path, name: str, data: bytes) -> None:
     """Make the environment, install the wheel into it, and see that it starts."""
-    python, log, wheel = str(folder / "bin" / "python"), folder / "install.log", folder / name
-    connection.run("venv", log, sys.executable, "-I", "-m", "venv", str(folder))
+    python, wheel = str(folder / "bin" / "python"), folder / name
+    _run("venv", sys.executable, "-I", "-m", "venv", str(folder))
     wheel.write_bytes(data)
-    connection.run("pip", log, python, "-I", "-m", *_PIP, str(wheel))
-    version_text = connection.run("check", log, str(folder / "bin" / "dflash-tui"), "--version")
+    _run("pip", python, "-I", "-m", *_PIP, str(wheel))
+    version_text = _run("check", str(folder / "bin" / "dflash-tui"), "--version")
     if version_text.split() != ["dflash-tui", name.split("-")[1]]:
         raise InstallFailed("check", version_text)
     wheel.unlink()
-    log.unlink()
-    if not connection.is_open():
-        raise InstallFailed("cut")
+
+
+def _run(kind: str, *command: str) -> str:
+    """Return what a program wrote.
+
+    Raises:
+        InstallFailed: it failed, with the end of what it wrote, or took too long.
+    """
+    env = os.environ | {"PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env=env, cwd="/", timeout=_SECONDS, check=False)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InstallFailed("late", kind) from None
+    text = done.stdout[-_LONGEST:].decode(errors="replace")
+    if done.returncode:
+        raise InstallFailed(kind, text)
+    return text
 
 
 def _remove_others(home: Path) -> None:
@@ -163,20 +131,21 @@ def _is_used(folder: Path) -> bool:
 
 def main(words: list[str]) -> int:
     """Install, and say on stdout how that ended: `MARK KIND TEXT`, with `installed` for the kind when it worked."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.umask(0o077)
     try:
-        link = install_wheel(words[0], int(words[1]), words[2])
+        link = install_wheel(words[0], int(words[1]))
         kind, text = "installed", f"{link} {'.'.join(map(str, sys.version_info[:3]))}"
     except InstallFailed as failure:
         kind, text = failure.kind, failure.evidence
     except OSError as error:
         kind, text = "write", str(error)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lines = filter(None, map(str.strip, text.split("\n")))
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(f"{MARK} {kind} {' | '.join(lines)}\n")
-        sys.stdout.flush()
+        print(MARK, kind, " | ".join(lines), flush=True)  # noqa: T201 - read by the other side
     return int(kind != "installed")
 
 

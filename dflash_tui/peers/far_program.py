@@ -11,7 +11,6 @@ import io
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import termios
@@ -29,7 +28,7 @@ from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import Greeting, open_connection, require_same_release
+from dflash_tui.peers.connection import Greeting, open_connection, read_end, require_same_release, start_process
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 
@@ -150,7 +149,7 @@ def _kept_terminal() -> Iterator[None]:
         raise
 
 
-# Longer than the far side gives itself, which then says what took so long.
+# Longer than the far side gives each step.
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
@@ -183,84 +182,36 @@ async def install_program(host: str) -> str:
     """
     wheel = await asyncio.to_thread(build_own_wheel)
     text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
-    words = (str(len(text)), wheel.name, str(len(wheel.data)), wheel.digest)
-    command, pipe = transport.build_install_command(host, *words), asyncio.subprocess.PIPE
-    env = build_helper_environment(OPENSSH)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
-        )
-    except OSError as error:
-        raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    try:
-        return await asyncio.wait_for(_install(host, process, text + wheel.data), _SECONDS)
-    except TimeoutError:
-        what, hint = _FAILURES["late"]
-        raise DflashError(what.format(host=host), hint=hint) from None
-    finally:
-        await _end(process)
+    command = transport.build_install_command(host, str(len(text)), wheel.name, str(len(wheel.data)))
+    async with start_process(command, build_helper_environment(OPENSSH)) as process:
+        errors = asyncio.create_task(read_end(process.stderr))
+        try:
+            process.stdin.write(text + wheel.data)  # which stays open: its end ends the installation
+            kind, said = await asyncio.wait_for(_read_answer(process.stdout), _SECONDS)
+            if not kind:
+                error = transport.explain_end(host, await process.wait(), await errors)
+                if isinstance(error, transport.NeedsProgram):  # sh itself was not found
+                    raise DflashError(f"{host} has no sh", evidence=error.evidence)
+                raise error
+        except TimeoutError:
+            kind, said = "late", ""
+        finally:
+            errors.cancel()
+            await asyncio.gather(errors, return_exceptions=True)
+    if kind == _INSTALLED:
+        return said
+    what, hint = _FAILURES[kind]
+    raise DflashError(what.format(host=host), evidence=said, hint=f"{hint.format(host=host)}; nothing was left")
 
 
-async def _install(host: str, process: asyncio.subprocess.Process, data: bytes) -> str:
-    """Send what is installed and read the answer; stdin stays open until then, as its end means that nobody waits."""
-    sending = asyncio.create_task(_send(process, data))
-    errors = asyncio.create_task(_read_end(process))
-    try:
-        kind, text = await _read_answer(process)
-        if kind == _INSTALLED:
-            return text
-        if kind:
-            what, hint = _FAILURES[kind]
-            raise DflashError(what.format(host=host), evidence=text, hint=f"{hint.format(host=host)}; nothing was left")
-        error = transport.explain_end(host, await process.wait(), await errors)
-        if isinstance(error, transport.NeedsProgram):  # sh itself was not found
-            raise DflashError(f"{host} has no sh", evidence=error.evidence)
-        raise error
-    finally:
-        for task in (sending, errors):
-            task.cancel()
-        await asyncio.gather(sending, errors, return_exceptions=True)
-
-
-async def _send(process: asyncio.subprocess.Process, data: bytes) -> None:
-    if process.stdin:
-        with contextlib.suppress(OSError):  # how it ended is said elsewhere
-            process.stdin.write(data)
-            await process.stdin.drain()
-
-
-async def _read_answer(process: asyncio.subprocess.Process) -> tuple[str, str]:
+async def _read_answer(output: asyncio.StreamReader) -> tuple[str, str]:
     """Return how it ended and the text about it; two empty ones when the output ended without."""
-    while process.stdout and (line := await process.stdout.readline()):
+    while line := await output.readline():
         mark, _, words = clean_line(line.decode(errors="replace")).partition(" ")
         kind, _, text = words.partition(" ")
         if mark == MARK and (kind == _INSTALLED or kind in _FAILURES):
             return kind, text
     return "", ""
-
-
-async def _read_end(process: asyncio.subprocess.Process) -> str:
-    """Return the end of what ssh and the other host write to stderr."""
-    tail = b""
-    while process.stderr and (data := await process.stderr.read(1 << 16)):
-        tail = (tail + data)[-_ERRORS_KEPT:]
-    return clean_end(tail)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End ssh and what it has started, which a process on the other host learns from the end of its stdin."""
-    if process.stdin:
-        process.stdin.close()
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.gather(*(_drain(stream) for stream in (process.stdout, process.stderr) if stream))
-    await process.wait()
-
-
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
 
 
 def describe_offer(error: transport.NeedsProgram) -> str:
@@ -292,11 +243,6 @@ class OwnWheel(NamedTuple):
 
     name: str
     data: bytes
-
-    @property
-    def digest(self) -> str:
-        """Its SHA-256, in hexadecimal digits."""
-        return hashlib.sha256(self.data).hexdigest()
 
 
 def build_own_wheel() -> OwnWheel:

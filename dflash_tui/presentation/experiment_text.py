@@ -29,6 +29,7 @@ from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verd
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
+_MANY_HOURS = 3  # from here on minutes say nothing
 STAGES = {
     "starting": "starting",
     "cold": "the first request, alone",
@@ -117,9 +118,14 @@ def _format_duration_estimate(estimate: DurationEstimate) -> str:
     duration = f"about {format_duration(estimate.seconds)}"
     if estimate.whole:
         return f"{duration}, {estimate.source}"
+    answers = "the answers"
+    if estimate.answers is not None:
+        most = estimate.answers / 3600
+        hours = f"{most:.0f} h" if most >= _MANY_HOURS else format_duration(estimate.answers)
+        answers = f"at most about {hours} for the answers, by published speeds ({estimate.published})"
     if estimate.seconds is not None:
-        return f"{duration} for the starts, {estimate.source}; and the answers"
-    return "unknown until the first boot is over"
+        return f"{duration} for the starts, {estimate.source}; and {answers}"
+    return f"{answers}; and the starts" if estimate.answers is not None else "unknown until the first boot is over"
 
 
 def describe_experiment_commands(design: Design, program: str) -> str:

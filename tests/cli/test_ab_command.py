@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
+from dflash_tui.cli.console import print_status
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import boot, store
@@ -245,6 +246,7 @@ def test_a_patch_is_taken_out_in_one_arm():
         pytest.param(DurationEstimate(None, whole=False, source=""), id="unknown"),
         pytest.param(DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), id="whole"),
         pytest.param(DurationEstimate(90.0, whole=False, source="by earlier starts"), id="starts"),
+        pytest.param(DurationEstimate(90.0, whole=False, source="by starts", answers=4e4, published="x"), id="both"),
     ],
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
@@ -255,13 +257,14 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
     assert {name: rows[name] for name in ("boots", "takes", "stops", "note")} == snapshot
 
 
-def test_what_happens_is_told_in_lines_without_control_characters(snapshot):
+def test_events_are_printed_without_control_characters(snapshot, capsys):
     """An error may hold what a server wrote."""
     design, _ = experiment("demo-cpu")
     assert experiment_text.format_event(design, BootBegan(1.0, 1, 1, "run", 2)) == snapshot
-    failed = experiment_text.format_event(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
-    assert "\x1b" not in failed
-    assert "retrying once" in failed
+    died = Boot(0, 0, "run", error="it \x1b[31mdied\n  because")
+    print_status(experiment_text.format_event(design, BootEnded(1.0, died)))
+    printed = capsys.readouterr().err
+    assert ("\x1b" in printed, "retrying once" in printed, "died" in printed) == (False, True, True)
     halted = ExperimentHalted(1.0, "the disk is full")
     assert experiment_text.format_event(design, halted) == f"ended early: {halted.why}"
 

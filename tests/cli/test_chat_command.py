@@ -9,6 +9,7 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.common.errors import ServerFailed
+from dflash_tui.common.sanitizer import escape_control_characters
 from tests.support.fake_runs import wait_for_answer
 from tests.support.json_lines import check_lines
 
@@ -32,18 +33,18 @@ def asked(run) -> list[dict[str, Any]]:
 
 
 def test_lines_of_a_pipe_are_turns_of_one_conversation(launch, typed, capfd):
-    """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Text is made plain."""
+    """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Text is escaped."""
     run = launch("log", "telling", "thinks=Let |me |see", f"adds={HOSTILE}")
     wait_for_answer(run.url)
     typed("/temperature 0.5", "/system Be brief.", "hi", "", "again", "/clear", "/temperature", "third", "/quit", "no")
     assert main(["chat"]) == 0
     shown = capfd.readouterr()
-    assert shown.out == f"{ANSWER}evil \n" * 3
+    assert shown.out == f"{ANSWER}{escape_control_characters(HOSTILE)}\n" * 3
     assert "Let me see" in shown.err
     assert "AL 3.55" in shown.err
     bodies = asked(run)
     said = [[(each["role"], each["content"]) for each in body["messages"]] for body in bodies]
-    answer = ("assistant", f"{ANSWER}evil ")
+    answer = ("assistant", f"{ANSWER}{HOSTILE}")
     told = ("system", "Be brief.")
     assert said == [
         [told, ("user", "hi")],

@@ -69,7 +69,7 @@ async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
         await shows(pilot, f"{run.url}/v1")
         await pilot.press("h", "i", "4", "enter")
         await shows(
-            pilot, "› hi4", "thinking: Let me see", "[/] [red]evil[/red] [@click=app.quit]x[/]", "AL 3.55", "tok/s"
+            pilot, "› hi4", "thinking: Let me see", "[/] [red]evil[/red][2J [@click=app.quit]x[/]", "AL 3.55", "tok/s"
         )
         assert messages_of(screen)[1]["content"].startswith("Hello there")
         await say(pilot, "/temperature 0.5")

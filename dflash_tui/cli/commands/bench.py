@@ -69,7 +69,7 @@ class Bench(NamedTuple):
                     print_status(f"! {request.kind}: {request.error}")
 
     async def level(self, streams: int) -> LevelSummary:
-        """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
+        """Send the suite with `streams` requests at a time, print and record each, and return their summary."""
         run, done = self.run, list[RequestDone]()
         before = await client.read_counters(run.url)
         if not self.as_json:
@@ -124,7 +124,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 async def _bench(benchmark: Bench) -> int:
-    """Measure a run, recorded by us if nobody else does, after the first request that a server owes."""
+    """Measure a run after its first request, and record it unless another process does."""
     state, answered, can_record = RunState(), asyncio.Event(), True
 
     async def follow() -> None:

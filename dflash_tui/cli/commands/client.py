@@ -32,7 +32,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 _MOST_URLS = 4
-# Nobody else reaches a machine by those.
+# Interfaces by which no other machine reaches this one.
 _OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
 
 

@@ -38,6 +38,9 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
 from dflash_tui.presentation.report import Note, Section, to_terminal
 
+_INTERVAL = 0.2
+_LARGEST_LOG = 64 << 20
+
 
 def ab_run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
@@ -347,10 +350,6 @@ def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
     )
 
 
-_INTERVAL = 0.2
-_LARGEST_LOG = 64 << 20
-
-
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
     """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else."""
     folder = store.experiment_folder(design.id)
@@ -379,7 +378,7 @@ def explain_detaching(design: Design) -> Iterator[None]:
 
 
 def _watch_events(folder: Path) -> Iterator[Happened]:
-    """Yield what has happened and happens, until nobody drives the experiment any more."""
+    """Yield past and new events, until the driver has ended."""
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None

@@ -25,6 +25,14 @@ from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
 _SMALLEST = 1_000_000
+_KINDS = ("engine", "model", "cache", "runs", "experiments", "program", "packages")
+# Where each shell looks for it by itself.
+_PLACES = {
+    "bash": "~/.local/share/bash-completion/completions/dflash-tui",
+    "zsh": "~/.zfunc/_dflash-tui (with fpath+=~/.zfunc before compinit in ~/.zshrc)",
+    "fish": "~/.config/fish/completions/dflash-tui.fish",
+}
+_FILES = {"FILE", "RUN|FILE", "NAME|FILE", "RUN|FILE|-"}
 
 
 class DiskItem(msgspec.Struct, frozen=True):
@@ -60,9 +68,6 @@ def disk(args: argparse.Namespace) -> int:
     place = paths.find_existing(paths.data_folder())
     print_status(f"{format_gigabytes(shutil.disk_usage(place).free)} free on the disk of {place}")
     return 0
-
-
-_KINDS = ("engine", "model", "cache", "runs", "experiments", "program", "packages")
 
 
 def _list_rows(items: list[DiskItem]) -> Iterator[tuple[str, ...]]:
@@ -133,15 +138,6 @@ def _list_programs(count: DiskCount) -> Iterator[DiskItem]:
 
 def _format_removal(folder: Path) -> str:
     return shlex.join(["rm", "-r", str(folder)])
-
-
-# Where each shell looks for it by itself.
-_PLACES = {
-    "bash": "~/.local/share/bash-completion/completions/dflash-tui",
-    "zsh": "~/.zfunc/_dflash-tui (with fpath+=~/.zfunc before compinit in ~/.zshrc)",
-    "fish": "~/.config/fish/completions/dflash-tui.fish",
-}
-_FILES = {"FILE", "RUN|FILE", "NAME|FILE", "RUN|FILE|-"}
 
 
 def completion(args: argparse.Namespace) -> int:

@@ -29,6 +29,8 @@ from dflash_tui.runs.run import Run
 
 _LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 16
+_LOGS = frozenset({".log", ".txt", ".out"})
+_WIDTH = 100  # where the output is no terminal
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -102,10 +104,6 @@ def _clean_end(line: bytes) -> str:
     """Return what a terminal would show of a line in the end; a long one has lost its beginning."""
     text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
     return clean_line(text)
-
-
-_LOGS = frozenset({".log", ".txt", ".out"})
-_WIDTH = 100  # where the output is no terminal
 
 
 class Failed(Event, frozen=True, tag="failed"):

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dflash_tui.cli.console import print_data
-from dflash_tui.common import paths
-
-if TYPE_CHECKING:  # httpx alone costs 200 ms
-    from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.monitoring.recording import Player
-    from dflash_tui.runs.run import Run
-    from dflash_tui.tui.screens.playback import PlaybackScreen
 import argparse
 import time
+from typing import TYPE_CHECKING
 
-from dflash_tui.cli.console import print_status
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import print_written_file
+from dflash_tui.common import paths
 from dflash_tui.common.formatting import has_terminal
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring import recording as run_export
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
+
+if TYPE_CHECKING:  # httpx alone costs 200 ms
+    from dflash_tui.monitoring.foreign_server import ForeignServer
+    from dflash_tui.runs.run import Run
+    from dflash_tui.tui.screens.playback import PlaybackScreen
+
+_MAX_SILENCE = 3600.0
+_ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 
 
 def open_panel(
@@ -43,10 +42,6 @@ def open_panel(
     if farewell:
         print_data(farewell)
     return code
-
-
-_MAX_SILENCE = 3600.0
-_ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -101,7 +96,7 @@ def _wait_until_played(speed: float | None, began: float, played: float) -> None
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
     run = registry.find_run(args.run)
-    path = run_export.export_run(run, args.output, with_prompts=args.with_prompts)
+    path = recording.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("removed: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_written_file(path, as_json=args.json)
     return 0

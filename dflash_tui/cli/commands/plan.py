@@ -41,6 +41,41 @@ from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict, summarize_plan
 from dflash_tui.runs import lifecycle
 
+# Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
+_PASSED_VARIABLES = (
+    "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
+    "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+# Seconds that a stop may need beyond its grace and the wait for the memory: SIGKILL, and the kernel.
+_STOP_MARGIN = 30
+_UNIT = """\
+# Made by `dflash-tui service`.
+[Unit]
+Description=vLLM with DFlash: {recipe} (dflash-tui)
+
+[Service]
+Type=exec
+ExecStart=:{command}
+{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong into this file, not here: NAME=value, chmod 600.
+EnvironmentFile=-{secrets}
+# `--set restart.times=N` launches a crashed server again. systemd must not: it would also do so after a wrong flag.
+Restart=no
+# SIGTERM goes to dflash-tui, which stops the server; what is left after that is killed.
+KillMode=mixed
+TimeoutStopSec={patience}
+SuccessExitStatus=143
+# The OOM killer kills this server before sshd and your shell. MemoryMax leaves {reserve} MiB of the machine to them; it
+# does not count what CUDA allocates on unified memory, which gpu-memory-utilization bounds.
+OOMScoreAdjust=1000
+OOMPolicy=continue
+MemoryMax={most}
+MemorySwapMax=0
+
+[Install]
+WantedBy=default.target
+"""
+_HEADER = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
+
 
 def plan(args: argparse.Namespace) -> int:
     """`plan RECIPE`: print what a launch would do."""
@@ -110,41 +145,6 @@ def doctor(args: argparse.Namespace) -> int:
     return 4 if report.failed else 0
 
 
-# Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
-_PASSED_VARIABLES = (
-    "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
-    "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
-)  # fmt: skip
-# Seconds that a stop may need beyond its grace and the wait for the memory: SIGKILL, and the kernel.
-_STOP_MARGIN = 30
-_UNIT = """\
-# Made by `dflash-tui service`.
-[Unit]
-Description=vLLM with DFlash: {recipe} (dflash-tui)
-
-[Service]
-Type=exec
-ExecStart=:{command}
-{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong into this file, not here: NAME=value, chmod 600.
-EnvironmentFile=-{secrets}
-# `--set restart.times=N` launches a crashed server again. systemd must not: it would also do so after a wrong flag.
-Restart=no
-# SIGTERM goes to dflash-tui, which stops the server; what is left after that is killed.
-KillMode=mixed
-TimeoutStopSec={patience}
-SuccessExitStatus=143
-# The OOM killer kills this server before sshd and your shell. MemoryMax leaves {reserve} MiB of the machine to them; it
-# does not count what CUDA allocates on unified memory, which gpu-memory-utilization bounds.
-OOMScoreAdjust=1000
-OOMPolicy=continue
-MemoryMax={most}
-MemorySwapMax=0
-
-[Install]
-WantedBy=default.target
-"""
-
-
 def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit file, and where it goes on stderr."""
     planned = plan_launch_here(read_launch_request(args))
@@ -184,9 +184,6 @@ def _quote(word: str) -> str:
     """Return a word as systemd.syntax(7) has it."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("%", "%%")
     return word if word.replace("-", "").replace("/", "").replace(".", "").isalnum() else f'"{escaped}"'
-
-
-_HEADER = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
 
 
 def gpus(args: argparse.Namespace) -> int:

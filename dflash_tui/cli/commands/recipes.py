@@ -96,7 +96,7 @@ def _fits(catalogue: Catalogue, pair: CataloguePair, place: Place) -> bool:
 
 
 def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
-    """Whether nobody knows what one of the precisions of the pair's target weighs."""
+    """Whether the size of a precision of the pair's target is unknown."""
     return any(
         catalogues.estimate_need(catalogue, pair, variant) is None
         for variant in catalogue.targets[pair.target].variants
@@ -104,7 +104,7 @@ def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
 
 
 def _format_unknown_command(args: argparse.Namespace) -> str:
-    """Return the command that lists the pairs that are left out because nobody knows whether they fit."""
+    """Return the command that lists the pairs whose size is unknown."""
     options = [word for name in ("gpu", "method") if (value := getattr(args, name)) for word in (f"--{name}", value)]
     return shlex.join(["dflash-tui", "recipes", "catalogue", "--unknown", *options])
 

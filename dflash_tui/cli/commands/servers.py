@@ -30,6 +30,10 @@ from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_facts import describe_network
 
+_DAY = 86_400
+_STOP_TIMEOUT = 5.0
+_LIST_TIMEOUT = 60.0
+
 
 def ps(args: argparse.Namespace) -> int:
     """`ps`: print the servers, newest last."""
@@ -98,9 +102,6 @@ def _remark(run: Run, *, verbose: bool) -> str:
     if verbose and record:
         remarks += [f"NCCL uses {describe_network(r.network)} on {r.host}" for r in record.ranks if r.network]
     return " ".join(remarks)
-
-
-_DAY = 86_400
 
 
 class PrunedRun(msgspec.Struct, frozen=True):
@@ -228,10 +229,6 @@ def _stop_far_ranks(run: Run) -> None:
     """Wait until the other hosts of a server have none of it any more; what is left is said, and shown by `ps`."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
         print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
-
-
-_STOP_TIMEOUT = 5.0
-_LIST_TIMEOUT = 60.0
 
 
 def orphans(args: argparse.Namespace) -> int:

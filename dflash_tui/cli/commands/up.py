@@ -208,7 +208,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if until is Until.MEASURED:
                 await _measure(run, state, as_json=args.json)
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
-            alarm_lines.refresh(time.time())  # a first answer that is wrong is told before nobody looks any more
+            alarm_lines.refresh(time.time())  # print an alarm of the first answer before the watching ends
             if args.detach or args.wait:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
