@@ -29,23 +29,23 @@ KEYS = {"/": "slash", "?": "question_mark", "!": "exclamation_mark", "+": "plus"
 KEYS |= {"[": "left_square_bracket", "]": "right_square_bracket"}
 # The modules whose screens a heading of docs/keys.md is about, below dflash_tui.tui.
 SCREENS = {
-    "Everywhere": ("app", "screens.launch", "screens.run"),
+    "Everywhere": ("app", "screens.launch", "screens.run:RunScreen"),
     "Launch": ("screens.launch",),
     "Options, from the launch screen": ("dialogs.options",),
     "Patches, from the launch screen": ("dialogs.patches",),
-    "Hosts, from the launch screen": ("dialogs.peers", "dialogs.program"),
-    "Doctor": ("dialogs.doctor",),
-    "A recipe that is not shipped": ("dialogs.trust",),
-    "A running server": ("screens.run",),
+    "Hosts, from the launch screen": ("dialogs.hosts",),
+    "Doctor": ("dialogs.doctor:Doctor",),
+    "A recipe that is not shipped": ("dialogs.basic:TrustDialog",),
+    "A running server": ("screens.run:RunScreen", "screens.run:ViewScreen"),
     "Talking with a server": ("screens.chat",),
     "The log": ("widgets.log_pane",),
-    "After a failure": ("dialogs.remedies",),
-    "Runs": ("dialogs.runs",),
-    "A recording": ("screens.replay",),
-    "Planning an A/B": ("dialogs.new_experiment",),
-    "Planning a tune": ("dialogs.new_tune",),
+    "After a failure": ("dialogs.doctor:RemedyDialog",),
+    "Runs": ("dialogs.runs:RunList",),
+    "A recording": ("screens.run:ReplayScreen",),
+    "Planning an A/B": ("dialogs.experiments:NewExperiment",),
+    "Planning a tune": ("dialogs.experiments:NewTune",),
     "An A/B and its verdict": ("screens.experiment", "screens.verdict"),
-    "Two arms side by side": ("screens.playback",),
+    "Two arms side by side": ("screens.playback:PlaybackScreen",),
 }
 
 
@@ -172,13 +172,14 @@ def keys_of_page() -> dict[str, set[str]]:
     return found
 
 
-def bindings_of(modules: tuple[str, ...]) -> list[tuple[set[str], Binding]]:
-    """What the screens of these modules bind."""
+def bindings_of(names: tuple[str, ...]) -> list[tuple[set[str], Binding]]:
+    """What the screens of these modules, or these classes of them, bind."""
     found = []
-    for name in modules:
-        module = import_module(f"dflash_tui.tui.{name}")
+    for name in names:
+        place, _, wanted = name.partition(":")
+        module = import_module(f"dflash_tui.tui.{place}")
         for each in vars(module).values():
-            if inspect.isclass(each) and each.__module__ == module.__name__:
+            if inspect.isclass(each) and each.__module__ == module.__name__ and wanted in {"", each.__name__}:
                 bindings = [b for b in vars(each).get("BINDINGS", ()) if isinstance(b, Binding)]
                 found += [(set(binding.key.split(",")), binding) for binding in bindings]
     return found

@@ -57,7 +57,8 @@ from dflash_tui.tui.widgets.basic import (
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList, render_catalogue_pair
 
-_SETTLED = 0.4  # seconds on a plan before the hub and the other hosts are asked about it
+_SETTLED = 0.4  # seconds on a plan before the hub is asked about its models
+_HOSTS_SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
 _OF_RECIPE = frozenset(
     {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
 )
@@ -588,7 +589,7 @@ class LaunchScreen(SizedScreen[None]):
     async def _survey_hosts(self, plan: Plan) -> None:
         """Ask the other hosts about a plan when it has been looked at for a moment."""
         self.hosts.begin(plan)
-        await asyncio.sleep(_SETTLED)
+        await asyncio.sleep(_HOSTS_SETTLED)
         await self.hosts.survey(plan, self.choice, self.draw)
         if (missing := self.hosts.take_missing()) and self.is_current:
             self._offer_program(missing)
