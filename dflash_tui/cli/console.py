@@ -35,7 +35,8 @@ def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
 ) -> None:
     """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` are left out first."""
-    print_data(fit_table(header, rows, right, width=terminal_width(), drop=drop))
+    printable = [[escape_control_characters(cell) for cell in row] for row in rows]
+    print_data(fit_table(header, printable, right, width=terminal_width(), drop=drop))
 
 
 def print_piece(text: str, *, data: bool) -> None:
@@ -50,7 +51,7 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
-    _write(sys.stderr, fold_status(name_commands(line), terminal_width(sys.stderr)))
+    _write(sys.stderr, fold_status(escape_control_characters(name_commands(line)), terminal_width(sys.stderr)))
 
 
 def fold_status(text: str, width: int) -> str:

@@ -14,7 +14,7 @@ from dflash_tui.benchmark import client as benchmark_client
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.events import RequestDone, decode_recorded, encode
 from tests.fuzz.json_edits import EDITED, edited
-from tests.fuzz.promises import assert_plain
+from tests.fuzz.promises import assert_prints_plain
 
 _CHUNKS = [
     {"choices": [{"index": 0, "delta": {"content": "Hello"}, "finish_reason": None}], "usage": None},
@@ -40,7 +40,7 @@ def stream(data: bytes) -> None:
     assert (whole.error, whole.finish, whole.digests) == (parts.error, parts.finish, parts.digests)
     assert (whole.steps, whole.accepted) == (parts.steps, parts.accepted)
     assert len(whole.error) <= 400
-    assert_plain(encode(whole).decode())
+    assert_prints_plain(encode(whole).decode())
     for figure in msgspec.to_builtins(whole).values():
         assert not isinstance(figure, int | float) or (math.isfinite(figure) and figure >= 0), whole
     assert decode_recorded(encode(whole)) == whole

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.events import AnyEvent, encode
 from dflash_tui.run_state.state import RunState
 from tests.support import escapes
@@ -24,6 +25,11 @@ def assert_plain(text: str) -> None:
     assert text.isprintable() or not escapes.acting(text), text
 
 
+def assert_prints_plain(text: str) -> None:
+    """A terminal acts on nothing in `text` once a command has printed it."""
+    assert_plain(escape_control_characters(text))
+
+
 def assert_is_error(error: str, begin: str = "") -> None:
     """The error begins as it should, and can be written."""
     assert error.startswith(begin), error
@@ -35,7 +41,7 @@ def assert_folds(events: Sequence[AnyEvent]) -> None:
     state = RunState()
     for event in events:
         state.apply(event)
-        assert_plain(encode(event).decode())
+        assert_prints_plain(encode(event).decode())
         assert math.isfinite(event.at), event
 
 

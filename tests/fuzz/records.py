@@ -22,7 +22,7 @@ from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from dflash_tui.runs import registry
 from tests import DATA
 from tests.fuzz.json_edits import EDITED, edited
-from tests.fuzz.promises import assert_folds, assert_is_error, assert_plain, scratch_folder
+from tests.fuzz.promises import assert_folds, assert_is_error, assert_plain, assert_prints_plain, scratch_folder
 
 # Between the parts of a recording in one input; a recording without a first part has the one of the sample.
 _CUT = b"\n=== \n"
@@ -61,7 +61,7 @@ def _play(path: Path, most: int) -> None:
     except UsageError as error:
         assert_is_error(str(error), str(path))
         return
-    assert_plain(msgspec.json.encode(read).decode())
+    assert_prints_plain(msgspec.json.encode(read).decode())
     assert read.born == ""  # no pid in it is taken for one of ours
     events = []
     try:
