@@ -153,7 +153,7 @@ async def test_a_further_rank_is_asked_nothing(launch, monkeypatch):
     ours = launch("deaf", port=first.plan.port)
     further = replace(ours, plan=replace(ours.plan, rank=1))
     async with watching(further) as state:
-        await until(lambda: len(state.memory) > 3)
+        await until(lambda: len(state.memory) > 1)
     assert (state.health, state.status) == (Health.STARTING, "running")
 
 

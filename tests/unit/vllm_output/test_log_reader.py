@@ -150,7 +150,8 @@ def _floats(value: object) -> Iterator[float]:
 )
 def test_numbers_of_any_length_are_no_figures_of_a_start(name, digits):
     """From 309 digits on a number is no float, from 4301 on Python reads none; any line that is read may have them."""
-    for at, line in recordings.lines(name):
+    shapes = {re.sub(r"\d+", "0", line): (at, line) for at, line in recordings.lines(name)}
+    for at, line in shapes.values():
         if all(isinstance(event, LogLine) for event in LogReader(0.0, 0.0).feed_line(line, at)):
             continue
         for match in re.finditer(r"\d+", line):
