@@ -26,7 +26,7 @@ _VLLM_PERCENTILES = (50, 90, 95, 99)
 
 
 class LoadLevel(NamedTuple):
-    """How requests came to a server: so many at a time, or (0) by a rate per second, 0 where that is not known."""
+    """How requests came to a server: a number at a time, or (0) a rate per second, 0 where that is unknown."""
 
     streams: int
     rate: float

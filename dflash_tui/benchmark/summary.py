@@ -273,6 +273,6 @@ class Goodput(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_requests(cls, slo: Slo, done: Sequence[RequestDone], completed: float | None) -> Goodput:
-        """Return the goodput of requests, where so many, those that do not count included, ended per second."""
+        """Return the goodput of requests, by how many ended per second, uncounted ones included."""
         met = sum(map(slo.is_met, done))
         return cls(slo, met, len(done), completed * met / len(done) if done and completed is not None else None)

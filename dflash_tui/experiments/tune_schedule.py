@@ -302,7 +302,7 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
 
 
 def select_fresh_boots(progress: Progress) -> list[Boot]:
-    """Return the boots by which the best is held against the published setting.
+    """Return the boots that compare the best with the published setting.
 
     Of these two the boots of the last rounds alone, since the choice was made by those before; of all other arms every
     boot, since they tell how far boots of one arm are apart.

@@ -111,7 +111,7 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 
 
 def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
-    """Write the recipe of a pair into our own folder, in place of one of before, and return its path."""
+    """Write the recipe of a pair into our own folder, in place of an earlier one, and return its path."""
     cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
     path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)

@@ -174,7 +174,7 @@ def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Colle
 
 
 def _uses_triton(resolved: ResolvedRecipe) -> bool:
-    """Whether the target's attention runs on Triton: as it is told to, or since its heads leave no choice."""
+    """Whether the target's attention runs on Triton: by its flag, or since its heads leave no choice."""
     backend = normalize_flag_names(resolved.flags).get("attention-backend")
     if backend is not None:
         return str(backend).upper() == "TRITON_ATTN"

@@ -221,7 +221,7 @@ def _set_temperature(conversation: Conversation, words: str) -> str:
 
 
 def list_cautions(run: Run) -> list[str]:
-    """Return what whoever talks with a server has to know before its first answer, a sentence each; mostly nothing."""
+    """Return what a user has to know before the first answer of a server, a sentence each; mostly nothing."""
     boot, synthetic = describe_boot(run), run.plan.synthetic
     return [
         *([f"! {boot}"] if boot else []),

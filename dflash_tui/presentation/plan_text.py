@@ -51,7 +51,7 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
         ("ready", ready or "not known before its first start"),
         ("context", _summarize_context(planned)),
         ("port", str(plan.port)),
-        *([("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []),
+        *_list_notes(plan),
         *(("warning", warning) for warning in plan.warnings),
     ]
     return "\n".join(fold_line(f"{label:<8} {value}", min(width, 110), hang=9) for label, value in rows)
@@ -64,14 +64,23 @@ def _name_hardware(planned: PlannedLaunch) -> str:
     return f"{kind} ({here})"
 
 
+def _explain_unknown_memory(plan: Plan) -> str:
+    return f"unknown: GPUs of class {plan.hardware.value} differ in what they have, and none is here"
+
+
+def _list_notes(plan: Plan) -> list[tuple[str, str]]:
+    """Return the row for a plan whose figures are synthetic; none for others."""
+    return [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
+
+
 def _summarize_memory(planned: PlannedLaunch) -> str:
     fit = planned.memory
     if fit is None:
-        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in what they have, and none is here"
-    kind = "unified memory" if fit.unified else "GPU memory"
-    whole = f"{format_gib(fit.fixed + (fit.kv_needed or 0))} of {format_gib(fit.total)} {kind}"
+        return _explain_unknown_memory(planned.plan)
     if not fit.knows_weights:
         return "unknown: the size of the weights is not known"
+    kind = "unified memory" if fit.unified else "GPU memory"
+    whole = f"{format_gib(fit.fixed + (fit.kv_needed or 0))} of {format_gib(fit.total)} {kind}"
     if fit.kv_left <= 0 or not fit.holds_request:
         return f"no: it needs ≈ {whole}, and vLLM may take {format_gib(fit.budget)}"
     many = f", the KV cache holds {fit.requests:.1f} such requests" if fit.requests else ""
@@ -179,7 +188,7 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     if planned.memory:
         yield "memory", format_memory(planned.memory)
     elif not plan.on_cpu:
-        yield "memory", f"unknown: GPUs of class {plan.hardware.value} differ in what they have, and none is here"
+        yield "memory", _explain_unknown_memory(plan)
 
 
 def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
@@ -188,8 +197,7 @@ def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     yield from (("expected", format_published(band)) for band in plan.expected)
     if restart := format_restart(plan.restart):
         yield "restart", restart
-    if plan.synthetic:
-        yield "note", f"{plan.synthetic}: figures say nothing about a real model"
+    yield from _list_notes(plan)
     yield from (("differs", f"{name}: {why}") for name, why in plan.deviations.items())
     yield from (("warning", warning) for warning in plan.warnings)
 

@@ -179,7 +179,7 @@ class LogDialog(Dialog[None]):
         self.query_one(TextField).open()
 
     def on_resize(self) -> None:
-        """Wrap the text anew."""
+        """Wrap the text again."""
         if self.explanation:
             self._show(self.explanation)
 

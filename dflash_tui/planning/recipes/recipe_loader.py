@@ -257,7 +257,7 @@ def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], s
         yield ["engine", "packages"], reason
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for index, line in enumerate(lines):
-            if "${" in line:  # uv would put it in, and whoever serves the address would read it
+            if "${" in line:  # uv would fill it in, and the server at the address would read it
                 yield ["engine", part, index], "takes no variables of the environment"
             try:
                 Requirement(line)

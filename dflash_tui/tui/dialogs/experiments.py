@@ -117,7 +117,7 @@ class PlannedExperiment(NamedTuple):
 
 
 def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
-    """Return the experiment of `plan` with that varied, so many boots per arm.
+    """Return the experiment of `plan` with that varied, with `boots` boots per arm.
 
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.

@@ -297,7 +297,7 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
 
 
 def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
-    """Return why nobody knows how much is left; `late` is whether the boot takes longer than what was known of it."""
+    """Return why the time left is unknown; `late` is whether the boot takes longer than what was known of it."""
     if late and progress.current:
         return f"no estimate: boot {progress.current.number + 1} takes longer than expected"
     return "no estimate" if progress.boots else "no estimate until the first boot is over"

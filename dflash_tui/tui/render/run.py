@@ -283,7 +283,7 @@ def _render_step(event: Preparing, began: float, now: float, width: int, usual: 
         since = format_duration(event.at - began) if event.at > began else ""
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
-        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # before the text it falls away
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # shorter before the text is cut
         drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} ".lstrip()
     return Content.assemble(
         _mark_step(event.done),

@@ -345,7 +345,7 @@ def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Con
 
 
 def each_in_turn(begin: Callable[[], Worker[Any]]) -> Callable[[], None]:
-    """Return what a timer calls to begin work anew: not before the last it began is over.
+    """Return what a timer calls to begin work again: not before the last it began is over.
 
     Work that takes longer than the interval, as from a slow disk, would be cancelled by its successor each time.
     """

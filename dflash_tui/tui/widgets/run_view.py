@@ -403,7 +403,7 @@ class FailurePane(VerticalScroll):
         return True
 
     def on_resize(self) -> None:
-        """Wrap the text anew: a pane that was hidden has no width before."""
+        """Wrap the text again: a pane that was hidden has no width before."""
         self._write()
 
     def _write(self) -> None:
