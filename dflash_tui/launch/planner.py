@@ -270,12 +270,17 @@ def estimate_memory(
     cards: Sequence[Gpu],
     models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate | None:
-    """Return what a launch needs on each of `cards`, or on a typical one of its class; None where that is unknown."""
+    """Return what a launch needs on each of `cards`, or on a typical one of its class.
+
+    None on the CPU, and where the memory of the class is unknown.
+    """
     typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = GpuMemory(resolved.hardware, total, total, typical.unified) if typical else None
     machine = memory.smallest_gpu_memory(cards) or elsewhere
-    return memory.estimate_launch_memory(resolved, mode, tokens, machine, models)
+    if resolved.recipe.for_cpu or machine is None:
+        return None
+    return memory.estimate_memory(resolved, machine, mode=mode, tokens=tokens, models=models)
 
 
 def _pick_models(needed: Sequence[PlannedModel], models: LocalModels) -> list[LocalModel | None]:
