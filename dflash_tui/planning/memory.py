@@ -283,7 +283,6 @@ def read_max_model_len(resolved: ResolvedRecipe) -> int | None:
 
 
 def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:
-    """Return a flag that is a share of one; the default for what vLLM will refuse."""
     try:
         value = float(str(flags[name]))
     except (KeyError, ValueError):

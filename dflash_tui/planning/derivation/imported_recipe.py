@@ -99,8 +99,6 @@ class ImportedRecipe(NamedTuple):
 
 
 class _Import:
-    """The recipe while it is made."""
-
     def __init__(self, command: ShellCommand) -> None:
         self.flags, self.positions = _read_flags(command.words)
         self.left = list(command.left_out)
@@ -183,7 +181,6 @@ def _read_flags(words: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _name_flag(word: str) -> tuple[str, str | None]:
-    """Return the name of a flag without dashes, and the value that is joined to it; no name for another word."""
     if word.startswith("--") and len(word) > 2:
         name, equals, value = word[2:].partition("=")
         base, dot, key = name.partition(".")
@@ -214,13 +211,11 @@ def _read_value(text: str) -> Any:
 
 
 def _is_deep(value: Any, left: int) -> bool:
-    """Whether a value has more lists and mappings within each other than `left`."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return parts is not None and (left == 0 or any(_is_deep(part, left - 1) for part in parts))
 
 
 def _import_speculation(making: _Import) -> dict[str, Any]:
-    """Return the keys of a recipe for how tokens are drafted."""
     config = making.take("speculative-config")
     config = dict(config) if isinstance(config, Mapping) else {}
     dotted = [name for name in making.flags if name.startswith(_DOTTED)]
@@ -286,7 +281,6 @@ def _import_env(making: _Import, command: ShellCommand) -> dict[str, str]:
 
 
 def _import_flags(making: _Import) -> dict[str, Any]:
-    """Return the flags that a recipe may hold, as they are but for paths of files that are here."""
     flags: dict[str, Any] = {}
     for name, value in making.flags.items():
         if find_secret(f"flags.{name}", value):

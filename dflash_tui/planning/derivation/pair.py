@@ -235,13 +235,9 @@ class DerivedPair(NamedTuple):
 def derive_pair(
     target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves `target` with `drafter`.
+    """Return how vLLM serves `target` with `drafter`; without one the target drafts itself, or nothing does.
 
-    Args:
-        target: The model that is served.
-        drafter: What drafts for it; None where the target does that itself, or nothing does.
-        method: What the user asked for, if anything.
-        tokens: The drafts per step that the user asked for, which count where no rule knows how many.
+    `method` and `tokens` (drafts per step) are what the user asked for; `tokens` counts where no rule knows how many.
 
     Raises:
         UsageError: the two cannot be served together, or what is needed for it is not known.
@@ -499,11 +495,7 @@ def _find_release(
 
 
 def _find_last_release(target: Checkpoint, oldest: Version | None, facts: list[DerivedFact]) -> Version | None:
-    """Return the last release that reads the target's weights; None where the newest one does.
-
-    Raises:
-        UsageError: it is older than the first release that serves the pair.
-    """
+    """Return the last release that reads the target's weights; None where the newest one does."""
     last = _LAST_RELEASES.get(target.quantization)
     if last is None:
         return None
@@ -586,12 +578,7 @@ def name_recipe(pair: DerivedPair) -> str:
 
 
 def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
-    """Return the recipe of a pair as YAML that `recipe_loader` reads.
-
-    Args:
-        pair: The pair.
-        cpu: A recipe for the CPU, whose engine, environment and patches it takes; without one it is for a GPU.
-    """
+    """Return the recipe of a pair as YAML: for a GPU, or with engine, environment and patches of the recipe `cpu`."""
     lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
     mapping = _build_mapping(pair)

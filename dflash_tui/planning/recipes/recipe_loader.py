@@ -146,7 +146,6 @@ def read_recipe(path: Path, text: str) -> Recipe:
 
 
 def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys of a layer that are not allowed, and why."""
     for name, value in layer.flags.items():
         if reason := explain_reserved_flag(name) or explain_unusable_value(name, value):
             yield ["flags", name], reason
@@ -172,7 +171,6 @@ def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys under which the parts of a recipe do not fit together, and why."""
     if recipe.engine is None and not recipe.profiles:
         yield ["title"], "expected an `engine`, here or in every profile"
     for name, profile in recipe.profiles.items():
@@ -187,7 +185,6 @@ def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _find_method_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys under which a method lacks what vLLM asks for, or has what it does not take."""
     layers = {recipe.method: recipe, **recipe.methods}
     for method, layer in layers.items():
         own: list[str | int] = [] if layer is recipe else ["methods", method.value]
@@ -207,7 +204,6 @@ def _find_method_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
 def _find_wrong_figures(
     layer: HardwareLayer, profiles: Container[str], variants: Container[str]
 ) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a class of GPU names an unknown profile or variant, or the larger of two figures first."""
     for name in layer.standing:
         if name not in profiles:
             yield ["standing", name], f"no profile called '{name}'"
@@ -223,7 +219,6 @@ def _find_wrong_figures(
 
 
 def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys for which an engine cannot be installed, and why."""
     if Version(spec.vllm) < Version(FIRST_WITH_DFLASH):
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
