@@ -84,8 +84,8 @@ def build_plan(
 ) -> Plan:
     """Return the plan of launching a recipe; arguments that are given replace what it says.
 
-    `gpus` are index and UUID of each GPU that the server sees, all of them when empty. Without `cluster` words stand for
-    the addresses of several hosts. The plan's own command is for the host `rank`, on which copies of models lie in
+    `gpus` are index and UUID of each GPU that the server sees, all of them when empty. Without `cluster` words stand
+    for the addresses of several hosts. The plan's own command is for the host `rank`, on which copies of models lie in
     `folders`, by the name that the recipe or the user has for them.
 
     Raises:

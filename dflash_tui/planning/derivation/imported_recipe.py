@@ -15,6 +15,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import DEPTH_LIMIT
 from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning.derivation.pair import NAME_PARTS
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.serve_flags import make_absolute
@@ -82,7 +83,6 @@ _SHORT = {
     "pp": "pipeline-parallel-size", "q": "quantization", "r": "node-rank", "sc": "speculative-config",
     "tp": "tensor-parallel-size",
 }  # fmt: skip
-_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
 _NO_SPECULATION = {"method": Method.NONE.value, "num_speculative_tokens": 0}
 _LONGEST = 100
 _FLAG = re.compile(r"-(?!\d+(?:\.\d+)?$)")
@@ -253,7 +253,7 @@ def _find_method(config: Mapping[str, Any]) -> Method | None:
         name = "mtp" if str(named).endswith("_mtp") else str(named)
         return Method(name) if name in set(Method) else None
     drafter = str(config.get("model", "")).lower()
-    guessed = (method for part, method in _NAME_PARTS.items() if part in drafter)
+    guessed = (method for part, method in NAME_PARTS.items() if part in drafter)
     return next(guessed, Method.DRAFT_MODEL if drafter else None)
 
 
