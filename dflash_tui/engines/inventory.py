@@ -226,6 +226,7 @@ def adopt_engine(folder: Path) -> Engine:
         what = f"vLLM {contents.vllm} in {folder} has no DFlash" if contents.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
     packages = tuple(f"{name}=={version}" for name, version in sorted(contents.packages.items()))
+    outside = not Path(contents.package).is_relative_to(environments.find_site_packages(folder))
     engine = Engine(
         str(folder),
         contents.release,
@@ -234,6 +235,7 @@ def adopt_engine(folder: Path) -> Engine:
         0.0,
         packages,
         adopted=True,
+        package=contents.package if outside else "",
     )
     private_files.ensure_private_folder(_records())
     _options_file(engine).unlink(missing_ok=True)

@@ -195,42 +195,15 @@ def test_what_a_shipped_patch_names_exists(name):
     assert patch.link
 
 
-def test_text_that_is_there_twice_or_differs_is_shown():
-    """How often, or the closest text as a diff with its line."""
-    patch = patch_file.load_patch("triton-non-causal")
-    [path] = patch.paths
-    old = patch.files[0].edits[0].old
-    assert "2 times" in text_edits.describe_drift(patch, {path: old * 2})
-    shown = text_edits.describe_drift(patch, {path: "import x\n\n\nclass TritonAttentionBackend(Base):\n    pass\n"})
-    assert f"+++ {path} (line 4)" in shown
-    assert "+class TritonAttentionBackend(Base):" in shown
-    assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
-    assert text_edits.describe_drift(patch, {path: ""}) == f"{path}: nothing similar to this: {old.strip()}\n"
-
-
-def test_the_closest_text_is_found_by_likeness():
-    """What was inserted is shown in its place."""
-    patch = patch_file.load_patch("gb10-cutlass-fp8")
-    [path] = patch.paths
-    first, second = patch.files[0].edits
-    changed = first.old.replace("is_cuda()", "is_cuda_alike()").replace("supported", "is_there")
-    source = "x = 1\n" * 500 + second.old + "x = 2\n" * 500 + changed
-    shown = text_edits.describe_drift(patch, {path: source})
-    assert "+def cutlass_fp8_is_there() -> bool:" in shown
-    inserted = first.old.replace(":\n    if", ":\n    # why\n    print('hello')\n    if")
-    shown = text_edits.describe_drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
-    assert [line for line in shown.splitlines()[3:] if line[0] in "+-"] == ["+    # why", "+    print('hello')"]
-
-
-def test_what_hides_from_the_closest_text_is_said(snapshot):
-    """Other ends of lines, and a new text that stands elsewhere by itself: both would leave the diff empty."""
+def test_drift_counts_old_and_new_text():
     patch = patch_file.load_patch("dflash-selector-scope")
     [path] = patch.paths
     [edit] = patch.files[0].edits
-    assert text_edits.describe_drift(patch, {path: edit.old.replace("\n", "\r\n")}) == snapshot
+    assert "found 2 times: " in text_edits.describe_drift(patch, {path: edit.old * 2})
+    assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
     both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
     assert text_edits.fit_edits(patch, both) is EditFit.DRIFTED
-    assert text_edits.describe_drift(patch, both) == snapshot
+    assert "would become 1 times" in text_edits.describe_drift(patch, both)
 
 
 def test_text_that_overlaps_itself_is_there_twice():

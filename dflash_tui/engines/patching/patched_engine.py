@@ -133,7 +133,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
     began = time.monotonic()
     clone_environment(base, making, folder)
-    clone = replace(base, folder=str(making), adopted=False, base=base.folder)
+    clone = replace(base, folder=str(making), adopted=False, base=base.folder, package="")
     before = status.read_files(base, edited).digests
     for path, text in edited.items():
         _replace_file(status.resolve_vllm_file(clone, path), text)
