@@ -152,7 +152,6 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _count_common_letters(names: Sequence[str]) -> int:
-    """Return with how many letters all names begin alike."""
     return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 

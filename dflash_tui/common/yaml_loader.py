@@ -160,11 +160,6 @@ def _build_value(node: Any, steps: tuple[str | int, ...]) -> Any:
 
 
 def _read_plain(text: str) -> str | float | bool | None:
-    """Return the value of a word without quotes.
-
-    Raises:
-        ValueError: it is a number that is too large.
-    """
     if text in _WORDS:
         return _WORDS[text]
     digits = text.replace("_", "")
@@ -234,7 +229,6 @@ def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[objec
 
 
 def _keep_alone(data: Any, steps: Sequence[str | int], key: str) -> Any:
-    """Return data whose mapping at `steps` has one key alone."""
     if not steps:
         return {key: data[key]}
     step, *deeper = steps
@@ -252,7 +246,6 @@ def _gives_message(data: Any, kind: type[object], message: str) -> bool:
 
 
 def _field_names(kind: type[object]) -> set[str]:
-    """Return the key names of a struct and of the structs in it."""
     names: set[str] = set()
     pending: list[msgspec.inspect.Type] = [msgspec.inspect.type_info(kind)]
     while pending:

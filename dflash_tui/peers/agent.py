@@ -119,7 +119,6 @@ class Agent:
             platform.node(),
             platform.machine(),
             processes.read_boot_id(),
-            time.time(),
             memory.available,
             memory.total,
             await asyncio.to_thread(network.read_network),
@@ -273,11 +272,6 @@ def _find_arm_caches(order: RankOrder) -> Path | None:
 
 
 def _require_free(planned: PlannedLaunch) -> None:
-    """Raise when this machine is a rank of another server already.
-
-    Raises:
-        UsageError: with the run.
-    """
     for run in registry.list_runs():
         if run.plan.rank and server_process.is_alive(run) and run.plan.disturbs(planned.plan):
             what = f"this host is rank {run.plan.rank} of another server already, {run.id}"
@@ -285,11 +279,6 @@ def _require_free(planned: PlannedLaunch) -> None:
 
 
 def _find_run(name: str) -> Run:
-    """Return the run of this very id.
-
-    Raises:
-        UsageError: there is none.
-    """
     run = next((run for run in registry.list_runs() if run.id == name), None)
     if run is None:
         raise UsageError(f"no run called '{name}'")
@@ -297,7 +286,6 @@ def _find_run(name: str) -> Run:
 
 
 def _is_own_program(environment: Path) -> bool:
-    """Whether an environment is one that `far_installer` made."""
     home = paths.resolve_links(paths.data_folder())
     return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
 

@@ -69,7 +69,6 @@ class Greeting(msgspec.Struct, frozen=True):
     host: str
     machine: str
     boot: str
-    clock: float
     memory_available: int
     memory_total: int
     network: Network
@@ -179,7 +178,6 @@ def encode_line(say: str, number: int, said: msgspec.Struct) -> bytes:
 
 
 def _decode(line: bytes, kind: type[T]) -> T | None:
-    """Return what a line says; None where it says something else, as a login shell does."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, ValueError):
@@ -201,8 +199,6 @@ class PeerConnection:
     def __init__(self, host: str, process: Process) -> None:
         self.host = host
         self.greeting: Greeting
-        self.skew = 0.0
-        """By how many seconds its clock was ahead when it greeted."""
         self.heard = time.monotonic()
         self.events: asyncio.Queue[LogChunk | RankBeat | None] = asyncio.Queue(_MOST_EVENTS)
         """What was said without being asked; None is the end."""
@@ -384,7 +380,6 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
 
 
 async def _greet(connection: PeerConnection) -> Greeting:
-    sent_at = time.time()
     try:
         answer = await connection.say_hello()
     except PeerLost as error:
@@ -395,9 +390,6 @@ async def _greet(connection: PeerConnection) -> Greeting:
         there, here = (f"{version}, protocol {number}" for version, number in
                        ((answer.version, answer.protocol), (__version__, PROTOCOL)))  # fmt: skip
         raise _refuse_version(connection.host, answer, there, here)
-    now = time.time()
-    # An answer may have taken long: what lies between question and answer is no skew.
-    connection.skew = answer.clock - min(max(answer.clock, sent_at), now)
     return answer
 
 

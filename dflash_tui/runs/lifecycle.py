@@ -100,11 +100,7 @@ def launch_server(
 
 
 def _server_environment(plan: Plan) -> dict[str, str]:
-    """Return the variables of the server of `plan`, with its API key if it needs one.
-
-    Raises:
-        UsageError: it needs a key, and there is none.
-    """
+    """Return the variables of the server of `plan`, with its API key if it needs one."""
     key = required_api_key(plan)
     # The phases are read from the log, so its level must be the one that has them.
     log_level = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"}

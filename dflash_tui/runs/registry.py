@@ -65,11 +65,6 @@ _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
 def _load_run(path: Path) -> Run:
-    """Return the run that a `run.json` records.
-
-    Raises:
-        UsageError: it cannot be used: it may be damaged, or of a newer release.
-    """
     try:
         data = private_files.read_file(path, _MAX_RUN_FILE)
         if untrusted_json.decode_json(data, _versions).version > VERSION:

@@ -1,7 +1,6 @@
 """Patch files: what is refused and why, whose win, and which releases and machines need one."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -148,15 +147,6 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     ).skipped_patches
 
 
-def test_a_reason_can_be_written_down(own):
-    """YAML can spell a lone surrogate, which no terminal, no JSON and no file takes."""
-    (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
-    (own / "new.yaml").write_text(text_of().replace("title:", 'title: "\\uD800" #', 1))
-    _, broken = patch_file.load_all_patches()
-    assert all("not YAML: " in broken[name] for name in ("odd", "new"))
-    assert "".join(broken.values()).encode()
-
-
 def test_a_key_in_place_of_a_patch_replaces_none_of_the_plans_own(own):
     """The method, the drafter and the number of tokens are what was asked for, whatever a patch file says."""
     keys = "{method: ngram, model: other, num_speculative_tokens: 1, disable_eagle_block_drop: true}"
@@ -215,32 +205,3 @@ def test_text_that_overlaps_itself_is_there_twice():
     assert "2 times" in text_edits.describe_drift(patch, texts)
     with pytest.raises(PatchError, match="does not fit"):
         text_edits.patch_texts([patch], texts)
-
-
-def test_a_patch_of_hundreds_of_edits_is_refused(own):
-    path = patch_file.load_patch("cpu-expand-kernel").paths[0]
-    edits = "".join(f"      - {{old: nothere{number}, new: z}}\n" for number in range(201))
-    head = text_of().partition("files:")[0]
-    (own / "many.yaml").write_text(f"{head}files:\n  - path: {path}\n    edits:\n{edits}")
-    _, broken = patch_file.load_all_patches()
-    assert " files: " in broken["many"]
-
-
-def test_a_long_run_of_blanks_costs_little_and_our_comments_are_left_out_behind_one():
-    """It is searched for comments that name us before anybody is asked; from each blank that took minutes."""
-    began = time.process_time()
-    assert text_edits._count_matches("x\n", Edit("x\n", " " * 60_000 + "y")) == (1, 0)
-    assert time.process_time() - began < 1
-    named = Edit("x\n", "  # dflash-tui: a\ny \t # dflash-tui: b\nz  # other\n\t# dflash-tui: c")
-    assert text_edits._count_matches("y\nz  # other\n", named) == (0, 1)
-
-
-def test_a_range_of_releases_with_a_number_that_python_does_not_read_is_refused(own):
-    """It is converted only where a release is held against it, long after the file was read."""
-    line = next(line for line in text_of().splitlines() if line.startswith("versions:"))
-    (own / "long.yaml").write_text(text_of().replace(line, f'versions: ">={"9" * 5000}"'))
-    usable, broken = patch_file.load_all_patches()
-    assert [patch.name for patch in usable] == SHIPPED
-    assert "long.yaml:" in broken["long"]
-    assert " versions: " in broken["long"]
-    assert len(broken["long"]) < 500

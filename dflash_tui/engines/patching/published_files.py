@@ -60,7 +60,6 @@ def _find_wheel(spec: EngineSpec) -> str:
 
 
 def _read_files(address: str, paths: Iterable[str], spec: EngineSpec) -> dict[str, str | None]:
-    """Return the texts of files of the `vllm` package in a wheel; None for one that it does not have."""
     url = urlsplit(address)
     try:
         is_remote = url.scheme in {"http", "https"}

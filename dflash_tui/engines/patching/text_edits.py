@@ -50,7 +50,6 @@ def _in_class(fingerprint: Fingerprint, tree: ast.Module) -> bool:
 
 
 def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
-    """Return the class or function of that name; of several the last, as Python does."""
     return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
 
 
@@ -81,7 +80,6 @@ def _fields(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _first(function: ast.FunctionDef) -> ast.stmt:
-    """Return the first statement of a function that does anything, so not its docstring."""
     body = function.body
     return body[1] if ast.get_docstring(function) is not None and len(body) > 1 else body[0]
 
@@ -177,7 +175,6 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
 
 
 def _broken(path: str, text: str) -> str:
-    """Return why the text of `path` does not compile; empty when it does."""
     # Warnings and errors quote a file of that name, which in the current folder could be anybody's.
     nowhere = f"{os.devnull}/{path}"
     try:

@@ -5,7 +5,6 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.machine import network
 from dflash_tui.machine.network import Interface, LinkEnd, Network, RoceDevice, choose_link
 from tests.support.recorded_links import read_recorded
 
@@ -104,9 +103,3 @@ def test_four_hosts_share_one_subnet():
     hosts = ("a", "b", "c", "d")
     networks = [plain("10.9.0.1/30", f"192.168.7.{n}/24", mtu=9000) for n in range(1, 5)]
     assert [end.address for end in choose_link(networks, hosts).ends] == [f"192.168.7.{n}" for n in range(1, 5)]
-
-
-def test_this_machine_can_be_read_and_sent():
-    here = network.read_network()
-    assert msgspec.json.decode(msgspec.json.encode(here), type=Network) == here
-    assert not any(address.startswith("127.") for each in here.interfaces for address in each.addresses)
