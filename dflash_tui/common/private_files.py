@@ -18,11 +18,7 @@ _BLOCK = 512  # what st_blocks counts in, whatever the disk's own blocks are
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that must not be there yet, and those above it that are missing, each for its owner alone.
-
-    Raises:
-        FileExistsError: it is there.
-    """
+    """Make a folder and its missing parents for their owner alone; raise FileExistsError where it is there."""
     for parent in reversed(folder.parents):
         if not parent.exists():
             parent.mkdir(mode=0o700, exist_ok=True)
@@ -48,11 +44,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Return the content of a file of at most `limit` bytes.
-
-    Raises:
-        OSError: it is larger, or cannot be read.
-    """
+    """Return the content of a file; raise OSError where it has more than `limit` bytes or cannot be read."""
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -172,11 +172,7 @@ def _hold_install_lock(folder: Path) -> Iterator[None]:
 
 
 def describe_environment(python: Path) -> EnvironmentContents:
-    """Return what the environment of `python` holds.
-
-    Raises:
-        EngineError: its Python does not run.
-    """
+    """Return what the environment of `python` holds; raise EngineError where its Python does not run."""
     return msgspec.json.decode(
         run_script(python, "describe.py", "installed", timeout=_INSTALLED_TIMEOUT), type=EnvironmentContents
     )
@@ -287,11 +283,7 @@ def remove_engine(engine: Engine) -> None:
 
 
 def refuse_running_server(folder: Path) -> None:
-    """Return when no server runs from the engine in `folder`.
-
-    Raises:
-        UsageError: one does.
-    """
+    """Raise UsageError where a server runs from the engine in `folder`."""
     for run in registry.list_runs():
         if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
             raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")

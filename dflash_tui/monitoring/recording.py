@@ -174,11 +174,7 @@ def open_recording(run: Run) -> Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Return the recording in a run folder or an exported file.
-
-    Raises:
-        UsageError: it is not a recording, or it was made to do harm.
-    """
+    """Return the recording in a run folder or an exported file; raise UsageError where there is none."""
     what = f"{path} is not a recording"
     try:
         data = _read_run_part(path)

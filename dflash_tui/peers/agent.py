@@ -338,11 +338,7 @@ def _read_parent(process: psutil.Process) -> int:
 
 
 def require_caller() -> None:
-    """Raise when stdin is no pipe or socket, as when a person calls it.
-
-    Raises:
-        UsageError: nobody is at the other end of stdin.
-    """
+    """Raise UsageError where stdin is no pipe or socket, as when a person calls it."""
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
         raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")

@@ -235,19 +235,11 @@ class PeerConnection:
         return answer
 
     async def send_beat(self, *, renews: bool) -> None:
-        """Say that this side is there; `renews` the lease of the watched rank.
-
-        Raises:
-            PeerLost: the connection ended.
-        """
+        """Say that this side is there; `renews` the lease of the watched rank."""
         await self._send("beat", 0, {"renews": renews})
 
     async def say_hello(self) -> Greeting:
-        """Return what the far side says of itself now.
-
-        Raises:
-            PeerLost: the connection ended, or there is no answer in time.
-        """
+        """Return what the far side says of itself now."""
         return await self.ask("hello", Greeting, HELLO_SECONDS, protocol=PROTOCOL, version=__version__)
 
     def keep_open(self) -> None:
@@ -394,11 +386,7 @@ async def _greet(connection: PeerConnection) -> Greeting:
 
 
 def require_same_release(connection: PeerConnection) -> None:
-    """Raise where another release lies in our own folder there, which can be replaced.
-
-    Raises:
-        NeedsProgram: this one may be installed in its place.
-    """
+    """Raise NeedsProgram where another release lies in our own folder there, in whose place this one may be put."""
     greeting = connection.greeting
     if greeting.is_own and greeting.version != __version__:
         raise _refuse_version(connection.host, greeting, greeting.version, __version__)

@@ -181,11 +181,7 @@ def _digest_versions(files: Mapping[str, Path]) -> str:
 
 
 async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> list[MissingModel]:
-    """Return those of the models that another host lacks, in whole or in part.
-
-    Raises:
-        DflashError: it cannot say so, or does not answer.
-    """
+    """Return those of the models that another host lacks, in whole or in part."""
     missing = []
     for source in sources if peer.host != LOCAL else ():
         room = await _ask_room(peer, source)
@@ -344,11 +340,7 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
 
 
 def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy.
-
-    Raises:
-        OSError: the folder cannot be made, or the disk cannot be read.
-    """
+    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy."""
     folder, work = _find_folders(manifest)
     if begins and manifest.revision is None:
         private_files.ensure_private_folder(work)
@@ -365,12 +357,7 @@ def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
 
 
 def finish_copy(manifest: CopyManifest) -> None:
-    """Give the files that came the places that a launch looks for them in.
-
-    Raises:
-        DflashError: some of them are not whole.
-        OSError: they cannot be moved.
-    """
+    """Give the files that came their places; raise DflashError where some of them are not whole."""
     folder, work = _find_folders(manifest)
     if manifest.revision is None:
         if any(_size(work / file.name) != file.size for file in manifest.files):

@@ -57,11 +57,7 @@ _BUSIER = 0.1
 
 
 def start_keeper(run: Run) -> None:
-    """Start the keeper of a server, detached, and wait until it has begun.
-
-    Raises:
-        DflashError: it ended at once.
-    """
+    """Start the keeper of a server, detached, and wait until it has begun; raise DflashError where it ended at once."""
     started = start_detached(run.folder / _LOG, "dflash_tui.peers.keeper", "keep", run.id)
     server_process.adopt_child(started.process)
     deadline = time.monotonic() + _START_SECONDS

@@ -52,17 +52,7 @@ def launch_server(
     far_ranks: Iterable[FarRank] = (),
     models: Mapping[str, str] = {},
 ) -> Run:
-    """Start the server of `plan` detached, in a session of its own, and return its run.
-
-    Args:
-        plan: what to launch.
-        engine: the vLLM package and version, for the record.
-        patches: the patches that are applied to the engine, for the record.
-        prepared: the events of the steps before the launch, for the record.
-        forced: why a failed check was overruled, for the record.
-        restarted_from: the id of the failed run that this one replaces, for the record.
-        far_ranks: the ranks of it that run on other hosts already.
-        models: which weights it serves, for the record.
+    """Start the server of `plan` detached, in a session of its own, and return its run, which records all else.
 
     Raises:
         ServerFailed: the process could not be started.
@@ -214,11 +204,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port above it that no program uses and no launch of ours has, or has reserved.
-
-    Raises:
-        UsageError: none of the next hundred is free.
-    """
+    """Return `wanted`, or the next port that no program uses and no launch reserved; raise UsageError after a hundred."""
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
     # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}

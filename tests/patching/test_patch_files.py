@@ -4,15 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import PatchError, RecipeError, UsageError
+from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Edit, FileEdits
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import iterate_layers
@@ -194,14 +192,3 @@ def test_drift_counts_old_and_new_text():
     both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
     assert text_edits.fit_edits(patch, both) is EditFit.DRIFTED
     assert "would become 1 times" in text_edits.describe_drift(patch, both)
-
-
-def test_text_that_overlaps_itself_is_there_twice():
-    """Either of both places could be meant."""
-    old = "x = 1\nx = 1\n"
-    patch = replace(patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit(old, "y = 2\n"),)),))
-    texts = {"a.py": "x = 1\n" * 3}
-    assert text_edits.fit_edits(patch, texts) is EditFit.DRIFTED
-    assert "2 times" in text_edits.describe_drift(patch, texts)
-    with pytest.raises(PatchError, match="does not fit"):
-        text_edits.patch_texts([patch], texts)

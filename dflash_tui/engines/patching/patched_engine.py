@@ -80,11 +80,7 @@ def make_patched_engine(
 
 
 def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
-    """Return by path the unified diff of those of `patches` that the engine needs.
-
-    Raises:
-        PatchError: one does not fit.
-    """
+    """Return by path the unified diff of the patches that the engine needs; raise PatchError where one does not fit."""
     before = status.read_files(engine, {path for patch in patches for path in patch.paths}).texts
     edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
     return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}

@@ -37,11 +37,7 @@ class EngineFiles(NamedTuple):
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:
-    """Return the file of the engine's `vllm` package that `path` names.
-
-    Raises:
-        PatchError: it is a link, or leads out of the package.
-    """
+    """Return the file of the engine's `vllm` package that `path` names; raise PatchError where that leads out of it."""
     package = paths.resolve_links(engine.vllm_package)
     there = package / path
     if paths.resolve_links(there) != there or not there.is_relative_to(package):
@@ -279,11 +275,7 @@ _DISABLED = "disabled by --set"
 
 
 def load_planned_patches(plan: Plan) -> list[Patch]:
-    """Return the patches of a plan.
-
-    Raises:
-        UsageError: one is gone or not valid.
-    """
+    """Return the patches of a plan; raise UsageError where one is gone or not valid."""
     return [patch_file.load_patch(name) for name in plan.patches]
 
 
@@ -319,11 +311,7 @@ def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
 
 
 def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
-    """Return when an engine can be made from `engine` with these patches.
-
-    Raises:
-        PatchError: one requires a patch that is not there, or is an alternative to one that is.
-    """
+    """Raise PatchError where a patch requires another that is not there, or is an alternative to one that is."""
     names = {patch.name for patch in needed}
     for patch in needed:
         for other in patch_file.load_all_patches()[0]:

@@ -54,13 +54,7 @@ def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
 
 
 def parse_source(text: str) -> ast.Module:
-    """Return the syntax tree of vLLM's own text, whose warnings are not ours; a byte order mark is Python, too.
-
-    Raises:
-        SyntaxError: it is not Python.
-        ValueError: it holds null characters.
-        RecursionError, MemoryError: it is nested too deeply.
-    """
+    """Return the syntax tree of vLLM's own text without warnings; raise one of `NOT_PYTHON` where it has none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         return ast.parse(text.encode())
@@ -133,19 +127,13 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
     return EditFit.PRESENT if all(count == (0, 1) for count in counts) else EditFit.DRIFTED
 
 
-def _times(text: str, part: str) -> int:
-    """Return at how many places `part` stands in `text`; at least 2 where it overlaps itself."""
-    first = text.find(part)
-    return 0 if first < 0 else 1 if text.rfind(part) == first else max(2, text.count(part))
-
-
 def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
     """Return how often the old and the new text are there, the new one also without the comments that name us."""
     new = edit.new if edit.new in text else _MARKER.sub("", edit.new)
     if not new.strip():  # what only takes away leaves nothing to be seen
-        return _times(text, edit.old), 0
+        return text.count(edit.old), 0
     # An edit that only inserts has its old text within the new one.
-    return _times(text.replace(new, ""), edit.old), _times(text, new)
+    return text.replace(new, "").count(edit.old), text.count(new)
 
 
 def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
@@ -159,8 +147,8 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
         for file in patch.files:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
-                if text is None or _times(text, edit.old) != 1:
-                    times = f"{_times(text, edit.old)} times" if text else "nowhere"
+                if text is None or text.count(edit.old) != 1:
+                    times = f"{text.count(edit.old)} times" if text else "nowhere"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"the text it replaces is found {times}: {first_filled_line(edit.old)}",
