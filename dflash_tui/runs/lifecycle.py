@@ -204,7 +204,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port that no program uses and no launch has reserved; the hundred after it are tried."""
+    """Return `wanted`, or the next of a hundred ports that no program uses and no launch has reserved."""
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
     # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
