@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
@@ -349,7 +349,7 @@ async def serve_stdin() -> None:
     loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anything else prints is no message
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     def write(line: bytes) -> None:
@@ -359,12 +359,11 @@ async def serve_stdin() -> None:
             except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
                 select.select([], [output], [], PATIENCE)
 
-    agent, buffer = Agent(write), LineBuffer(LONGEST_LINE)
+    agent = Agent(write)
     try:
-        while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
-            for line in buffer.feed(data):
-                if line.strip():
-                    await agent.take_line(line)
+        while line := await asyncio.wait_for(reader.readline(), PATIENCE):
+            if line.strip():
+                await agent.take_line(line)
     except (TimeoutError, BrokenPipeError):
         pass
     finally:

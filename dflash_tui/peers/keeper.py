@@ -27,7 +27,6 @@ from dflash_tui.peers.connection import (
     Done,
     LogChunk,
     PeerConnection,
-    PeerLost,
     RankBeat,
     open_connection,
 )
@@ -167,10 +166,10 @@ class Keeper:
                 message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
             except TimeoutError:
                 if time.monotonic() - peer.heard > LOST_SECONDS:
-                    raise PeerLost(f"nothing heard for {LOST_SECONDS:.0f} s") from None
+                    raise DflashError(f"nothing heard for {LOST_SECONDS:.0f} s") from None
                 continue
             if message is None:
-                raise PeerLost("the connection ended")
+                raise DflashError("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
             else:

@@ -20,7 +20,6 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines import engine_python, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, status
-from dflash_tui.engines.patching.patched_engine import preview_patches
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
@@ -191,14 +190,6 @@ def test_killed_at_any_moment_leaves_whole_or_none(engine, shipped, stride, monk
     print(f"killed at {point // stride} points: {left} left something to remove, {whole} a whole engine")
 
 
-def test_leftover_is_listed_and_removed(engine, shipped):
-    left = paths.engines_folder() / ".making-some-engine"
-    left.mkdir(parents=True)
-    assert inventory.list_leftovers() == [left]
-    inventory.clear_leftover(left)
-    assert inventory.list_leftovers() == []
-
-
 def test_engine_is_made_once(engine, shipped):
     """By two at the same time as well: the second waits and finds it."""
     made: list[patched_engine.PatchedEngine] = []
@@ -277,17 +268,6 @@ def test_module_that_never_imported_is_mentioned(base, shipped):
     made = make(base, on_other(shipped))
     assert made.added == ("other",)
     assert "without the patch either" in made.note
-
-
-def test_preview_runs_no_code_of_a_patch(base, shipped, tmp_path):
-    patch = on_other(shipped, new=f"open({str(tmp_path / 'ran')!r}, 'w')")
-    diff = preview_patches([patch], base)[OTHER]
-    assert diff.startswith(f"--- a/vllm/{OTHER}\n+++ b/vllm/{OTHER}\n@@")
-    assert "+open(" in diff
-    assert not (tmp_path / "ran").exists()
-    assert nothing_made()
-    make(base, patch)
-    assert (tmp_path / "ran").exists()
 
 
 def test_full_disk_leaves_nothing(base, shipped, monkeypatch):

@@ -14,7 +14,6 @@ from dflash_tui.peers.connection import (
     PROTOCOL,
     Done,
     Greeting,
-    PeerLost,
     RankProgress,
     Refused,
     encode_line,
@@ -155,7 +154,7 @@ def test_ssh_gets_no_secret_of_ours(ssh, tmp_path, monkeypatch):
 
 def test_an_end_in_the_middle_is_lost_and_says_why(ssh):
     ssh(f"printf '%s' '{SAID}'; read a; read b; echo 'client_loop: send disconnect' >&2; exit 255")
-    with pytest.raises(PeerLost) as error:
+    with pytest.raises(DflashError) as error:
         asyncio.run(ask())
     assert "send disconnect" in error.value.evidence
 
