@@ -8,7 +8,9 @@ import re
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 UNKNOWN = "—"
 GIB = 1 << 30
@@ -125,7 +127,8 @@ def draw_bar(share: float, width: int) -> str:
 def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
     """Return each name in at most `width` characters, those that are cut so that they still differ.
 
-    All are cut at one place, as near to the middle as it tells most of them apart.
+    All are cut at one place, as near to the middle as it tells them apart. What no place tells apart begins with an
+    ellipsis, which stands for what these names have in common.
     """
     texts = {name: name for name in names}
     long, letter_count = [name for name in texts if len(name) > width], width - 1
@@ -136,7 +139,21 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
         return {name: f"{name[:head]}…{name[len(name) - letter_count + head :]}" for name in long}
 
     heads = sorted(range(letter_count + 1), key=lambda head: abs(2 * head - letter_count - 1))
-    return texts | cut_all(max(heads, key=lambda head: len(set(cut_all(head).values()))))
+    cut = cut_all(max(heads, key=lambda head: len(set(cut_all(head).values()))))
+    for text in {text for text, times in Counter(cut.values()).items() if times > 1}:
+        alike = [name for name in long if cut[name] == text]
+        common = _count_common_letters(alike)
+        cut |= {name: truncate(f"…{name[common:]}", width) for name in alike}
+    common = _count_common_letters(long)
+    if len(set(cut.values())) < len(long) and common > 1:  # what all begin with is left out, and the rest cut again
+        endings = shorten_names((name[common:] for name in long), letter_count)
+        cut = {name: f"…{endings[name[common:]]}" for name in long}
+    return texts | cut
+
+
+def _count_common_letters(names: Sequence[str]) -> int:
+    """Return with how many letters all names begin alike."""
+    return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 
 def format_host_and_port(host: str, port: int | None = None) -> str:

@@ -32,6 +32,18 @@ def test_a_family_of_long_names_is_never_cut_to_sameness(width):
     assert all(len(text) <= width for text in shown.values())
 
 
+@pytest.mark.parametrize("width", [31, 40])
+def test_names_that_differ_at_two_places_are_never_cut_to_sameness(width):
+    """No one cut tells them apart: what all begin with is left out."""
+    sizes, formats = (8, 27, 70), ("fp8", "nvfp4")
+    names = [
+        f"company-internal-llama-3.3-{size}b-instruct-2511-dflash-{kind}-prod" for size in sizes for kind in formats
+    ]
+    shown = shorten_names(names, width)
+    assert len(set(shown.values())) == len(names)
+    assert all(len(text) <= width for text in shown.values())
+
+
 HEADER = ("NAME", "N", "FOR", "TITLE")
 ROW = ("a", "7", "h100, h200, gb10, rtx-5090", "what it is called")
 
