@@ -66,7 +66,7 @@ async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
     assert sorted(d.kind for d in done[:5]) == ["a", "b", "b", "b", "c"]
     assert client.order_requests(SUITE, 2, 7) != client.order_requests(SUITE, 2, 8)
     assert [body["max_tokens"] for body in asked()] == [{"a": 20, "b": 40, "c": 60}[d.kind] for d in done]
-    assert all(not d.error and d.streams == 1 and len(d.digests) == 3 for d in done)
+    assert all(not d.error and d.streams == 1 and len(d.digests) == 1 for d in done)
 
 
 async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(serve, asked):
