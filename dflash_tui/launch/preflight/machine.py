@@ -372,4 +372,4 @@ def _check_orphans() -> Iterator[Check]:
         yield pass_check("orphans", "no engine process outlived its server")
     for orphan in orphans:
         finding = f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {format_gib(orphan.resident)}"
-        yield warn_check("orphans", finding, f"if it is not needed, stop it: dflash-tui orphans {orphan.pid}")
+        yield warn_check("orphans", finding, f"if it is not needed, stop it: dflash-tui stop --orphans {orphan.pid}")
