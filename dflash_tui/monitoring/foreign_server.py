@@ -165,11 +165,7 @@ def _is_of_tls(error: BaseException | None) -> bool:
 
 
 def _parse_address(url: str) -> str:
-    """Return the base URL of a server, without the path of its API.
-
-    Raises:
-        UsageError: it is not a plain http(s) URL, or it holds a key, which every user of the machine could read.
-    """
+    """Return the base URL of a server, without the path of its API."""
     # Before anything is said of the address: of a password with a slash `urlsplit` quotes a half.
     if "@" in url or looks_secret(url):
         raise UsageError(

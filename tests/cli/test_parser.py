@@ -82,6 +82,20 @@ def test_usual_words_mean_ours(words, ours):
 
 
 @pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("verify-output demo-cpu --exact", "verify --lossless demo-cpu --exact"),
+        ("orphans 12 --yes", "stop --orphans 12 --yes"),
+        ("history demo-cpu", "runs history demo-cpu"),
+        ("client --for curl", "ps -v --for curl"),
+    ],
+)
+def test_an_old_name_means_the_new_one(words, ours, capsys):
+    assert parsed(*words.split()) == parsed(*ours.split())
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("words", "name"),
     [
         ("lanch demo-cpu", "launch"),
@@ -106,7 +120,7 @@ def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, caps
 
 
 @pytest.mark.parametrize(
-    "words", ["xyzzy", "ps xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n", "ab run x --quick"]
+    "words", ["xyzzy", "gpus xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n", "ab run x --quick"]
 )
 def test_what_is_near_nothing_is_one_line_too(words, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -36,7 +36,7 @@ def tell(line):
     told.append(line)
     if sys.argv[2]:
         os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
-        nvml._driver.session_at = None
+        nvml._driver.in_session = False
 _, stayed = asyncio.run(shutdown.stop_and_release_memory(run, tell))
 print(json.dumps([told, stayed, server_process.list_processes(run)]))
 """
@@ -68,10 +68,10 @@ def dflash(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def asked(pid: int, answer: bytes) -> bytes:
-    """Run `orphans PID` in a terminal, answer its question, and return what it said."""
+    """Run `stop --orphans PID` in a terminal, answer its question, and return what it said."""
     child, master = pty.fork()
     if child == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "orphans", str(pid)])
+        os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "stop", "--orphans", str(pid)])
     seen, deadline = b"", time.monotonic() + PATIENCE
     while b"[y/N]" not in seen:
         assert time.monotonic() < deadline
@@ -88,21 +88,21 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     leader, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
     other, spared = tree("VLLM::EngineCore")
     for each in (leader, other):
-        assert f"pid {core} is not" in dflash("orphans", str(core)).stderr or each == other
+        assert f"pid {core} is not" in dflash("stop", "--orphans", str(core)).stderr or each == other
         os.kill(each, signal.SIGKILL)
         os.waitpid(each, 0)
-    listed = dflash("orphans").stdout
+    listed = dflash("stop", "--orphans").stdout
     assert f"{core}" in listed
     assert "VLLM::EngineCore" in listed
     assert "0.1 GiB" in listed
-    refused = dflash("orphans", str(core))
-    assert (refused.returncode, f"dflash-tui orphans {core} --yes" in refused.stderr) == (2, True)
+    refused = dflash("stop", "--orphans", str(core))
+    assert (refused.returncode, f"dflash-tui stop --orphans {core} --yes" in refused.stderr) == (2, True)
     assert b"VLLM::EngineCore" in asked(core, b"n\n")
     assert all(processes.read_process_identity(pid) for pid in (core, worker, spared))
     asked(core, b"y\n")
     assert [bool(processes.read_process_identity(pid)) for pid in (core, worker, spared)] == [False, False, True]
-    assert dflash("orphans", str(os.getpid()), "--yes").returncode == 2
-    assert dflash("orphans", str(spared), "--yes").returncode == 0
+    assert dflash("stop", "--orphans", str(os.getpid()), "--yes").returncode == 2
+    assert dflash("stop", "--orphans", str(spared), "--yes").returncode == 0
     assert not processes.read_process_identity(spared)
 
 

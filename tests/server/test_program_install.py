@@ -18,9 +18,8 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.peers import agent, far_program, transport
 from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.transport import NeedsProgram
-from tests.support import escapes, tiny_wheels
+from tests.support import tiny_wheels
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
@@ -164,15 +163,6 @@ def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
     near.wait()
     wait_until(lambda: far.list_programs() == [])
     connection.close()
-
-
-def test_a_far_side_that_lies_is_found_out(far):
-    """It says that it installed something, and has nothing."""
-    far.put_answer(f"echo Welcome; echo {MARK} nonsense; echo {MARK} installed /evil $(printf '\\033[2J'); sleep 60")
-    assert escapes.acting(install()) == set()
-    far.put_answer("exit 127")
-    with pytest.raises(NeedsProgram):
-        asyncio.run(connect())
 
 
 @pytest.mark.parametrize("script", ["exit 0", "exit 127"])
