@@ -77,8 +77,8 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
 
     `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time; where
-    several were, both are of the `window`. `latency` is by kind of prompt, and of all under an empty name. The steps and
-    what follows from them are the server's counters' over the level.
+    several were, both are of the `window`. `latency` is by kind of prompt, and of all under an empty name. The steps
+    and what follows from them are the server's counters' over the level.
     """
 
     run: str
