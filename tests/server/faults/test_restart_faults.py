@@ -136,9 +136,9 @@ def test_a_stop_while_it_waits_is_the_end(up, snapshot):
     assert len(registry.list_runs()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_in_the_foreground_a_server_ends_with_its_command(up, number):
+def test_in_the_foreground_a_server_ends_with_its_command(up):
     """A lost connection and Ctrl-C stop the server as `stop` does, for good."""
+    number = signal.SIGHUP
     watching = up("--foreground", "--set", "restart.times=2")
     run = watching.serving(0)
     watching.process.send_signal(number)
@@ -149,6 +149,7 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     assert "the server keeps running" not in watching.said()
 
 
+@pytest.mark.long
 def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     """Nobody can clean up then: the server serves on, is listed, has its port, is recorded by the next, and stops."""
     watching = up("--foreground", "--set", "restart.times=2")
