@@ -266,11 +266,7 @@ async def fetch_repository(repo: str, revision: str) -> ModelInfo | DatasetInfo:
 
 
 async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
-    """Return a file of a model's repository, such as its config.json; it is not kept.
-
-    Raises:
-        HubAccessError: as `ask_hub`.
-    """
+    """Return a small file of a model's repository, which is not kept; errors are those of `ask_hub`."""
 
     def ask(hub: HfApi) -> bytes:
         from huggingface_hub import hf_hub_url

@@ -36,11 +36,7 @@ _decoder = msgspec.json.Decoder(list[_Outcome])
 
 
 def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
-    """Return for each model of the plan the names that vLLM may know its class by, where the model is on this machine.
-
-    Raises:
-        HubAccessError: a folder of the cache cannot be read.
-    """
+    """Return for each model of the plan that is on this machine the names that vLLM may know its class by."""
     models = [(plan.target, False), *([(plan.drafter, True)] if plan.drafter else [])]
     revisions = {model.name: model.revision for model in plan.models}
     architectures = []

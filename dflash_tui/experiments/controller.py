@@ -235,7 +235,7 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
         async with cluster_launch.open_peers(arm.request.peers) as peers:
-            report = await cluster_launch.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
+            report = (await cluster_launch.check_and_survey(PlannedLaunch(resolved, arm.plan), peers))[0]
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:

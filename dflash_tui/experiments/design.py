@@ -277,8 +277,6 @@ class RoundBegan(Event, frozen=True, tag="round began"):
 
     key: str
     """What is varied in it, such as `mode`; `CONFIRM` in the last ones."""
-    turn: int
-    """How often all that is varied has been gone through, from 1 on."""
     field: tuple[int, ...]
     """The arms that compete; the first is the best of the round before."""
     order: tuple[int, ...] = ()

@@ -22,20 +22,22 @@ from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 _FIELDS = tuple(name for name in LaunchChanges.__struct_fields__ if name in LaunchRequest.__struct_fields__)
 _SHORT = {"num_speculative_tokens": "n", "mode": ""}
-
-
 _LOADER = "load-format"
 _START_MEASURE = "start."
-_BACKENDS = ("flash_attn", "triton_attn", "flashinfer")
-_DRAFTER_BACKEND = "speculation.attention_backend"
-_DRAFT_SAMPLING, _REJECTION = "speculation.draft_sample_method", "speculation.rejection_sample_method"
-_FIRST_WITH_DRAFTER_BACKEND = Version("0.21.0")
-_FIRST_WITH_PROBABILISTIC, _FIRST_WITH_BLOCK = Version("0.22.0"), Version("0.26.0")
+_BACKENDS = "flash_attn,triton_attn,flashinfer"
+_DRAFTER_BACKEND, _DRAFT_SAMPLING = "speculation.attention_backend", "speculation.draft_sample_method"
+_REJECTION = "speculation.rejection_sample_method"
+# What of speculation is tried with which values, and the first release that has it.
+_OF_SPECULATION = {
+    _DRAFTER_BACKEND: (_BACKENDS, "0.21.0"),
+    _DRAFT_SAMPLING: ("probabilistic", "0.22.0"),
+    _REJECTION: ("block", "0.26.0"),
+}
 # There a probabilistic draft changes the distribution of answers (vllm#54282).
 _WRONG_PROBABILISTIC = Version("0.28.0")
 _RUNNER = "env.VLLM_USE_V2_MODEL_RUNNER"
 _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
-_FIRST_WITH_INSTANTTENSOR = Version("0.29.0")
+_FIRST_WITH_INSTANTTENSOR = "0.29.0"
 _SEQUENCES = (2, 4, 8, 16)
 _MOST_SEQUENCES = 3
 
@@ -55,41 +57,31 @@ class Proposal(NamedTuple):
 
 
 def propose_candidates(
-    axis: str,
-    best: Arm,
-    arms: Sequence[Arm],
-    worse: Sequence[Arm],
-    plan: Callable[[LaunchRequest], PlannedLaunch],
+    axis: str, best: Arm, arms: Sequence[Arm], plan: Callable[[LaunchRequest], PlannedLaunch]
 ) -> Proposal:
     """Return `best` with each value of an axis, given as `KEY=VALUE,VALUE`.
 
-    A launch that is already among `arms`, the published one first, is no candidate, and neither is a value that made
-    the arms in `worse`.
+    A launch that is already among `arms`, the published one first, is no candidate.
     """
-    proposal = Proposal([], {})
+    proposal, key = Proposal([], {}), axis.partition("=")[0]
     for value, changes in variation.parse_variation(axis, least=1).arms.items():
-        if any(arm.request.with_changes(changes) == arm.request for arm in worse):
-            continue
         request = best.request.with_changes(changes)
-        name = name_setting(arms[0].request, request)
         try:
             planned = plan(request)
         except UsageError as error:
-            proposal.left_out[f"{axis.partition('=')[0]}={value}"] = error.what
+            proposal.left_out[f"{key}={value}"] = error.what
             continue
-        asked = [name.partition(".")[2] for name in changes.settings if name.startswith("patches.")]
-        skipped = planned.plan.skipped_patches
+        skipped, asked = planned.plan.skipped_patches, [name.removeprefix("patches.") for name in changes.settings]
+        missing = _list_missing_models(planned.plan, arms[0].plan)
         if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
-            proposal.left_out[axis.partition("=")[0]] = why
-            continue
-        if missing := _list_missing_models(planned.plan, arms[0].plan):
+            proposal.left_out[key] = why
+        elif missing:
             why = f"{', '.join(missing)} is not on this machine, and would be fetched on the budget"
-            proposal.left_out[f"{axis.partition('=')[0]}={value}"] = why
-            continue
-        arm = Arm(name, request, planned.plan)
-        alike = any(are_alike(arm, other) for other in (*arms, *(candidate.arm for candidate in proposal.candidates)))
-        if not alike:
-            proposal.candidates.append(Candidate(arm, planned.resolved))
+            proposal.left_out[f"{key}={value}"] = why
+        else:
+            arm = Arm(name_setting(arms[0].request, request), request, planned.plan)
+            if not any(are_alike(arm, other) for other in (*arms, *(each.arm for each in proposal.candidates))):
+                proposal.candidates.append(Candidate(arm, planned.resolved))
     return proposal
 
 
@@ -97,12 +89,6 @@ def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
     others = [model for model in plan.models if model not in published.models]
     here = planner.find_local_models(plan) if others else {}
     return [model.name for model in others if (model.name, model.revision) not in here]
-
-
-def _name_part(name: str, value: str) -> str:
-    if name.startswith("patches."):
-        return name.replace("patches.", "patch." if value == "true" else "without patch.", 1)
-    return f"{name}={value}"
 
 
 def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
@@ -115,7 +101,8 @@ def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
             words.append(f"{short}={value}" if short else str(value))
     for name, value in request.settings.items():
         if published.settings.get(name) != value:
-            words.append(_name_part(name, value))
+            patch = name.replace("patches.", "patch." if value == "true" else "without patch.", 1)
+            words.append(patch if name.startswith("patches.") else f"{name}={value}")
     return " ".join(words) or PUBLISHED
 
 
@@ -143,21 +130,31 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
             "max-num-seqs": "it decides which CUDA graphs are captured, and a CPU has none",
             _LOADER: "the other loaders load onto a GPU",
         }
-    axes += [] if plan.on_cpu else _list_runners(resolved)
-    axes += _list_tokens(resolved, plan)
-    axes += [] if plan.on_cpu else _list_backends(resolved, plan, left_out)
-    axes += _list_sampling(resolved, plan, temperature, left_out)
-    enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
-    sequences = ",".join(map(str, enough[:_MOST_SEQUENCES]))
-    axes += [] if plan.on_cpu else [f"max-num-seqs={sequences}", _list_loaders(resolved, left_out)]
+    vllm = Version(resolved.engine.vllm)
+    if not plan.on_cpu:
+        axes += [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= vllm < _ALWAYS_V2 else []
+    # Quarters of the most tokens that the drafter drafts, and 0.
+    if most := (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens:
+        axes.append("n=" + ",".join(map(str, dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0)))))
+    axes += [] if plan.on_cpu else [f"attention-backend={_BACKENDS}"]
+    if plan.num_speculative_tokens:
+        axes += _list_speculation(vllm, plan, temperature, left_out)
+    if not plan.on_cpu:
+        enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
+        loaders = ["fastsafetensors"]
+        if vllm >= Version(_FIRST_WITH_INSTANTTENSOR):
+            loaders.append("instanttensor")
+        else:
+            why = f"vLLM {vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
+            left_out[f"{_LOADER}=instanttensor"] = why
+        axes += [f"max-num-seqs={','.join(map(str, enough[:_MOST_SEQUENCES]))}", f"{_LOADER}={','.join(loaders)}"]
     return Axes(tuple(axes), left_out)
 
 
 def _list_modes(plan: Plan) -> str:
-    """Return the modes; eager is tried on a CPU, or where it is the published mode."""
-    if plan.on_cpu:  # which has no CUDA graphs
-        return "mode=" + ",".join([Mode.COMPILE, Mode.EAGER])
-    return "mode=" + ",".join([Mode.GRAPHS, Mode.COMPILE, *([Mode.EAGER] if plan.mode is Mode.EAGER else [])])
+    """Return the modes; eager is tried on a CPU, which has no CUDA graphs, or where it is the published mode."""
+    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
+    return "mode=" + ",".join([*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager])
 
 
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
@@ -171,56 +168,17 @@ def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]
     return [f"patch.{name}=on" for name in names if name not in skipped]
 
 
-def _list_runners(resolved: ResolvedRecipe) -> list[str]:
-    return [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= Version(resolved.engine.vllm) < _ALWAYS_V2 else []
-
-
-def _list_tokens(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return quarters of the most tokens that the drafter drafts, and 0."""
-    most = (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens
-    values = dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0))
-    return ["n=" + ",".join(map(str, values))] if most else []
-
-
-def _list_backends(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
-    values = ",".join(_BACKENDS)
-    axes = [f"attention-backend={values}"]
-    if Version(resolved.engine.vllm) < _FIRST_WITH_DRAFTER_BACKEND:
-        left_out[_DRAFTER_BACKEND] = f"vLLM {resolved.engine.vllm} does not have it; {_FIRST_WITH_DRAFTER_BACKEND} does"
-    elif plan.num_speculative_tokens:
-        axes.append(f"{_DRAFTER_BACKEND}={values}")
-    return axes
-
-
-def _list_sampling(
-    resolved: ResolvedRecipe, plan: Plan, temperature: float | None, left_out: dict[str, str]
-) -> list[str]:
-    if not plan.num_speculative_tokens:
-        return []
-    vllm = Version(resolved.engine.vllm)
-    if temperature == 0:
-        left_out[f"{_DRAFT_SAMPLING}, {_REJECTION}"] = (
-            "they change nothing at temperature 0; --temperature 0.7 tries them"
-        )
-        return []
+def _list_speculation(vllm: Version, plan: Plan, temperature: float | None, left_out: dict[str, str]) -> list[str]:
     axes = []
-    if vllm == _WRONG_PROBABILISTIC:
-        left_out[_DRAFT_SAMPLING] = f"answers are others than without drafts in vLLM {vllm} (vllm#54282)"
-    elif vllm >= _FIRST_WITH_PROBABILISTIC:
-        axes.append(f"{_DRAFT_SAMPLING}=probabilistic")
-    else:
-        left_out[_DRAFT_SAMPLING] = f"vLLM {vllm} does not have it; {_FIRST_WITH_PROBABILISTIC} does"
-    if vllm >= _FIRST_WITH_BLOCK:
-        axes.append(f"{_REJECTION}=block")
-    else:
-        left_out[_REJECTION] = f"vLLM {vllm} does not have it; {_FIRST_WITH_BLOCK} does"
+    for key, (values, first) in _OF_SPECULATION.items():
+        if key == _DRAFTER_BACKEND and plan.on_cpu:
+            continue
+        if key != _DRAFTER_BACKEND and temperature == 0:
+            left_out[key] = "it changes nothing at temperature 0; --temperature 0.7 tries it"
+        elif vllm < Version(first):
+            left_out[key] = f"vLLM {vllm} does not have it; {first} does"
+        elif key == _DRAFT_SAMPLING and vllm == _WRONG_PROBABILISTIC:
+            left_out[key] = f"answers are others than without drafts in vLLM {vllm} (vllm#54282)"
+        else:
+            axes.append(f"{key}={values}")
     return axes
-
-
-def _list_loaders(resolved: ResolvedRecipe, left_out: dict[str, str]) -> str:
-    if Version(resolved.engine.vllm) >= _FIRST_WITH_INSTANTTENSOR:
-        return f"{_LOADER}=fastsafetensors,instanttensor"
-    left_out[f"{_LOADER}=instanttensor"] = (
-        f"vLLM {resolved.engine.vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
-    )
-    return f"{_LOADER}=fastsafetensors"

@@ -85,8 +85,10 @@ class MachineTuner(NamedTuple):
 def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bool) -> Path:
     """Write the best setting of a tune as a recipe, whether or not the tune is over; return its file.
 
+    Without `overwrite` the next free name is taken.
+
     Raises:
-        DflashError: it cannot be planned any more, or no recipe can be called so.
+        DflashError: it cannot be planned any more, it is no valid recipe, or no recipe can be called so.
         OSError: it cannot be written.
     """
     arm = progress.design.arms[tune.best]
@@ -115,7 +117,7 @@ def build_tune(
     """Return a tune of a launch: an experiment that begins with the published setting alone.
 
     `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
-    matter. `name` is that of the personal recipe, and `cluster` the hosts where the launch names others.
+    matter. `name` is that of the personal recipe.
 
     Raises:
         UsageError: a name, a value or a combination is wrong, or the budget is too short for two boots.
@@ -125,12 +127,10 @@ def build_tune(
     base, (resolved,) = builder.build_experiment(
         replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
     )
-    streams = max(request.concurrency)
-    chosen = (
-        tune_candidates.Axes(tuple(axes), {})
-        if axes
-        else tune_candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
-    )
+    chosen = tune_candidates.Axes(tuple(axes), {})
+    if not axes:
+        streams, plan = max(request.concurrency), base.arms[0].plan
+        chosen = tune_candidates.list_axes(resolved, plan, temperature=base.temperature, streams=streams)
     keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
@@ -138,19 +138,14 @@ def build_tune(
     tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
     design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
     expected = builder.estimate_duration(design)
-    _check_budget(budget, expected)
-    return BuiltTune(design, resolved, expected)
-
-
-def _check_budget(budget: float, boot: DurationEstimate) -> None:
-    if boot.seconds is not None and budget < 2 * boot.seconds:
-        least, useful = 2 * boot.seconds, BOOTS_FOR_A_VERDICT * boot.seconds
+    if expected.seconds is not None and budget < 2 * expected.seconds:
+        took, two = (format_duration(count * expected.seconds) for count in (1, 2))
         raise UsageError(
             f"a budget of {format_duration(budget)} is too short for two boots",
-            evidence=f"a boot takes about {format_duration(boot.seconds)}, {boot.source}; two take "
-            f"{format_duration(least)}",
-            hint=f"--budget {-(-useful // 60):.0f}m has room for a first verdict",
+            evidence=f"a boot takes about {took}, {expected.source}; two take {two}",
+            hint=f"--budget {-(-BOOTS_FOR_A_VERDICT * expected.seconds // 60):.0f}m has room for a first verdict",
         )
+    return BuiltTune(design, resolved, expected)
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
@@ -174,14 +169,7 @@ def choose_name(recipe: str) -> str:
 def write_recipe(
     progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe, name: str, *, overwrite: bool
 ) -> Path:
-    """Write the best setting of a tune as a recipe of the user's own, and return its file.
-
-    Without `overwrite` the next free name is taken.
-
-    Raises:
-        RecipeError: what would be written is no valid recipe.
-        UsageError: the table of releases does not have the release of an engine that was chosen by hand.
-    """
+    """Write the best setting, which `resolved` has, as `keep_best` does, and trust it."""
     folder = paths.user_recipes_folder()
     private_files.ensure_private_folder(folder)
     path = folder / f"{recipe_files.check_name(name)}.yaml"
@@ -202,12 +190,12 @@ def write_recipe(
 
 def format_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> str:
     """Return the recipe's file: a comment with what was measured, and all that the setting is made of."""
-    recipe = build_recipe(progress, outcome, resolved)
+    recipe = _build_recipe(progress, outcome, resolved)
     body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
     return "".join(f"# {clean_line(line)}\n" for line in _list_comments(progress, outcome, resolved)) + body
 
 
-def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
+def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
     """Return the best setting as a recipe without layers: what profile, hardware and hand have set is its own."""
     arm, base = progress.design.arms[outcome.best], resolved.recipe
     why = f"{clean_line(_describe_gain(outcome))}; tuned on this machine, {_describe_machine(progress, outcome)}"

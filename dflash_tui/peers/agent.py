@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
@@ -119,7 +119,6 @@ class Agent:
             platform.node(),
             platform.machine(),
             processes.read_boot_id(),
-            time.time(),
             memory.available,
             memory.total,
             await asyncio.to_thread(network.read_network),
@@ -273,11 +272,6 @@ def _find_arm_caches(order: RankOrder) -> Path | None:
 
 
 def _require_free(planned: PlannedLaunch) -> None:
-    """Raise when this machine is a rank of another server already.
-
-    Raises:
-        UsageError: with the run.
-    """
     for run in registry.list_runs():
         if run.plan.rank and server_process.is_alive(run) and run.plan.disturbs(planned.plan):
             what = f"this host is rank {run.plan.rank} of another server already, {run.id}"
@@ -285,11 +279,6 @@ def _require_free(planned: PlannedLaunch) -> None:
 
 
 def _find_run(name: str) -> Run:
-    """Return the run of this very id.
-
-    Raises:
-        UsageError: there is none.
-    """
     run = next((run for run in registry.list_runs() if run.id == name), None)
     if run is None:
         raise UsageError(f"no run called '{name}'")
@@ -297,7 +286,6 @@ def _find_run(name: str) -> Run:
 
 
 def _is_own_program(environment: Path) -> bool:
-    """Whether an environment is one that `far_installer` made."""
     home = paths.resolve_links(paths.data_folder())
     return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
 
@@ -350,11 +338,7 @@ def _read_parent(process: psutil.Process) -> int:
 
 
 def require_caller() -> None:
-    """Raise when stdin is no pipe or socket, as when a person calls it.
-
-    Raises:
-        UsageError: nobody is at the other end of stdin.
-    """
+    """Raise UsageError where stdin is no pipe or socket, as when a person calls it."""
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
         raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
@@ -365,7 +349,7 @@ async def serve_stdin() -> None:
     loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anything else prints is no message
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     def write(line: bytes) -> None:
@@ -375,12 +359,11 @@ async def serve_stdin() -> None:
             except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
                 select.select([], [output], [], PATIENCE)
 
-    agent, buffer = Agent(write), LineBuffer(LONGEST_LINE)
+    agent = Agent(write)
     try:
-        while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
-            for line in buffer.feed(data):
-                if line.strip():
-                    await agent.take_line(line)
+        while line := await asyncio.wait_for(reader.readline(), PATIENCE):
+            if line.strip():
+                await agent.take_line(line)
     except (TimeoutError, BrokenPipeError):
         pass
     finally:

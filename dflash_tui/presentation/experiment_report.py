@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 
 from dflash_tui.benchmark import summary
-from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.common.formatting import (
     UNKNOWN,
     format_duration,
@@ -34,6 +33,7 @@ from dflash_tui.experiments.analysis.measures import (
     summarize_arm,
 )
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
+from dflash_tui.experiments.analysis.stats import LEVEL
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.planning import startup_optimizations
 from dflash_tui.presentation import experiment_text, verdict_text

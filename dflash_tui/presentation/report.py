@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import redact_secrets
+from dflash_tui.experiments.analysis.stats import Ratio
 
 _GAP = 2
 _NARROWEST, _WIDTH = 20, 100  # cells of a note, and of a drawing without a limit

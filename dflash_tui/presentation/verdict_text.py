@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from statistics import fmean, geometric_mean
 
-from dflash_tui.benchmark.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
-from dflash_tui.experiments.analysis.measures import START, select_measured_boots
+from dflash_tui.experiments.analysis.measures import START, classify_start, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     BreakEven,
     Comparison,
@@ -17,6 +16,7 @@ from dflash_tui.experiments.analysis.report import (
     PromptRatio,
     Verdict,
 )
+from dflash_tui.experiments.analysis.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 
@@ -165,7 +165,7 @@ def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
     notes = [*confounds, *(Note(line, "!") for line in _describe_deciding_prompt(comparison, b, a))]
     if (outputs := comparison.outputs) and outputs.verdict is not OutputVerdict.UNKNOWN:
         notes.append(Note(format_output_headline(outputs), "!" if outputs.verdict is OutputVerdict.DIFFERENT else ""))
-    return notes + [Note(_describe_break_even(comparison, even, a, b)) for even in _choose_break_even(comparison)]
+    return notes + [Note(_describe_break_even(report, comparison, even)) for even in _choose_break_even(comparison)]
 
 
 def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]:
@@ -187,7 +187,7 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]
     lines += _describe_test(report.design, comparison)
     lines += _describe_variation(report, comparison, a, b)
     others = [even for even in comparison.break_even if even not in _choose_break_even(comparison)]
-    lines += [_describe_break_even(comparison, even, a, b) for even in others]
+    lines += [_describe_break_even(report, comparison, even) for even in others]
     return list(map(Note, lines))
 
 
@@ -269,13 +269,13 @@ def _choose_break_even(comparison: Comparison) -> list[BreakEven]:
     return [even for even in comparison.break_even if even.tokens is not None and even.requests is not None][-1:]
 
 
-def _describe_break_even(comparison: Comparison, even: BreakEven, a: str, b: str) -> str:
+def _describe_break_even(report: ExperimentReport, comparison: Comparison, even: BreakEven) -> str:
     """Return when the arm that starts later has caught up."""
-    late = a if even.by == comparison.a else b
-    cached = any(comparison.start.uncached) or comparison.start.cold != (None, None)  # else there may be no cache
+    boots = [boot for boot in report.boots if boot.arm in {comparison.a, comparison.b} and not boot.error]
+    cached = any(map(classify_start, boots))  # else no arm has a compile cache
     start = " from a cold start" if even.cold else " from a cached start" if cached else ""
-    event = "is ready" if comparison.start.first_request == (None, None) else "answers its first request"
-    head = f"{late} {event} {format_duration(even.seconds)} later{start}"
+    event = "answers its first request" if any(boot.cold_request for boot in boots) else "is ready"
+    head = f"{label_arm(report.design, even.by)} {event} {format_duration(even.seconds)} later{start}"
     if even.tokens is not None and even.requests is not None:
         bounds = f"{_format_tokens(even.low)} to {_format_tokens(even.high)}"
         requests = pluralize(round(even.requests), "request")

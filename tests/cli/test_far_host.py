@@ -22,7 +22,7 @@ from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
 from tests.support.waiting import wait_until
 
 PROGRAM = [sys.executable, "-P", "-m", "dflash_tui"]
-GREETING = Greeting(PROTOCOL, __version__, "b", "aarch64", "boot", 1.0, 5, 9, Network())
+GREETING = Greeting(PROTOCOL, __version__, "b", "aarch64", "boot", 5, 9, Network())
 
 
 @pytest.fixture

@@ -91,9 +91,9 @@ def test_json_has_no_secrets(capsys):
 
 
 BROKEN = [
-    ("design.order", [0, 9], "design.order is 9, and the last of the arms is 2"),
-    ("comparisons.0.b", 7, "comparisons.b is 7"),
-    ("sweep.recommended", 7, "the sweep names arm 7, of which it has no point"),
+    ("design.order", [0, 9], "design.order names arm 9"),
+    ("comparisons.0.b", 7, "comparisons names arm 7"),
+    ("sweep.recommended", 7, "the sweep has no point of arm 7"),
 ]
 
 

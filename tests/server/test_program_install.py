@@ -14,9 +14,8 @@ from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.peers import far_program, transport
 from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.transport import NeedsProgram
-from tests.support import escapes, tiny_wheels
+from tests.support import tiny_wheels
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
@@ -146,15 +145,6 @@ def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
     near.wait()
     wait_until(lambda: far.list_programs() == [])
     connection.close()
-
-
-def test_a_far_side_that_lies_is_found_out(far):
-    """It says that it installed something, and has nothing."""
-    far.put_answer(f"echo Welcome; echo {MARK} nonsense; echo {MARK} installed /evil $(printf '\\033[2J'); sleep 60")
-    assert escapes.acting(install()) == set()
-    far.put_answer("exit 127")
-    with pytest.raises(NeedsProgram):
-        asyncio.run(connect())
 
 
 def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):

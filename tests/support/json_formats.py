@@ -36,6 +36,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring.foreign_server import FoundServer
 from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
@@ -213,7 +214,7 @@ FORMATS: dict[str, JsonFormat] = {
         "verify": [Verification],
         "verify-output": _TRIED,
         "report": [ExperimentReport, RunReport, ImportedResult],
-        "ps": [ServerLine],
+        "ps": [ServerLine, FoundServer],
         "runs": [ServerLine],
         "runs prune": [PrunedRun],
         "logs": [LogText],

@@ -58,12 +58,10 @@ def an_arm(asked: LaunchRequest, published: LaunchRequest) -> Arm:
     return Arm(tune_candidates.name_setting(published, asked), asked, planned)
 
 
-def propose(axis: str, best: Arm, known: Sequence[Arm], worse: Sequence[Arm]) -> Proposal:
+def propose(axis: str, best: Arm, known: Sequence[Arm]) -> Proposal:
     """Propose candidates as `tune_candidates.propose_candidates` does, without a recipe."""
     proposal = Proposal([], {})
     for changes in variation.parse_variation(axis, least=1).arms.values():
-        if any(one.request.with_changes(changes) == one.request for one in worse):
-            continue
         arm = an_arm(best.request.with_changes(changes), known[0].request)
         if not any(are_alike(arm, one) for one in (*known, *(each.arm for each in proposal.candidates))):
             proposal.candidates.append(Candidate(arm, None))  # type: ignore[arg-type] # nobody launches it

@@ -23,6 +23,7 @@ from dflash_tui.launch import restarts, shutdown
 from dflash_tui.machine import processes
 from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.monitoring import observer
+from dflash_tui.monitoring.foreign_server import find_foreign_servers
 from dflash_tui.peers import keeper
 from dflash_tui.peers.connection import OrphansFound, open_connection
 from dflash_tui.presentation.client_text import Endpoint, format_endpoint
@@ -67,7 +68,10 @@ def ps(args: argparse.Namespace) -> int:
             )
         )
     print_broken_runs(broken)
+    foreign = [] if args.command == "runs" else asyncio.run(find_foreign_servers())
     if args.json:
+        for server in foreign:
+            print_json(server)
         return 0
     claims = reservation.list_reservations()
     if rows:
@@ -76,6 +80,13 @@ def ps(args: argparse.Namespace) -> int:
         print_table(header, rows, right=(2, 3, 4, 5))
     elif not claims:
         print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+    if foreign:
+        columns = ("NOT STARTED BY DFLASH-TUI", "PORT", "PID", "WATCH WITH")
+        watch = [
+            (server.model or UNKNOWN, str(server.port), str(server.pid or UNKNOWN), f"dflash-tui attach {server.url}")
+            for server in foreign
+        ]
+        print_table(columns, watch, right=(1, 2))
     for claim in claims:
         ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
         print_status(f"· {claim.holder} is under way, for port {ports}")

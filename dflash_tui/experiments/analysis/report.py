@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.events import Speed
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
@@ -54,20 +54,6 @@ class BootFigure(msgspec.Struct, frozen=True):
     arm: int
     value: float
     """The geometric mean over the prompts that all boots of both arms have."""
-
-
-class StartComparison(msgspec.Struct, frozen=True):
-    """Mean seconds of both arms' starts, None where none was seen."""
-
-    cold: tuple[float | None, float | None] = (None, None)
-    """From the launch to the first answer, where everything was compiled."""
-    cached: tuple[float | None, float | None] = (None, None)
-    """From the launch to the first answer, where the compile cache had it."""
-    first_request: tuple[float | None, float | None] = (None, None)
-    uncached: tuple[bool, bool] = (False, False)
-    """Whether an arm has no compile cache, so that all its starts are alike, while the other one has."""
-    filling: tuple[float | None, float | None] = (None, None)
-    """Of the boots that filled the caches and are in no verdict, with what was inspected before the launch."""
 
 
 class BreakEven(msgspec.Struct, frozen=True):
@@ -174,9 +160,6 @@ class OutputComparison(msgspec.Struct, frozen=True):
     high: float | None = None
     unit: str = "character"
     """What positions count: `token` where the server named them, else `character`."""
-    position: float | None = None
-    """The median position of the first difference between the arms, from 1; None where none was seen."""
-    position_within: float | None = None
     first: FirstDifference | None = None
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
@@ -223,11 +206,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """The smallest relative difference that four of five such experiments show."""
     prompts: tuple[PromptRatio, ...] = ()
     confounds: tuple[Confound, ...] = ()
-    start: StartComparison = StartComparison()
     break_even: tuple[BreakEven, ...] = ()
     """When a later start has paid back, for cold and for cached starts."""
-    agreement: float | None = None
-    """The share of answers at temperature 0 that begin alike; None where the temperature was another."""
     boots: tuple[int, int] = (0, 0)
     """How many boots of each arm measured something."""
     further: tuple[FurtherVerdict, ...] = ()
@@ -326,25 +306,18 @@ def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
 
 
 def find_misplaced_arms(report: ExperimentReport) -> str:
-    """Return which field of a report names an arm that it does not have, as text, or nothing.
-
-    For reports of other users: the decoder checks types only.
-    """
-    arms = range(len(report.design.arms))
-    if not arms:
-        return "design.arms is empty"
-    pointers = [("design.order", arm) for arm in report.design.order]
-    pointers += [("boots.arm", boot.arm) for boot in report.boots]
-    for comparison in report.comparisons:
-        pointers += [("comparisons.a", comparison.a), ("comparisons.b", comparison.b)]
-    if sweep := report.sweep:
-        measured = [point.arm for point in sweep.points]
-        pointers += [("sweep.points.arm", arm) for arm in measured]
-        named = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
-        if missing := [arm for arm in named if arm not in measured]:
-            return f"the sweep names arm {missing[0]}, of which it has no point"
-    if tune := report.tune:
-        compared = (tune.comparison.a, tune.comparison.b) if tune.comparison else ()
-        pointers += [("tune.best", tune.best), *(("tune.comparison", arm) for arm in compared)]
-    wrong = [f"{where} is {arm}" for where, arm in pointers if arm not in arms]
-    return f"{wrong[0]}, and the last of the arms is {len(arms) - 1}" if wrong else ""
+    """Return why a report names an arm that it does not have, or nothing: the decoder checks types only."""
+    arms, sweep, tune = range(len(report.design.arms)), report.sweep, report.tune
+    pairs = [*report.comparisons, *([tune.comparison] if tune and tune.comparison else [])]
+    named = {
+        "design.order": report.design.order,
+        "boots": [boot.arm for boot in report.boots],
+        "comparisons": [arm for comparison in pairs for arm in (comparison.a, comparison.b)],
+        "sweep": [point.arm for point in sweep.points] if sweep else [],
+        "tune": [tune.best] if tune else [],
+    }
+    wrong = [f"{where} names arm {arm}" for where, each in named.items() for arm in each if arm not in arms]
+    if sweep:
+        chosen = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
+        wrong += [f"the sweep has no point of arm {arm}" for arm in chosen if arm not in named["sweep"]]
+    return wrong[0] if wrong else "" if arms else "design.arms is empty"

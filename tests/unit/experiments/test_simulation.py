@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from dflash_tui.benchmark.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.analysis.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from tests.support import verdict_machines
 from tests.support.boot_factories import KINDS, boot, modes, request
 

@@ -6,10 +6,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.measures import START
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.presentation import experiment_report, verdict_text
@@ -92,7 +92,6 @@ def test_figures_of_starts_are_seconds():
     """No dash stands for what was not sent, and the ratio beside the verdict is that of its sentence."""
     report = report_of([300.0, 50.0, 51.0, 50.0], [120.0, 39.0, 39.5, 39.2], filling=True)
     [one] = report.comparisons
-    assert one.start.filling == (300.0, 120.0)
     [row] = experiment_report.build_intervals(one).intervals
     assert row.ratio.ratio == pytest.approx(39.2 / 50.3, rel=0.01)
     assert row.ratio.low < row.ratio.ratio < row.ratio.high < 1

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
+from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
     MAX_STARTS,
     RecordedStart,
@@ -31,12 +31,6 @@ def test_each_phase_is_the_median_of_the_starts_that_had_it():
     assert expected.phases[Phase.RESOLVE] == (5.0, 2)
     assert expected.phases[Phase.GRAPHS].n == 1
     assert expected.phases[Phase.GRAPHS].seconds == pytest.approx(14.645)
-
-
-def test_without_history_nothing_is_expected():
-    """No start, or none that found such a cache, gives nothing instead of a guess from other starts."""
-    assert expect_startup([]) is None
-    assert expect_startup(THREE, "cached") is None
 
 
 def test_only_the_newest_count():
@@ -83,15 +77,6 @@ def test_the_estimate_is_never_negative_and_says_when_a_start_is_longer_than_all
         assert (found.seconds is None) == (now > found.longest)
         assert found.seconds is None or found.seconds >= 0
         assert found.longest == pytest.approx(165.44 * 1.1)
-
-
-def test_a_ready_start_needs_no_estimate():
-    """After the first real generation nothing is left to estimate."""
-    expected = expect_startup(THREE)
-    assert expected is not None
-    ready = state(COMPILED, 1e9, RequestDone(166.0, WARM_UP, total=3.4))
-    assert estimate_time_to_ready(ready.startup, expected, 166.0, 166.0) is None
-    assert ready.time_to_ready == pytest.approx(165.84)
 
 
 def prepared(step: Step, seconds: float) -> list[Preparing]:

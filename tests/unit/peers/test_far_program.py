@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dflash_tui.cli.parser import COMMANDS
 from dflash_tui.common import formatting
-from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import CALLED_AS, name_commands
 from dflash_tui.peers import far_program, transport
 from tests.support import escapes
@@ -44,12 +43,6 @@ def test_words_reach_no_shell_but_the_one_that_is_meant(words, value):
     assert (script.count("'"), {*"\n!\\"} & {*script}) == (2, set())
     assert (words_there[0], words_there[-1], {*words_there[1:-1]} - HARMLESS) == ("'", "'", set())
     assert "\\\\" not in words_there
-
-
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "a;b", "$(x)"])
-def test_a_name_that_is_none_never_reaches_ssh(host):
-    with pytest.raises(UsageError):
-        transport.build_program_command(host, [], on_terminal=False)
 
 
 def test_a_break_says_what_goes_on_and_how_to_come_back(snapshot):

@@ -7,9 +7,9 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.gfm_autolink import gfm_autolink_plugin
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_report, verdict_text
 from dflash_tui.presentation import experiment_report as tables

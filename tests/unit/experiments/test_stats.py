@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dflash_tui.benchmark.stats import (
+from dflash_tui.experiments.analysis.stats import (
     CLOSEST_OF_TWO,
     ONE_TEXT,
     SWING,
