@@ -86,7 +86,6 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     leader, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
     other, spared = tree("VLLM::EngineCore")
     for each in (leader, other):
-        assert f"pid {core} is not" in dflash("orphans", str(core)).stderr or each == other
         os.kill(each, signal.SIGKILL)
         os.waitpid(each, 0)
     listed = dflash("orphans").stdout
@@ -99,9 +98,6 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     assert all(processes.read_process_identity(pid) for pid in (core, worker, spared))
     asked(core, b"y\n")
     assert [bool(processes.read_process_identity(pid)) for pid in (core, worker, spared)] == [False, False, True]
-    assert dflash("orphans", str(os.getpid()), "--yes").returncode == 2
-    assert dflash("orphans", str(spared), "--yes").returncode == 0
-    assert not processes.read_process_identity(spared)
 
 
 def test_a_run_of_another_boot_is_lost():

@@ -61,7 +61,7 @@ async def test_an_error_before_the_launch_is_shown_and_kept():
         await shows(pilot, "✗ FAILED", "could not be installed", HOSTILE, "→ check the network")
 
 
-async def test_freezing_holds_the_display_and_loses_nothing(live):
+async def test_keys_freeze_the_display_and_change_window_and_log(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -76,24 +76,12 @@ async def test_freezing_holds_the_display_and_loses_nothing(live):
         await shows(pilot, "said while frozen")
         assert "FROZEN" not in text(panel)
 
-
-async def test_the_window_has_three_lengths(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
         spans = []
         for key in ("left_square_bracket", "left_square_bracket", *["right_square_bracket"] * 3):
             await pilot.press(key)
             spans.append(panel.run_screen.query_one("#tok_s", Chart).span)
         assert spans == [120.0, 120.0, 600.0, 3600.0, 3600.0]
 
-
-async def test_the_log_takes_the_screen_and_gives_it_back(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
         before = panel.run_screen.query_one(LogPane).size.height
         await pilot.press("l")
         await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height > 25)
