@@ -86,10 +86,7 @@ def test_a_wrong_word_ends_with_a_sentence_and_2(words, expected, capsys):
 
 
 def test_every_option_has_its_variable():
-    """DFLASH_TUI_ variables are defaults, wrong ones are named, and the help lists them."""
-    text = " ".join(dflash("up", "--help").stdout.split())
-    for name in ("MODE", "PORT", "NUM_SPECULATIVE_TOKENS", "DETACH", "BENCH", "EVERY", "JSON"):
-        assert f"[env: DFLASH_TUI_{name}]" in text
+    """DFLASH_TUI_ variables are defaults, and wrong ones are named."""
     planned = dflash("plan", "demo-cpu", DFLASH_TUI_PORT="8123", DFLASH_TUI_MODE="compile", DFLASH_TUI_JSON="1")
     assert (json.loads(planned.stdout)["port"], json.loads(planned.stdout)["mode"]) == (8123, "compile")
     assert "argument --port" in dflash("plan", "demo-cpu", DFLASH_TUI_PORT="many").stderr

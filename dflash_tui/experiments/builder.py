@@ -174,8 +174,8 @@ def _format_command(design: Design, request: ExperimentRequest, boots: int) -> s
     options += [] if design.keep_answers else ["--no-answers"]
     options += ["--measure", "start"] if design.measures_start else []
     options += ["--cold"] if design.cold else []
-    command = "verify-output" if request.checks_output else "ab"
-    return shlex.join(["dflash-tui", command, *request.launch.to_argv(), *options])
+    command = ["verify", "--lossless"] if request.checks_output else ["ab"]
+    return shlex.join(["dflash-tui", *command, *request.launch.to_argv(), *options])
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:

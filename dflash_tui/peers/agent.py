@@ -32,7 +32,6 @@ from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
-from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import sampler
 from dflash_tui.peers import cluster_launch, copies, keeper
 from dflash_tui.peers.connection import (
@@ -43,7 +42,6 @@ from dflash_tui.peers.connection import (
     Greeting,
     HostSide,
     LogChunk,
-    OrphansFound,
     RankBeat,
     RankChecked,
     RankLaunched,
@@ -181,10 +179,6 @@ class Agent:
         await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
         return Done()
 
-    async def list_orphans(self) -> OrphansFound:
-        """Return the engine processes that outlived their servers."""
-        return OrphansFound(tuple(await asyncio.to_thread(find_orphans)))
-
     async def find_room(self, manifest: CopyManifest, begins: bool) -> RoomFound:
         """Return what of a model is here, and the room for the rest."""
         return await asyncio.to_thread(copies.describe_room, manifest, begins=begins)
@@ -243,7 +237,6 @@ _HANDLERS: dict[str, Handler] = {
     "stop": Agent.stop_run,
     "stop marked": Agent.stop_marked,
     "remove caches": Agent.remove_caches,
-    "orphans": Agent.list_orphans,
     "room": Agent.find_room,
     "finish copy": Agent.finish_copy,
 }

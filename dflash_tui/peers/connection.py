@@ -21,7 +21,6 @@ from dflash_tui.events import GpuLoad, Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.machine.network import Network
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
-from dflash_tui.machine.processes import Orphan
 from dflash_tui.peers import transport
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster import LOCAL, Cluster
@@ -107,12 +106,6 @@ class RankLaunched(msgspec.Struct, frozen=True):
     run: str
 
 
-class OrphansFound(msgspec.Struct, frozen=True):
-    """The engine processes of the far side that outlived their servers."""
-
-    orphans: tuple[Orphan, ...]
-
-
 class Done(msgspec.Struct, frozen=True):
     """A command was carried out."""
 
@@ -168,7 +161,7 @@ _EVENTS: dict[str, type[RankProgress | LogChunk | RankBeat]] = {
     "log": LogChunk,
     "beat": RankBeat,
 }
-for _kind in (Greeting, RankChecked, RankLaunched, OrphansFound, Done, Refused, _Said, *_EVENTS.values()):
+for _kind in (Greeting, RankChecked, RankLaunched, Done, Refused, _Said, *_EVENTS.values()):
     register_type(_kind)
 
 

@@ -114,7 +114,6 @@ def format_latency(seconds: float) -> str:
 
 
 def _format_window(measured: LevelSummary) -> list[str]:
-    """Return what happened while requests counted, as lines; nothing where one at a time is all there is."""
     window, lines = measured.window, list[str]()
     if window and window.streams != 1:
         load = f"{window.rate:g} requests/s arriving" if window.rate else f"{window.streams} at a time"
@@ -158,7 +157,6 @@ def format_level(measured: LevelSummary) -> str:
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
-    """Return of how many answered requests no decode speed is known, and why, as a line; nothing where all have one."""
     if measured.figures is None:
         return []
     missing = measured.figures.n - (measured.figures.tok_s.n if measured.figures.tok_s else 0)
@@ -332,7 +330,6 @@ def _list_measurements(report: AnyReport) -> Iterator[ImportedMeasurement]:
 def _summarize_prompts(
     head: str, requests: tuple[RequestDone, ...] | list[RequestDone]
 ) -> Iterator[ImportedMeasurement]:
-    """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams, rate in dict.fromkeys((done.kind, done.streams, done.rate) for done in requests):
         figures = RequestFigures.from_requests(
             [done for done in requests if (done.kind, done.streams, done.rate) == (kind, streams, rate)]

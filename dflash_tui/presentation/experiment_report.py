@@ -138,7 +138,6 @@ def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -
 
 
 def _list_output_check(report: ExperimentReport) -> list[Part]:
-    """Return what is known of the answers, and nothing of speeds."""
     parts: list[Part] = []
     for comparison in report.comparisons:
         if outputs := comparison.outputs:
@@ -210,7 +209,6 @@ def _explain_arms(design: Design) -> str:
 
 
 def _list_conditions(report: ExperimentReport) -> list[str]:
-    """Return what somebody needs to know to repeat it: prompts, sampling, machine, engine, patches, hosts."""
     design, boots = report.design, report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     driver = ", ".join(sorted({boot.driver for boot in boots if boot.driver})) or UNKNOWN
@@ -259,7 +257,6 @@ def _describe_engine(boot: Boot) -> str:
 
 
 def _list_host_facts(host: HostFacts) -> list[str]:
-    """Return what is known of another host of a boot: what it is, its link, and what serves the rank."""
     link = f"{host.address} on {host.interface}"
     network = f"; NCCL uses {describe_network(host.network)}" if host.network else ""
     return [
@@ -270,7 +267,6 @@ def _list_host_facts(host: HostFacts) -> list[str]:
 
 
 def _format_clocks(boots: Sequence[Boot]) -> str:
-    """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
     clocks = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
     if not clocks:
         return UNKNOWN
@@ -278,7 +274,6 @@ def _format_clocks(boots: Sequence[Boot]) -> str:
 
 
 def _list_commands(report: ExperimentReport) -> list[str]:
-    """Return the command that repeats it, and what its arms launched: of many the first and the one chosen."""
     design = report.design
     lines = [design.command] if design.command else []
     chosen = {0, report.tune.best} if report.tune else {0, report.sweep.recommended} if report.sweep else None
@@ -295,7 +290,6 @@ def _list_commands(report: ExperimentReport) -> list[str]:
 
 
 def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
-    """Return a command after its environment, without secrets."""
     values = sorted(redact_variables(env).items())
     settings = [f"{name}={value if value == LEFT_OUT else shlex.quote(value)}" for name, value in values]
     return " ".join([*settings, shlex.join(redact_argv(argv))])
@@ -317,13 +311,11 @@ def list_stock_rows(design: Design) -> list[str]:
 
 
 def _format_bare_command(arm: Arm) -> str:
-    """Return the command of an arm as somebody else would type it, without secrets."""
     program, *words = redact_argv(arm.plan.argv)
     return shlex.join([Path(program).name, *words])
 
 
 def _list_additions(bare: Arm, ours: Arm) -> list[str]:
-    """Return what is in ours and not in stock: what was named, then what comes with it."""
     mode = [f"mode {ours.plan.mode.value}"] if ours.plan.mode is not bare.plan.mode else []
     method = [f"method {ours.plan.method.value}"] if ours.plan.method is not bare.plan.method else []
     tokens = ours.plan.num_speculative_tokens
@@ -488,7 +480,6 @@ def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int
 
 
 def _split_start(boot: Boot) -> dict[str, float]:
-    """Return the seconds of a start by what they went into."""
     parts = dict(boot.phases)
     if boot.inspected:
         parts[_INSPECTED] = boot.inspected

@@ -187,7 +187,6 @@ def _lay_out_bars(bars: Sequence[Bar], width: int) -> list[Line]:
 
 
 def _lay_out_intervals(intervals: Sequence[Interval], width: int) -> list[Line]:
-    """Return the interval of each row, drawn around 1, and an axis below."""
     figures = [format_ratio(interval.ratio) for interval in intervals]
     name = min(_LABEL, max((len(interval.label) for interval in intervals), default=0))
     ratios = [interval.ratio for interval in intervals]

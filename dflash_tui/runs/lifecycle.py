@@ -267,5 +267,5 @@ def _describe_leftover(port: int, *, someone_listens: bool) -> str:
         for run in registry.list_runs():
             if run.plan.port == port and orphan.pid in {process.pid for process in server_process.list_processes(run)}:
                 who = f"{orphan.name} of {run.id} (pid {orphan.pid}), whose server is gone"
-                return f"{who}; `dflash-tui orphans {orphan.pid}` stops it"
+                return f"{who}; `dflash-tui stop --orphans {orphan.pid}` stops it"
     return ""

@@ -389,7 +389,10 @@ class DflashApp(TerminalApp):
         self.switch_mode("launch")
 
     def action_chat(self) -> None:
-        """Talk with the server that is watched, else with the newest, a boot of an A/B where there is no other."""
+        """Talk with the server that is shown, else with the newest, a boot of an A/B where there is no other."""
+        if isinstance(self.screen, ReplayScreen):
+            self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
+            return
         watched = self.run_screen.view.run if self.has_server else None
         run = watched or registry.choose_newest(registry.list_living_servers())
         if run is None:

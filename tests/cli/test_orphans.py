@@ -60,5 +60,5 @@ def test_an_orphan_that_has_ended_by_itself_is_no_error(monkeypatch, capsys):
     gone = subprocess.Popen(["true"])
     gone.wait()
     monkeypatch.setattr(orphans_command, "find_orphans", lambda: [Orphan(gone.pid, "VLLM::EngineCore", MIB, "boot:1")])
-    assert main(["orphans", str(gone.pid), "--yes"]) == 0
+    assert main(["stop", "--orphans", str(gone.pid), "--yes"]) == 0
     assert str(gone.pid) in capsys.readouterr().err

@@ -73,6 +73,20 @@ def test_usual_words_mean_ours(words, ours):
 
 
 @pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("verify-output demo-cpu --exact", "verify --lossless demo-cpu --exact"),
+        ("orphans 12 --yes", "stop --orphans 12 --yes"),
+        ("history demo-cpu", "runs history demo-cpu"),
+        ("client --for curl", "ps -v --for curl"),
+    ],
+)
+def test_an_old_name_means_the_new_one(words, ours, capsys):
+    assert parsed(*words.split()) == parsed(*ours.split())
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("words", "name"),
     [("demo-cpu", "up demo-cpu"), ("gema-4-31b", "up gemma-4-31b"), ("ps --al1", "--all"), ("recipes chek", "check")],
 )

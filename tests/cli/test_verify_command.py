@@ -157,7 +157,7 @@ def test_a_recipe_is_launched_and_stopped_again(capfd):
 
 @pytest.mark.long
 def test_the_answers_are_held_against_those_without_speculation(capfd):
-    """By `verify-output`, after the server that was checked has ended; the table alone is on stdout."""
+    """By `verify --lossless`, after the server that was checked has ended; the table alone is on stdout."""
     fake_engine.make(free_port(18_800))
     code, checks = verified(capfd, "fake")
     assert (code, checks["output"][0]) == (0, "passed"), checks

@@ -1,4 +1,4 @@
-"""`verify-output`: what it asks for, what it prints, and what its exit code says."""
+"""`verify --lossless`: what it asks for, what it prints, and what its exit code says."""
 
 import shlex
 
@@ -26,7 +26,7 @@ FIRST = FirstDifference("Code", 1, 2, (0, 1), 17, "def ", "merge(a)\n", "sort(\x
 
 
 def designed(*words: str) -> Design:
-    asked = read_output_request(build_parser().parse_args(["verify-output", "demo-cpu", *words]))
+    asked = read_output_request(build_parser().parse_args(["verify", "--lossless", "demo-cpu", *words]))
     return builder.build_experiment(asked)[0]
 
 
@@ -55,8 +55,8 @@ def test_it_drafts_as_much_as_the_launch_names():
 def test_its_command_leads_to_the_same_design():
     """With nothing left to a default."""
     design = designed("--seed", "3", "--set", "max-model-len=2048", "--port", "8123")
-    program, command, recipe, *words = shlex.split(design.command)
-    assert (program, command, recipe) == ("dflash-tui", "verify-output", "demo-cpu")
+    program, command, option, recipe, *words = shlex.split(design.command)
+    assert (program, command, option, recipe) == ("dflash-tui", "verify", "--lossless", "demo-cpu")
     assert replace(designed(*words), id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
 
@@ -67,7 +67,7 @@ def test_exact_runs_both_servers_in_float32():
 
 def test_exact_is_refused_for_a_gpu():
     with pytest.raises(UsageError, match="--exact"):
-        read_output_request(build_parser().parse_args(["verify-output", "gemma-4-26b-a4b", "--exact"]))
+        read_output_request(build_parser().parse_args(["verify", "--lossless", "gemma-4-26b-a4b", "--exact"]))
 
 
 @pytest.mark.parametrize(

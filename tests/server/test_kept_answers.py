@@ -35,7 +35,7 @@ def dflash(*words: str, code: int = 0) -> str:
 def test_verify_output_tells_by_its_exit_code(port):
     """A server that answers one character too many with speculation is caught; one that does not is let through."""
     fake_engine.make(port, {7: ["adds=!"]})
-    out = dflash("verify-output", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", code=7)
+    out = dflash("verify", "--lossless", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", code=7)
     assert "from token 34 on" in out
     assert "tok/s" not in out
     design = store.find_experiment()
@@ -52,7 +52,7 @@ def test_verify_output_tells_by_its_exit_code(port):
     assert (len(kept), texts) == (2 * 6, {HELLO, f"{HELLO}!"})
     assert (folder / "answers.jsonl").stat().st_mode & 0o777 == 0o600
     assert dflash(
-        "verify-output", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", "--num-speculative-tokens", "4"
+        "verify", "--lossless", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", "--num-speculative-tokens", "4"
     )
 
 

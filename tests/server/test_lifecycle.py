@@ -43,7 +43,7 @@ print(json.dumps([told, stayed, server_process.list_processes(run)]))
 def test_the_memory_of_the_gpu_is_waited_for(stand_in_nvml):
     """The processes are gone before the driver has their memory: how much is told, and what stays after a while."""
     environ = fake_nvml.environment(stand_in_nvml, "h100", PYTHONPATH=str(ROOT))
-    done = fake_nvml.run(environ, "-c", STOP, "0.2")
+    done = fake_nvml.run(environ, "-c", STOP, "0.2", "")
     assert done.returncode == 0, done.stderr
     told, said, left = json.loads(done.stdout)
     assert (told, said.partition(" after")[0], left) == (
@@ -66,10 +66,10 @@ def dflash(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def asked(pid: int, answer: bytes) -> bytes:
-    """Run `orphans PID` in a terminal, answer its question, and return what it said."""
+    """Run `stop --orphans PID` in a terminal, answer its question, and return what it said."""
     child, master = pty.fork()
     if child == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "orphans", str(pid)])
+        os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "stop", "--orphans", str(pid)])
     seen, deadline = b"", time.monotonic() + PATIENCE
     while b"[y/N]" not in seen:
         assert time.monotonic() < deadline
@@ -88,12 +88,12 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     for each in (leader, other):
         os.kill(each, signal.SIGKILL)
         os.waitpid(each, 0)
-    listed = dflash("orphans").stdout
+    listed = dflash("stop", "--orphans").stdout
     assert f"{core}" in listed
     assert "VLLM::EngineCore" in listed
     assert "0.1 GiB" in listed
-    refused = dflash("orphans", str(core))
-    assert (refused.returncode, f"dflash-tui orphans {core} --yes" in refused.stderr) == (2, True)
+    refused = dflash("stop", "--orphans", str(core))
+    assert (refused.returncode, f"dflash-tui stop --orphans {core} --yes" in refused.stderr) == (2, True)
     assert b"VLLM::EngineCore" in asked(core, b"n\n")
     assert all(processes.read_process_identity(pid) for pid in (core, worker, spared))
     asked(core, b"y\n")

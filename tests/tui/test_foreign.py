@@ -176,18 +176,18 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         assert "too-long" in text(panel)  # a long name is cut in its middle
         for words in ("Stop", "Send prompts", "server.log", "memory GiB"):
             assert words not in text(panel)
-        await pilot.press("S", "b", "l")
-        await pilot.pause()
+        for key in "Sb4":
+            await pilot.press(key)
+            await shows(pilot, "did not start")
+            panel.clear_notifications()
+        await pilot.press("l")
         assert not panel.screen.is_modal
         assert {command for command, _ in server.asked} == {"GET"}
-        assert "probed with one token" not in text(panel)
-        await shows(pilot, "✓ no alarms")
         await pilot.press("exclamation_mark")
         assert panel.screen.is_modal
         await pilot.press("escape")
         server.answers["/health"] = (500, b"")
         await shows(pilot, "✗ UNHEALTHY", "! /health: HTTP 500")
-        assert "no alarms" not in text(panel)
         await pilot.press("1")
         assert panel.current_mode == "launch"
         await pilot.press("2")

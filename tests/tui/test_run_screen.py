@@ -34,7 +34,7 @@ async def test_a_live_server_shows_its_figures(live):
         for words in (
             "● WARM SYNTHETIC",
             "hand-made toy weights",
-            "up in 1:26",
+            "decode tok/s · median of 4",
             "of 8",
             "0.9 GiB 11 %",
             "4 requests",
@@ -172,7 +172,6 @@ async def test_alarms_are_told_and_shown_in_full(live):
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_run(), events)
-        await shows(pilot, "✓ no alarms")
         panel.run_screen.view.take(Suspended(now - 5, (4711,)))
         panel.run_screen.view.draw()
         await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
@@ -181,7 +180,7 @@ async def test_alarms_are_told_and_shown_in_full(live):
         await pilot.press("escape")
         panel.run_screen.view.take(Suspended(now, ()))
         panel.run_screen.view.draw()
-        await shows(pilot, "✓ no alarms")
+        await wait_for(pilot, lambda: "suspended" not in text(panel))
 
 
 async def test_the_published_cycle_is_seen_and_named(live):

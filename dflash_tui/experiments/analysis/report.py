@@ -163,7 +163,7 @@ class OutputComparison(msgspec.Struct, frozen=True):
     first: FirstDifference | None = None
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
-    """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
+    """What `verify --lossless` judges by; None in an A/B, which has no server score the answers of another."""
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):

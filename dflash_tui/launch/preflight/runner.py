@@ -74,7 +74,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
 
 
 def _check_hosts(situation: Situation) -> Iterator[Check]:
-    """Check that the other hosts of a server over several are named; what they are like is checked on them."""
     try:
         require_named(situation.plan.cluster)
     except UsageError as error:
@@ -140,7 +139,6 @@ def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
 
 
 def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
-    """Check whether the environment still has the vLLM with which it was adopted; its owner may have changed it."""
     again = f"dflash-tui engine adopt {engine.folder}"
     try:
         environment = inventory.describe_environment(engine.python)
@@ -256,7 +254,6 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
 
 
 def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
-    """Return the bytes of a model to fetch, None if unknown, and whether they are an estimate by the recipe."""
     if model.complete or model.missing_bytes is not None:
         return model.missing_bytes or 0, False
     return (max(0, int(size_gb * 1e9) - model.cached_bytes), True) if size_gb else (None, False)
@@ -315,7 +312,6 @@ def _check_process_limits() -> Iterator[Check]:
 
 
 def _is_model_folder(folder: Path, *, weights: bool) -> bool:
-    """Whether a folder has a config.json, and `weights` where they are needed; one that the user chose may not."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
@@ -436,7 +432,6 @@ async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = Fa
 
 
 def _select_gpus(probe: GpuProbe, resolved: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
-    """Return the GPUs that the server would use: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
     count = count_gpus_per_host(resolved)

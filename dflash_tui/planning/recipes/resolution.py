@@ -191,7 +191,6 @@ def _choose_hardware(recipe: Recipe) -> Hardware:
 
 
 def _choose_profile(recipe: Recipe, profile: str, variant: str) -> str:
-    """Return the profile, or the default one; it and the variant must be the recipe's."""
     profiles = list_profiles(recipe)
     _check_name("profile", profile or profiles[0], profiles, recipe)
     if variant:
@@ -206,7 +205,6 @@ def _check_name(kind: str, name: str, names: Collection[str], recipe: Recipe) ->
 
 
 def _choose_method(recipe: Recipe, wanted: Method | None, settings: Mapping[str, Any]) -> Method:
-    """Return the method that is asked for, or the recipe's own; it must offer it, or a drafter is named by hand."""
     method = wanted or recipe.method
     named = "drafter.model" in settings
     if named and FACTS[method].drafter is DrafterUse.NEVER:
@@ -221,7 +219,6 @@ def _choose_method(recipe: Recipe, wanted: Method | None, settings: Mapping[str,
 
 
 def _choose_tokens(method: Method, tokens: int | None) -> int:
-    """Return the tokens drafted per step: those of the recipe or the user, else vLLM's default."""
     tokens = FACTS[method].default_tokens if tokens is None else tokens
     if tokens is None:
         raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
@@ -229,7 +226,6 @@ def _choose_tokens(method: Method, tokens: int | None) -> int:
 
 
 def _require_drafter(method: Method, drafter: Drafter | None) -> Drafter | None:
-    """Return the drafter where the method takes one, else None."""
     use = FACTS[method].drafter
     if use is DrafterUse.REQUIRED and drafter is None:
         raise UsageError(f"{method} needs a drafter", hint="--set drafter.model=NAME")
@@ -288,7 +284,6 @@ def _merge_layers(parts: list[Layer]) -> Layer:
 
 
 def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:
-    """Return the model of the upper layer, with the lower one's config and served name where it has none."""
     if upper is None or lower is None:
         return upper or lower
     names = [name for name in ("config", "served_name") if not getattr(upper, name, True)]
@@ -309,7 +304,6 @@ def _explain_synthetic(flat: Layer) -> Iterator[str]:
 
 
 def _has_other_models(changed: Iterable[str]) -> bool:
-    """Whether the user named other models than the recipe's, which no published figure is about."""
     return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
 
 
@@ -323,7 +317,6 @@ def _find_status(
     engine: EngineSpec | None,
     settings: Mapping[str, Any],
 ) -> Trust:
-    """Return how far a launch is known to work: what its variant, hardware or profile says, else the recipe itself."""
     if _has_other_models(settings) and not recipe.build:
         return Trust(Status.EXPERIMENTAL, "the models were chosen by hand")
     if engine:
@@ -412,7 +405,6 @@ def _has_method(figures: PublishedFigures, recipe: Recipe, method: Method) -> bo
 
 
 def _describe_set_up(recipe: Recipe, kind: Hardware, figures: PublishedFigures, variant: str) -> Iterator[str]:
-    """Yield the words that say what figures are of; that it was no variant, where one is launched."""
     if recipe.profiles.keys() - {figures.profile}:
         yield f"{figures.profile} profile"
     if figures.method and figures.method is not recipe.method:

@@ -151,7 +151,6 @@ def test_binary_log_is_read_to_its_end():
 
 RECORDS: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda text: text[: len(text) // 2],
-    "pid": lambda text: text.replace(b"4000000", b"1"),
     "folder": lambda text: text.replace(b"20261122", b"20261121"),
 }
 
@@ -201,7 +200,7 @@ def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
         assert not server_process.is_alive(reused)
         assert not server_process.is_starting(reused)
         assert server_process.list_processes(reused) == []
-        assert dflash("ps").stdout == ""
+        assert run.id not in dflash("ps").stdout
         assert run.id not in lifecycle.port_owner(reused.plan.port)
         done = dflash("stop", run.id)
         assert (done.returncode, "has already ended" in done.stderr) == (0, True)

@@ -168,7 +168,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
         [],
         "stopped",
     )
-    assert "no engine process" in dflash("orphans").stderr
+    assert "no engine process" in dflash("stop", "--orphans").stderr
 
 
 async def _recorded_by_the_next(run: Run) -> None:

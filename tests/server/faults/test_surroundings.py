@@ -76,7 +76,7 @@ def test_at_the_limit_of_processes(limited):
         done = starved(*words)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
         assert STARVED in done.stderr
-    assert starved("ps", "--all").returncode == 0
+    assert starved("runs").returncode == 0
 
 
 def test_panel_without_threads_is_not_opened(limited, terminal):

@@ -79,7 +79,7 @@ def test_a_broken_run_hides_no_other(harm, capsys):
     HARMS[harm](bad / registry.RUN_FILE)
     assert registry.list_runs() == [good]
     assert list(registry.list_broken_runs()) == [bad.name]
-    for words in (["ps", "--all"], ["history"]):
+    for words in (["ps", "--all"], ["runs", "history"]):
         assert main.main(words) == 0
         output = capsys.readouterr()
         assert f"! ignoring {bad}: its run.json" in output.err

@@ -168,7 +168,7 @@ def test_a_preparation_over_there_is_reported_here(ssh):
     async def look() -> None:
         async with open_connection("spark-b") as peer:
             peer.report = events.append
-            await peer.ask("orphans", Done, 20.0)
+            await peer.ask("stop marked", Done, 20.0)
 
     asyncio.run(look())
     assert [event.fraction for event in events] == [0.5]

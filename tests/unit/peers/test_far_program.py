@@ -73,11 +73,11 @@ def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, mon
 @pytest.mark.parametrize(
     "text",
     [
-        "dflash-tui orphans 12 --yes",
+        "dflash-tui stop 12 --yes",
         "see dflash-tui logs --rank 1; dflash-tui why shows the cause",
         "`dflash-tui ab resume ID`",
         "on spark-c: dflash-tui stop RUN",
-        "ssh spark-c dflash-tui orphans 12",
+        "ssh spark-c dflash-tui stop 12",
         "install the same release of dflash-tui on both",
         "~/bin/dflash-tui up",
         "dflash-tui --host spark-b ps",
