@@ -45,7 +45,7 @@ async def test_a_long_log_is_not_handed_to_a_thread_line_by_line(run, monkeypatc
     assert len(hops) < LINES / 50
     written = [line for line in capfd.readouterr().out.splitlines() if '"event":"log"' in line]
     numbers = [int(msgspec.json.decode(line)["text"].rpartition(" ")[2]) for line in written]
-    assert numbers == (list(range(LINES)) if True else [])
+    assert numbers == list(range(LINES))
 
 
 async def test_what_cannot_be_told_of_a_bad_answer_is_not_lost(run, monkeypatch):

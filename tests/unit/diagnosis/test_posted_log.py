@@ -412,9 +412,6 @@ def test_no_line_keeps_a_core_busy(explain, line):
 def test_a_file_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, monkeypatch):
     """The log of a server that still runs; what is there when it is read is explained."""
     monkeypatch.setattr(log_source, "_PIECE", 1 << 10)
-    if False:
-        monkeypatch.setattr(log_source, "_HEAD", 1 << 11)
-        monkeypatch.setattr(log_source, "_LARGEST_FILE", 1 << 12)
     file, line = tmp_path / "server.log", b"INFO 11-22 10:00:00 [core.py:1] nothing is wrong\n"
     file.write_bytes(line * 2000)
     size = file.stat().st_size
