@@ -15,8 +15,8 @@ from dflash_tui.events import RequestDone
 from dflash_tui.runs.run import Run
 
 KIND = "Chat"
-# What is sent again with every turn: so many turns and characters, the newest.
-MOST_TURNS, MOST_CHARACTERS = 200, 1 << 18
+# What is sent again with every turn: so many characters, the newest.
+MOST_CHARACTERS = 1 << 18
 # An answer takes a quarter of the context at most: one without an end would leave no room for the next line.
 _ANSWER_SHARE = 4
 # Characters of an answer that are kept and shown; what comes after is counted only.
@@ -102,7 +102,7 @@ class Conversation:
         self.messages: list[dict[str, str]] = []
 
     def clear(self) -> None:
-        """Forget all turns; what the server is told beforehand stays."""
+        """Forget all turns but not the system prompt."""
         self.messages = []
 
     async def ask(self, text: str, show: PieceSink | None = None) -> Turn:
@@ -136,10 +136,7 @@ class Conversation:
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
     def _forget_oldest(self) -> None:
-        while len(self.messages) > 1 and (
-            len(self.messages) > 2 * MOST_TURNS
-            or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
-        ):
+        while len(self.messages) > 1 and sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS:
             del self.messages[: 2 if len(self.messages) > 2 else 1]
 
 

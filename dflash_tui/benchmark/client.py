@@ -277,11 +277,7 @@ def _compute_most_pieces(longest: int) -> int:
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
-    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none.
-
-    Raises:
-        BadResponse: it comes in many more pieces than the `longest` answer has tokens; each is remembered.
-    """
+    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
             async with contextlib.aclosing(_read_lines(response)) as lines:
@@ -323,11 +319,6 @@ async def _read_beginning(response: httpx.Response) -> bytes:
 
 
 async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
-    """Yield the lines of an answer as they come.
-
-    Raises:
-        BadResponse: one of them, or all together, are longer than any answer.
-    """
     buffer, size = LineBuffer(_LONGEST_LINE), 0
     async for data in response.aiter_raw():
         size += len(data)
@@ -342,16 +333,9 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
 
 
 async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:
-    """Return the values of a server's /metrics.
+    """Return the values of a server's /metrics; raise `BadResponse` where the answer is not that of a vLLM server.
 
-    They are read in the event loop while they come, not in a thread, which the end of the program would wait for. What
-    that costs counts as the work of the request; the answer of a real server takes 0.0005 s.
-
-    Raises:
-        bounded_http.BadResponse: the answer is not that of a vLLM server, or too large.
-        httpx.HTTPError: there is no answer.
-        ssl.SSLError: the encrypted connection broke.
-        TimeoutError: it was not complete in time.
+    They are read in the event loop while they come, not in a thread, which the end of the program would wait for.
     """
     reader = MetricsReader()
     await bounded_http.feed_bounded(client, url, reader.feed, "/metrics")

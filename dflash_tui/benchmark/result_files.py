@@ -179,11 +179,7 @@ register_type(_Serve)
 
 
 def load_imported_result(path: Path) -> ImportedResult:
-    """Return what a file of `vllm bench serve` says; one of `--append-result` holds several results.
-
-    Raises:
-        UsageError: it cannot be read, is no JSON, or is no result of that tool.
-    """
+    """Return what a file of `vllm bench serve` says; raise UsageError where it holds no result, or several."""
     try:
         content = _decode(private_files.read_file(path, SIZE_LIMIT))
     except OSError as error:

@@ -245,11 +245,7 @@ class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse_slo(text: str) -> Slo:
-    """Return the objective of a text such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """Return the objective of a text such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds; raise UsageError for another."""
     limits: dict[str, float] = {}
     for word in text.split(","):
         name, _, seconds = word.partition("=")

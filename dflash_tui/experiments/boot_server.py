@@ -31,10 +31,6 @@ from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 _RELEASE_SECONDS = 60.0
 _NEAR = 0.03
-_MOST_LINE = 1 << 20
-
-
-MARK = EXPERIMENT_MARK
 # Variables of the environment that change how vLLM or its libraries work.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
@@ -56,24 +52,16 @@ class BootServer:
         self._memory: dict[str, int] = {}
 
     async def launch(
-        self,
-        resolved: ResolvedRecipe,
-        plan: Plan,
-        report: Callable[[Preparing], None],
-        cache: ArmCache | None = None,
+        self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None], cache: ArmCache | None
     ) -> Run:
-        """Check and prepare all hosts, launch the server there, and return its run.
-
-        Raises:
-            DflashError: a host is not reached or has changed, a check failed, or a rank did not start.
-        """
+        """Check and prepare all hosts, launch the server there, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
         async with cluster_launch.open_peers(plan.relaunch_request.peers) as peers:
-            require_same_link(plan, peers)
+            _require_same_link(plan, peers)
             self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
             checks, survey = await cluster_launch.check_and_survey(planned, peers)
             checks.raise_failed(offer_force=False)
-            self.hosts = describe_hosts(planned, peers, survey.answers)
+            self.hosts = _describe_hosts(planned, peers, survey.answers)
             run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
         return run
 
@@ -81,9 +69,6 @@ class BootServer:
         """Stop what was launched, on all hosts; return what is left of it, and where, as texts.
 
         A cancellation, as by a signal, takes effect afterwards.
-
-        Raises:
-            DflashError: a process here survived SIGKILL.
         """
         if self._run is None:
             return []
@@ -101,22 +86,17 @@ class BootServer:
         return [host for host, free in zip(hosts, is_free, strict=True) if not free]
 
 
-def require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
-    """Raise when the hosts share another link than the one that a boot was planned for.
-
-    Raises:
-        UsageError: with both.
-    """
-    if (
-        peers
-        and (now := cluster_launch.build_cluster(plan.relaunch_request, peers)).hosts != (plan.cluster or now).hosts
-    ):
-        ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now) if cluster]
+def _require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
+    if not peers or plan.cluster is None:
+        return
+    now = cluster_launch.build_cluster(plan.relaunch_request, peers)
+    if now.hosts != plan.cluster.hosts:
+        ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now)]
         what = "the link between the hosts has changed since the experiment began"
-        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[-1]}", hint="begin a new one")
+        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="begin a new one")
 
 
-def describe_hosts(
+def _describe_hosts(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], answers: Sequence[RankChecked]
 ) -> tuple[HostFacts, ...]:
     """Return what each other host is and runs, from rank 1 on, without secrets."""
@@ -135,7 +115,7 @@ def describe_hosts(
             vllm=answer.side.vllm,
             patches=answer.side.patches,
             argv=redact_argv(answer.plan.argv),
-            env={k: v for k, v in redact_variables(_name_caches(planned, answer.plan)).items() if k != EXPERIMENT_MARK},
+            env=_redact_env(_name_caches(planned, answer.plan)),
         )
         for peer, answer, end in zip(peers, answers, ends, strict=True)
     )
@@ -147,11 +127,7 @@ def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:
-    """Stop a server and its other ranks; return what is left of them, and where, as texts.
-
-    Raises:
-        DflashError: a process here survived SIGKILL.
-    """
+    """Stop a server and its other ranks; return what is left of them, and where, as texts."""
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
     return [str(status) for status in statuses if status.state in server_process.THERE]
@@ -170,13 +146,13 @@ async def _has_memory(host: str, before: int) -> bool:
     return False
 
 
-def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan with the experiment's mark, and with `cache` as the folder for all that is compiled.
+def tag_plan(arm: Arm, experiment: str, cache: Path | None) -> Plan:
+    """Return the plan of an arm with the experiment's mark, and with `cache` as the folder for all that is compiled.
 
     A cache that is varied, or was set by hand, stays as it is.
     """
-    own = separate_caches(plan, arm.request.settings, cache) if cache else plan
-    return replace(own, env=own.env | {MARK: experiment})
+    own = separate_caches(arm.plan, arm.request.settings, cache) if cache else arm.plan
+    return replace(own, env=own.env | {EXPERIMENT_MARK: experiment})
 
 
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
@@ -184,6 +160,8 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.GpuProbe() if run.plan.on_cpu else nvml.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
+    around = sorted(process_environment.build_server_environment().items())
+    heeded = [(name, value) for name, value in around if name.startswith(_HEEDED_PREFIXES)]
     return replace(
         boot,
         engine=run.engine,
@@ -191,24 +169,15 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         driver=probe.driver,
         argv=redact_argv(run.plan.argv),
         env=_redact_env(run.plan.env, cache),
-        inherited=_redact_env(_select_heeded(process_environment.build_server_environment(), run.plan.env), None),
+        inherited=_redact_env({name: value for name, value in heeded if name not in run.plan.env}),
         patches=_digest_patches(engine, run.patches) if engine else {},
         versions=_read_versions(engine) if engine else {},
     )
 
 
-def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
+def _redact_env(env: dict[str, str], cache: Path | None = None) -> dict[str, str]:
     variables = {name: value.replace(str(cache), OWN_CACHE) if cache else value for name, value in env.items()}
-    return {name: value for name, value in redact_variables(variables).items() if name != MARK}
-
-
-def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
-    """Return the variables of the environment that vLLM reads, except those of the plan."""
-    return {
-        name: value
-        for name, value in sorted(around.items())
-        if name.startswith(_HEEDED_PREFIXES) and name not in planned
-    }
+    return {name: value for name, value in redact_variables(variables).items() if name != EXPERIMENT_MARK}
 
 
 def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:

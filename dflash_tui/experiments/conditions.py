@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.events import GpuLoad, GpusSampled, RankSampled, decode_recorded
+from dflash_tui.events import GpusSampled, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
 from dflash_tui.planning.cluster import LOCAL
@@ -27,7 +26,6 @@ _NEAR_GPU, _NEAR = 512 << 20, 0.03
 _RELEASE_TIMEOUT = 60.0
 # The system counts in hundredths of a second.
 _MIN_SECONDS = 1.0
-_MOST_LINE = 1 << 20
 # A desktop's own windows hold less; what computes holds more.
 _FOREIGN = 256 << 20
 
@@ -62,10 +60,8 @@ def read_processor_times(run: Run) -> ProcessorTimes:
 
 def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
     """Return how many processors others kept busy in between, None when nearly no time went by."""
-    seconds = after.clock - before.clock
-    return (
-        max(0.0, after.busy - before.busy - (after.ours - before.ours)) / seconds if seconds >= _MIN_SECONDS else None
-    )
+    seconds, busy = after.clock - before.clock, after.busy - before.busy - (after.ours - before.ours)
+    return max(0.0, busy) / seconds if seconds >= _MIN_SECONDS else None
 
 
 def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
@@ -89,7 +85,11 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
 
 
 def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
-    samples = _read_rank_samples(run)
+    samples = list[RankSampled]()
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
+        for line in file if run.far_ranks else ():
+            if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
+                samples.append(event)
     conditions: dict[str, Conditions] = {}
     for far in run.far_ranks:
         own = [sample for sample in samples if sample.rank == far.rank]
@@ -103,15 +103,6 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
             on_gpus, foreign=foreign or on_gpus.foreign, available=own[-1].available if own else None
         )
     return conditions
-
-
-def _read_rank_samples(run: Run) -> list[RankSampled]:
-    samples = list[RankSampled]()
-    with contextlib.suppress(OSError), run.samples.open("rb") as file:
-        for line in iter(lambda: file.readline(_MOST_LINE), b"") if run.far_ranks else ():
-            if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
-                samples.append(event)
-    return samples
 
 
 def list_local_ranks(run: Run) -> list[Run]:
@@ -130,6 +121,12 @@ def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at:
     cards = last.gpus if last else ()
     powers = [card.power_w for card in cards if card.power_w is not None]
     limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
+    loads = [card for sample in meanwhile for card in sample.gpus]
+    throttles = [card.throttle for card in loads if card.throttle is not None]
+    of_others = [card.foreign for card in loads if card.foreign is not None]
+    heavy = (
+        f"{p.name or 'a process'} (pid {p.pid})" for card in of_others for p in card if (p.memory or 0) >= _FOREIGN
+    )
     return Conditions(
         at=at,
         clock_mhz=min((card.clock_mhz for card in cards if card.clock_mhz is not None), default=None),
@@ -137,29 +134,9 @@ def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at:
         power_w=sum(powers) if powers else None,
         power_limit_w=sum(limits) if limits else None,
         cards=len(cards) or 1,
-        throttle=_throttle_reasons(meanwhile),
-        foreign=_foreign_processes(meanwhile),
+        throttle=tuple(dict.fromkeys(why for card in throttles for why in card)) if throttles else None,
+        foreign=tuple(dict.fromkeys(heavy)) if of_others else None,
     )
-
-
-def _list_loads(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
-    return [card for sample in samples for card in sample.gpus]
-
-
-def _throttle_reasons(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    reasons = [card.throttle for card in _list_loads(samples) if card.throttle is not None]
-    return tuple(dict.fromkeys(why for card_reasons in reasons for why in card_reasons)) if reasons else None
-
-
-def _foreign_processes(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    processes_of_others = [card.foreign for card in _list_loads(samples) if card.foreign is not None]
-    heavy = (
-        f"{p.name or 'a process'} (pid {p.pid})"
-        for card_processes in processes_of_others
-        for p in card_processes
-        if (p.memory or 0) >= _FOREIGN
-    )
-    return tuple(dict.fromkeys(heavy)) if processes_of_others else None
 
 
 def measure_free_memory(plan: Plan) -> FreeMemory:

@@ -98,12 +98,12 @@ def fold_progress(
     rounds: list[RoundBegan] = []
     halted, finished = "", False
     for event in events:
+        design = extend_design(design, event)
         match event:
             case RoundBegan():
                 rounds.append(event)
-                design = extend_design(design, event)
             case ExperimentExtended():
-                design, finished, halted = extend_design(design, event), False, ""
+                finished, halted = False, ""
             case BootBegan():
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
@@ -120,8 +120,6 @@ def fold_progress(
                 halted = why
             case ExperimentFinished():
                 finished, halted = True, ""
-            case _:
-                pass
     progress = Progress(
         design,
         boots=tuple(over[number] for number in sorted(over)),
@@ -151,20 +149,16 @@ def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
             case BootEnded(boot=boot) if not boot.error and not boot.requests:  # earlier releases stored them twice
                 yield replace(event, boot=replace(boot, cold_request=boot.cold_request or cold, requests=(*requests,)))
                 continue
-            case _:
-                pass
         yield event
 
 
 def extend_design(design: Design, event: Happened) -> Design:
     """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
-    match event:
-        case ExperimentExtended():
-            return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
-        case RoundBegan():
-            return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
-        case _:
-            return design
+    if isinstance(event, ExperimentExtended):
+        return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
+    if isinstance(event, RoundBegan):
+        return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
+    return design
 
 
 def estimate_left(

@@ -70,11 +70,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
 
 def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
-    """Return the report of a run, and the state that it was read from.
-
-    Raises:
-        DflashError: the recording cannot be read to its end.
-    """
+    """Return the report of a run, and the state that it was read from."""
     state, requests = RunState(), list[RequestDone]()
     for event in recording.events():
         state.apply(event)

@@ -72,11 +72,7 @@ class MachineTuner(NamedTuple):
         return replace(report, tune=tune)
 
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
-        """Return the plan of a setting.
-
-        Raises:
-            UsageError: this release or this hardware does not have it, or it takes a patch that needs a yes.
-        """
+        """Return the plan of a setting; raise UsageError where release or hardware lack it, or a patch needs a yes."""
         planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
         recipe_trust.require_trust(self.recipe, [planned.plan])
         return planned
@@ -86,10 +82,6 @@ def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bo
     """Write the best setting of a tune as a recipe, whether or not the tune is over; return its file.
 
     Without `overwrite` the next free name is taken.
-
-    Raises:
-        DflashError: it cannot be planned any more, it is no valid recipe, or no recipe can be called so.
-        OSError: it cannot be written.
     """
     arm = progress.design.arms[tune.best]
     recipe = recipe_loader.find_recipe(arm.request.recipe)
@@ -118,9 +110,6 @@ def build_tune(
 
     `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
     matter. `name` is that of the personal recipe.
-
-    Raises:
-        UsageError: a name, a value or a combination is wrong, or the budget is too short for two boots.
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)

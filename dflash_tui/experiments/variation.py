@@ -86,9 +86,6 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
 
     Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON. The prefix cache
     can be varied where the prompts are `repeated` as they are.
-
-    Raises:
-        UsageError: it is not of that form, or may not be varied.
     """
     key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
@@ -122,9 +119,6 @@ def build_host_variation(words: str, request: LaunchRequest, width: int) -> Vari
     """Return the arms of `hosts=1,N`: this host alone, and all that a launch names, each with the same share of GPUs.
 
     `width` is the tensor parallelism, over all hosts where they share it evenly, else of one.
-
-    Raises:
-        UsageError: no other host is named, or a number is neither 1 nor that of all hosts.
     """
     hosts = 1 + len(request.peers)
     if hosts == 1:
@@ -208,11 +202,7 @@ def _switch(key: str, value: str) -> bool:
 
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
-    """Return the arms stock and ours of a launch request; where it names nothing of ours, ours is what our plan offers.
-
-    Raises:
-        UsageError: it cannot be planned.
-    """
+    """Return the arms stock and ours of a launch; where it names nothing of ours, ours is what our plan offers."""
     without = LaunchChanges(removed=_OUR_FIELDS, removed_settings=_list_our_settings(request))
     published = plan(request.with_changes(without))
     return Varied(
