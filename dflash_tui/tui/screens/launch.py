@@ -478,7 +478,8 @@ class LaunchScreen(SizedScreen[None]):
     @on(OptionList.OptionSelected, "#servers")
     def _watch_chosen(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.post_message(self.Attach([*self.running[::-1], *self.foreign][event.option_index]))
+        servers: list[Run | FoundServer] = [*self.running[::-1], *self.foreign]
+        self.post_message(self.Attach(servers[event.option_index]))
 
     def action_attach(self) -> None:
         if newest := registry.choose_newest(self.running):
