@@ -12,6 +12,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.startup_optimizations import OPTIMIZATIONS
 from dflash_tui.presentation import experiment_report
+from dflash_tui.presentation.report import to_terminal
 from tests.support.boot_factories import boot, boots, request
 from tests.support.command_line import experiment
 
@@ -126,7 +127,10 @@ def test_the_report_says_what_stock_is(snapshot):
     design = replace(designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "max-model-len=65536"), id="", made_at=0.0)
     assert experiment_report.list_stock_rows(design) == snapshot
     report = verdict.build_report(design, boots(design, [10.0, 13.0, 13.1, 10.1]))
-    markdown, text = experiment_report.render_markdown(report), experiment_report.format_report(report, details=True)
+    markdown, text = (
+        experiment_report.render_markdown(report),
+        to_terminal(experiment_report.build_report(report, details=True)),
+    )
     for rendered in (markdown, text):
         assert "vllm serve google/gemma-4-26B-A4B-it" in rendered
         assert "FULL_DECODE_ONLY" in rendered

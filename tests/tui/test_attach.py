@@ -63,7 +63,7 @@ async def test_an_ended_run_is_replayed():
     run.record(Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "(exit code 1)", "up in 1:2")
+        await shows(pilot, "(exit code 1)", "decode tok/s · ")
         assert len(panel.run_screen.view.state.requests) == 6
 
 

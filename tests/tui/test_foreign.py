@@ -21,7 +21,7 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.monitoring import foreign_server
-from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.foreign_server import ForeignServer, FoundServer
 from dflash_tui.tui.app import DflashApp
 from tests.support import recordings
 from tests.support.fake_runs import free_port
@@ -191,6 +191,21 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         await pilot.press("1")
         assert panel.current_mode == "launch"
         await pilot.press("2")
+        await shows(pilot, "FOREIGN")
+
+
+async def test_enter_watches_a_server_that_was_found(server, monkeypatch):
+    async def find() -> list[FoundServer]:
+        return [FoundServer(server.url, 8123, "google/gemma-4", "0.26.0", None)]
+
+    monkeypatch.setattr(foreign_server, "find_foreign_servers", find)
+    panel = DflashApp(probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "○ google/gemma-4  :8123  not ours")
+        panel.screen.query_one("#servers").focus()
+        await pilot.press("down", "enter")
+        await shows(pilot, "○ FOREIGN: metrics only", server.url)
+        await pilot.press("1", "2")
         await shows(pilot, "FOREIGN")
 
 

@@ -67,7 +67,7 @@ def _border(panel: DflashApp) -> str:
 @pytest.mark.parametrize("width", [49, 90])
 def test_running_servers_are_told_apart_and_keep_their_port(width):
     runs = [a_run(recipe=recipe.name, port=8000 + place) for place, recipe in enumerate(FAMILY)]
-    lines = render_servers(runs, runs[0].started_at + 60, width).plain.splitlines()
+    lines = [row.plain for row in render_servers(runs, [], runs[0].started_at + 60, width)]
     names, ports = zip(*(line.split("  :") for line in lines), strict=True)
     assert (len(set(names)), [port[:4] for port in ports]) == (6, ["8000", "8001", "8002", "8003", "8004", "8005"])
     assert max(map(len, lines)) <= width
