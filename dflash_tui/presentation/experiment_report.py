@@ -53,8 +53,7 @@ from dflash_tui.presentation.report import (
     format_spread,
     is_noisy,
     quote_code,
-    to_markdown,
-    to_terminal,
+    render_page,
 )
 from dflash_tui.presentation.verdict_text import label_arm, name_prompt
 from dflash_tui.vllm_output.log_facts import describe_network
@@ -114,11 +113,6 @@ def list_titled_parts(sections: Sequence[Section]) -> list[Part]:
     return parts
 
 
-def format_report(report: ExperimentReport, width: int = 0, *, details: bool = False) -> str:
-    """Return a report as a terminal shows it."""
-    return to_terminal(build_report(report, details=details), width)
-
-
 def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
     """Return what is behind a report: statistics, prompts, boots, latencies, and what stock is."""
     design = report.design
@@ -158,15 +152,13 @@ def render_markdown(report: ExperimentReport) -> str:
     design = report.design
     kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
-    parts = [f"# {title}, {escape_text(describe_variation(design))}"]
-    if label := synthetic_label(design):
-        parts.append(f"> **{escape_text(label)}.**")
     order = " ".join(map(arm_letter, design.order))
     made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"
-    parts.append(f"{made}, written by dflash-tui {escape_text(design.version)}.")
+    lines = [f"{made}, written by dflash-tui {escape_text(design.version)}."]
     if not report.complete:
-        parts.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
-    return "\n\n".join([*parts, to_markdown(_list_posted_sections(report))]) + "\n"
+        lines.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
+    title = f"{title}, {escape_text(describe_variation(design))}"
+    return render_page(title, design.synthetic, lines, _list_posted_sections(report))
 
 
 def _list_posted_sections(report: ExperimentReport) -> list[Section]:

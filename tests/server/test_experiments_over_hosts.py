@@ -132,11 +132,12 @@ def test_a_rank_that_dies_fails_its_boot(engine):
     assert living() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
         (("--measure", "start"), "empty empty full full"),
-        pytest.param(("--measure", "start", "--cold"), "empty empty", marks=pytest.mark.long),
+        (("--measure", "start", "--cold"), "empty empty"),
     ],
 )
 def test_each_arm_has_caches_of_its_own_on_the_other_host(engine, options, kinds):

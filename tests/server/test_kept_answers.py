@@ -23,6 +23,7 @@ def dflash(*words: str, code: int = 0) -> str:
     return command_line.run(*words, "--suite", str(SUITE), "--yes", code=code).stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nothing_left")
 def test_verify_output_tells_by_its_exit_code(port):
     """A server that answers one character too many with speculation is caught; one that does not is let through."""

@@ -116,6 +116,7 @@ def test_a_stopped_tune_says_what_is_best_until_then(port):
     assert f"dflash-tui tune resume {design.id}" in told.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
     """The tune goes on without anybody, and can be followed again."""
     fake_engine.make(port, {**WORDS, 2: ["sleepy"]})
@@ -134,6 +135,7 @@ def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
     run("stop", design.id)
 
 
+@pytest.mark.long
 def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
     folder = fake_engine.make(port, {7: ["broken"]})
     told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
@@ -141,6 +143,7 @@ def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
     assert fake_engine.launches(folder) == 2
 
 
+@pytest.mark.long
 def test_a_short_budget_says_what_it_would_need_once_a_boot_is_known(port):
     """The first tune ends after its only boot; the second knows what a boot takes."""
     fake_engine.make(port, WORDS)

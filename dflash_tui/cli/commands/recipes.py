@@ -318,8 +318,8 @@ def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
     names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:
-        outline = resolution.outline_recipe(recipe, hardware)
+        resolved = resolution.resolve_recipe(recipe, hardware)
     except DflashError:
         return recipe.name, "not possible", UNKNOWN, UNKNOWN, names, recipe.title
-    standing, tokens = outline.standing.status.value, str(outline.num_speculative_tokens)
-    return recipe.name, standing, tokens, outline.vllm, names, recipe.title
+    standing, tokens = resolved.standing.status.value, str(resolved.num_speculative_tokens)
+    return recipe.name, standing, tokens, resolved.engine.vllm, names, recipe.title

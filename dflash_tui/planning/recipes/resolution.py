@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -86,16 +86,6 @@ class ResolvedRecipe(Layer, frozen=True, kw_only=True):
     """How many machines serve it by vLLM's own executor; 1 over Ray, too, which finds its hosts itself."""
 
 
-class RecipeOutline(NamedTuple):
-    """What a list says of a recipe."""
-
-    standing: Trust
-    """How far it is known to work on this hardware."""
-    num_speculative_tokens: int
-    vllm: str
-    """The release that serves it."""
-
-
 class ExpectedFigures(PublishedFigures, frozen=True, kw_only=True):
     """Published figures beside a launch."""
 
@@ -171,21 +161,6 @@ def resolve_recipe(
     )
 
 
-def outline_recipe(recipe: Recipe, hardware: Hardware | None = None) -> RecipeOutline:
-    """Return what a list says of a recipe with its defaults; the table of releases is not read for it.
-
-    Raises:
-        UsageError: it cannot be served.
-    """
-    hardware, profile = hardware or _choose_hardware(recipe), _choose_profile(recipe, "", "")
-    method = _choose_method(recipe, None, {})
-    flat = _merge_layers(_list_layers(recipe, hardware, profile, "", method))
-    vllm = _require_engine(flat.engine).vllm
-    _require_drafter(method, flat.drafter)
-    status = _find_status(recipe, hardware, profile, "", method=method, engine=None, settings={})
-    return RecipeOutline(status, _choose_tokens(method, flat.num_speculative_tokens), vllm)
-
-
 def _choose_hardware(recipe: Recipe) -> Hardware:
     return next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
 
@@ -233,14 +208,9 @@ def _require_drafter(method: Method, drafter: Drafter | None) -> Drafter | None:
 
 
 def _complete_engine(spec: EngineSpec | None) -> EngineSpec:
-    spec = _require_engine(spec)
-    return spec if spec.packages else engine_for_release(spec.vllm)
-
-
-def _require_engine(spec: EngineSpec | None) -> EngineSpec:
     if spec is None:
         raise UsageError("this recipe names no engine", hint="--vllm VERSION chooses one")
-    return spec
+    return spec if spec.packages else engine_for_release(spec.vllm)
 
 
 def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str, method: Method) -> list[Layer]:
