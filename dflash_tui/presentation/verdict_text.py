@@ -66,6 +66,8 @@ def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
         return f"refused: {'; '.join(reasons) or 'no prompt was measured in both'}"
     if comparison.word is Verdict.NO_DIFFERENCE or ratio is None:
         if is_noisy(ratio):
+            if _depends_on_prompt(comparison):
+                return f"whether {b} is faster than {a} depends on the prompt"
             return f"too noisy to tell {a} and {b} apart in {where}"
         least = comparison.detectable
         if comparison.suggestive:
@@ -87,6 +89,8 @@ def format_figures(report: ExperimentReport, comparison: Comparison) -> str:
     if comparison.word is Verdict.REFUSED:
         return ""
     if is_noisy(comparison.ratio):
+        if _depends_on_prompt(comparison):
+            return _list_far_prompts(comparison)[0]
         causes = [f"{each.what} ({each.evidence})" for each in comparison.confounds if _disturbs(each.what)]
         causes += _list_spreads(report, comparison) + _list_far_prompts(comparison)
         return "; ".join(causes) or "nothing recorded explains it"
@@ -118,11 +122,28 @@ def _list_spreads(report: ExperimentReport, comparison: Comparison) -> list[str]
     return [f"boots of {label_arm(report.design, arm)} spread by {format_percent(cv)}" for arm, cv in far]
 
 
-def _list_far_prompts(comparison: Comparison) -> list[str]:
+def _depends_on_prompt(comparison: Comparison) -> bool:
+    """Whether the intervals of the slowest and the fastest prompt do not meet."""
+    far = _find_far_prompts(comparison)
+    return bool(far) and far[0].ratio.high < far[1].ratio.low
+
+
+def _find_far_prompts(comparison: Comparison) -> tuple[PromptRatio, ...]:
+    """Return the prompts of the least and the greatest ratio where these are far apart."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
-    if not prompts or prompts[-1].ratio.ratio < _FACTOR_FROM * prompts[0].ratio.ratio:
+    far = prompts and prompts[-1].ratio.ratio >= _FACTOR_FROM * prompts[0].ratio.ratio
+    return (prompts[0], prompts[-1]) if far else ()
+
+
+def _list_far_prompts(comparison: Comparison) -> list[str]:
+    far = _find_far_prompts(comparison)
+    if not far:
         return []
-    least, most = (f"{format_factor(each.ratio.ratio)} with {name_prompt(each)}" for each in (prompts[0], prompts[-1]))
+    least, most = (
+        f"{format_factor(each.ratio.ratio)} ({format_factor(each.ratio.low)}–{format_factor(each.ratio.high)})"
+        f" with {name_prompt(each)}"
+        for each in far
+    )
     return [f"the ratio in {comparison.measure} is {least}, and {most}"]
 
 
@@ -137,6 +158,8 @@ def format_next_step(report: ExperimentReport, comparison: Comparison) -> str:
     if comparison.suggestive:
         return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
     if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
+        if _depends_on_prompt(comparison):
+            return "the table has each kind of prompt; measure your own with --dataset FILE"
         return f"close what else uses the machine, or add boots: {add}"
     if comparison.word is Verdict.NO_DIFFERENCE:
         return f"more boots show smaller differences: {add}"

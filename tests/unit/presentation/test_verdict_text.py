@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.analysis.report import ExperimentReport, PromptRatio
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation import experiment_report, verdict_text
 from dflash_tui.presentation.experiment_report import ABOUT_RATIOS
@@ -36,6 +37,23 @@ def said(of: Design, measured: Sequence[Boot]) -> tuple[str, ...]:
 def test_the_headline_says_which_arm_and_how_much(speeds, snapshot):
     """With interval, measure and boots; the details say what makes the difference."""
     assert said(modes(), boots(modes(), speeds)) == snapshot
+
+
+def test_prompts_that_disagree_are_the_answer():
+    """Kinds of which one is sped up and another is not: the intervals of the two do not meet."""
+    of = modes()
+    report = verdict.build_report(of, boots(of, [10.0, 10.1, 10.2, 10.3]))
+    prompts = [
+        PromptRatio("JSON", 1135.0, 514.0, Ratio(0.45, 0.31, 0.66), 32),
+        PromptRatio("Q&A", 454.0, 485.0, Ratio(1.06, 0.83, 1.36), 32),
+    ]
+    one = msgspec.structs.replace(report.comparisons[0], ratio=Ratio(0.64, 0.37, 1.11), prompts=tuple(prompts))
+    lines = [str(note) for note in verdict_text.list_answer(report, one)]
+    assert "compile is faster than eager depends on the prompt" in lines[0]
+    assert "0.45 (0.31–0.66) with JSON, and 1.06 (0.83–1.36) with Q&A" in lines[1]
+    meet = msgspec.structs.replace(prompts[1], ratio=Ratio(1.06, 0.6, 1.8))
+    noisy = msgspec.structs.replace(one, prompts=(prompts[0], meet))
+    assert "too noisy" in str(verdict_text.list_answer(report, noisy)[0])
 
 
 def test_one_boot_each_is_marked(snapshot):
