@@ -9,16 +9,11 @@ from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.tui.app import DflashApp
-from tests.support.recordings import RUNS
 from tests.tui.panel import NO_GPU, text, wait_for
 
 # What is drawn: the recording, columns and rows, seconds after the launch.
 PICTURES = {
-    "replay": ("sample", 120, 36, 230.0),
-    "h200-eager": (str(RUNS / "h200-eager.zip"), 120, 36, 285.0),
-    "h200-compile": (str(RUNS / "h200-compile.zip"), 120, 36, 305.0),
-    "h200-compile-starting": (str(RUNS / "h200-compile.zip"), 120, 36, 110.0),
-    "h200-compile-80x24": (str(RUNS / "h200-compile.zip"), 80, 24, 305.0),
+    "replay": ("sample", 120, 36, 190.0),
 }
 
 
