@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 
-import pytest
 from rich.style import Style
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -111,10 +110,9 @@ async def drawn(theme: str) -> tuple[Text, str]:
         return shown, Content.from_markup(str(chart.border_title)).plain
 
 
-@pytest.mark.parametrize("theme", ["ansi-dark", "ansi-light"])
-async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes(theme):
+async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes():
     """Nothing can be blended with a colour that nobody knows: black boxes without axes came of it."""
-    shown, _ = await drawn(theme)
+    shown, _ = await drawn("ansi-dark")
     assert {span.style.bgcolor for span in shown.spans if isinstance(span.style, Style)} == {None}
     axis = shown.plain.index("50")
     styles = [span.style for span in shown.spans if span.start <= axis < span.end]
