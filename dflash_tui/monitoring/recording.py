@@ -380,11 +380,7 @@ class Player(PlaybackClock):
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more.
-
-        Raises:
-            DflashError: the recording cannot be read any further.
-        """
+        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more."""
         until, now, count = time.perf_counter() + seconds, self.now(), 0
         self.behind = False
         while (event := self._next or next(self._events, None)) and (event.at <= now or self.finished):

@@ -108,11 +108,7 @@ class NeedsProgram(UsageError):
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise when a name could be taken for an option of ssh, or one host is named twice.
-
-    Raises:
-        UsageError: with the name.
-    """
+    """Raise UsageError where a name could be taken for an option of ssh, or one host is named twice."""
     for host in hosts:
         if not is_host_name(host):
             what = f"'{host[:80]}' is not a name of a host"

@@ -92,11 +92,7 @@ def lock_reservations() -> Iterator[None]:
 
 
 def write_reservation(owner: str, *plans: Plan) -> Path:
-    """Reserve the ports and GPUs of `plans` for this process; the caller holds the lock, and looked that they are free.
-
-    Raises:
-        DflashError: it cannot be written.
-    """
+    """Reserve ports and GPUs for this process, which holds the lock and has looked that they are free."""
     folder, pid = paths.reservations_folder(), os.getpid()
     for path in folder.glob("*.json"):
         if path not in _own_files and _read_living(path) is None:
