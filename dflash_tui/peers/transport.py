@@ -1,7 +1,4 @@
-"""How the other host is reached: OpenSSH with the user's own keys and configuration, or a process of this machine.
-
-Every function that builds a command raises UsageError for a text that is not the name of a host.
-"""
+"""How the other host is reached; what builds a command raises UsageError for a text that is no name of a host."""
 
 from __future__ import annotations
 

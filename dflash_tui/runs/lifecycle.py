@@ -1,8 +1,4 @@
-"""Launch and stop servers as detached processes, each with a run folder.
-
-A server outlives its launcher. Its folder holds `run.json` (what was launched, with pid and start time), `server.log`
-(its output) and `samples.jsonl` (events that the log does not hold).
-"""
+"""Launch and stop servers as detached processes, each with a run folder; a server outlives its launcher."""
 
 from __future__ import annotations
 

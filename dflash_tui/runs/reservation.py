@@ -1,8 +1,7 @@
-"""What launches will use that are not servers yet: each holds a reservation of its port and its GPUs.
+"""What launches and A/Bs will use that are not servers yet: each holds a reservation of its port and its GPUs.
 
-A reservation is a file in a folder of ours that names its holder by pid and start time, so that it ends with that
-process. A launch holds one until its `run.json` is there, an A/B as long as its driver works. Who looks what is
-free and then reserves it holds a lock meanwhile, so that of two at once the second sees what the first has taken.
+It is a file that names its holder by pid and start time, so that it ends with that process. To look and to reserve are
+one step under a lock.
 """
 
 import os
