@@ -16,6 +16,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from tests import DATA
 from tests.support import command_line, fake_engine
+from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.waiting import wait_until
@@ -34,10 +35,8 @@ def port() -> int:
     return free_port(18_600)
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*TUNE, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, done.stderr
-    return done
+def run(*words: str, code: int = 0) -> Said:
+    return command_line.run("tune", *words, code=code)
 
 
 def begin(*words: str) -> Design:
