@@ -44,9 +44,11 @@ def find_existing(folder: Path) -> Path:
 
 def _own(place: Callable[[str], Path]) -> Path:
     """Return a folder of ours; raise UsageError where it is not absolute, as without a home, or not valid UTF-8."""
-    folder = place(_APP)
     try:
+        folder = place(_APP)
         str(folder).encode()
+    except RuntimeError:
+        raise UsageError("this user has no home folder", hint="export HOME=/path/to/a/writable/folder") from None
     except UnicodeEncodeError:
         what, hint = "the name of a folder is not valid UTF-8", "export LC_ALL=C.UTF-8, or set another folder by XDG_…"
         raise UsageError(what, evidence=repr(str(folder)), hint=hint) from None
