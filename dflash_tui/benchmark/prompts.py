@@ -14,10 +14,9 @@ from dflash_tui.planning.recipes.resolution import ExpectedFigures
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it.
+    """A prompt, how many tokens its answer may have, and how often a round sends it.
 
-    A prefix cache may answer one that is not `salted`. `follows` is the kind of the prompt whose conversation it
-    goes on with.
+    A prefix cache may answer one that is not `salted`. `follows` is the kind of the prompt before it in a conversation.
     """
 
     kind: str
@@ -137,7 +136,6 @@ class Sampling(NamedTuple):
         """Return the same without a seed where one would make the server use another sampler than its users meet.
 
         A request with a seed has a generator of its own, for which vLLM leaves FlashInfer's sampler of top-k and top-p.
-        At temperature 0 nothing is drawn.
         """
         return self._replace(seeded=self.temperature == 0 or _FAST not in samplers)
 

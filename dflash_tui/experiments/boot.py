@@ -24,7 +24,7 @@ from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import environments
 from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
-from dflash_tui.experiments import boot_server, conditions, store
+from dflash_tui.experiments import boot_server, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, KeptAnswer, RequestMeasured
@@ -80,7 +80,7 @@ async def run_boot(
     cache = prepare_cache(design, place, first=first)
     plan = boot_server.tag_plan(design.arms[place], design.id, cache)
     boot = Boot(number, place, "", attempt, began=time.time())
-    free = await asyncio.to_thread(conditions.measure_free_memory, plan)
+    free = await asyncio.to_thread(boot_server.measure_free_memory, plan)
     server, began = BootServer(), time.monotonic()
     try:
         try:
@@ -109,7 +109,7 @@ async def run_boot(
     finally:
         for rank in await server.stop():
             write_driver_log(f"left: {rank}")
-    hosts = [] if await conditions.wait_for_memory_release(plan, free) else ["this machine"]
+    hosts = [] if await boot_server.wait_for_memory_release(plan, free) else ["this machine"]
     for host in [*hosts, *await server.wait_for_far_memory()]:
         write_driver_log(f"the server's memory was not released within a minute on {host}")
     write_driver_log(
@@ -134,7 +134,7 @@ class _Watch(NamedTuple):
     async def measure(self, boot: Boot) -> Boot:
         """Return the boot with what its start and its requests measured; raise _BootFailed where the server dies."""
         run, state, now = self.run, self.state, time.time()
-        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         await self._wait_until_warm()
         doubt = alarms.check_first_answer(state, time.time())
         boot = replace(
@@ -148,12 +148,12 @@ class _Watch(NamedTuple):
         if not self.design.measures_start:
             return await self._measure_requests(boot)
         others = await self._count_foreign_processors(worked)
-        reading = conditions.measure_conditions(run, state, now)
+        reading = boot_server.measure_conditions(run, state, now)
         return replace(boot, generated=0.0, others=others, before=reading, after=reading)
 
-    async def _count_foreign_processors(self, worked: conditions.ProcessorTimes) -> float | None:
-        now = await asyncio.to_thread(conditions.read_processor_times, self.run)
-        return conditions.count_foreign_processors(worked, now)
+    async def _count_foreign_processors(self, worked: boot_server.ProcessorTimes) -> float | None:
+        now = await asyncio.to_thread(boot_server.read_processor_times, self.run)
+        return boot_server.count_foreign_processors(worked, now)
 
     async def _take(self, number: int, stage: str, requests: AsyncIterator[RequestDone]) -> list[RequestDone]:
         """Record the requests of a stage as they are done, and return those that are no fillers."""
@@ -220,8 +220,8 @@ class _Watch(NamedTuple):
             warm_up = send(short, plain._replace(scale=1.0, fixed=True), streams=streams)
             await self._take(number, "warm-up", warm_up)
         since, before = time.time(), await client.read_counters(run.url)
-        conditions_before = conditions.measure_conditions(run, state, since)
-        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        conditions_before = boot_server.measure_conditions(run, state, since)
+        worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         keep, meter = _build_keeper(design, run), nvml.find_energy_meter(run.metered_gpus)
         records, requests = [LoadRecord(Load(streams), meter) for streams in design.concurrency], list[RequestDone]()
         for record in records:
@@ -243,7 +243,7 @@ class _Watch(NamedTuple):
             windows=tuple(record.measure_window() for record in records),
             others=others,
             before=conditions_before,
-            after=conditions.measure_conditions(run, state, since),
+            after=boot_server.measure_conditions(run, state, since),
             hosts=tuple(
                 replace(host, network=sample.network) if (sample := state.ranks.get(rank)) else host
                 for rank, host in enumerate(boot.hosts, 1)

@@ -174,8 +174,7 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str
 def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
     """Return the temperature asked for, else 0, or None (the model's own) where drafts are varied.
 
-    How a drafter does depends on the sampling, and a patch of the sampling does nothing at 0. Stock and ours are asked
-    whether they answer alike, which takes 0.
+    How a drafter does depends on the sampling. Stock and ours are asked whether they answer alike, which takes 0.
     """
     temperature, changes = request.temperature, any(measures.changes_drafting(arms[0], arm) for arm in arms)
     if temperature is None and (varied.key == variation.STOCK_KEY or not changes):
@@ -215,10 +214,7 @@ def are_alike(a: Arm, b: Arm) -> bool:
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None when unknown, with the answers where `whole`.
-
-    Where they are not in it, `answers` is what they take at most by published speeds, whose source is `published`.
-    """
+    """Seconds of all boots, None when unknown; not `whole` is without the answers, which take `answers` at most."""
 
     seconds: float | None
     whole: bool

@@ -88,10 +88,7 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return the progress that the events add up to.
-
-    `due` is how many requests that count each boot sends (0: unknown), `driven` whether the driver runs.
-    """
+    """Return what the events add up to; `due` is how many requests that count each boot sends, 0 where unknown."""
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
@@ -166,8 +163,7 @@ def estimate_left(
 ) -> float | None:
     """Return the seconds of the remaining boots; None where nothing shows how long they take.
 
-    `before` has by arm what a boot took in earlier experiments, used until a boot of the arm is over; not `whole` means
-    that it is only a part of a boot.
+    `before` has by arm what a boot took in earlier experiments, or a part of one where not `whole`.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

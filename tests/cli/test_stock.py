@@ -45,10 +45,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
     ("words", "mode", "patches", "suite"),
     [
         (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
-        (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "compile"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
         (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
-        (("gemma-4-26b-a4b", "--gpu", "h100"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "field"),
-        (("gemma-4-31b", "--gpu", "gb10"), (Mode.EAGER, Mode.GRAPHS), ((), ()), "field"),
         (
             ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),
             (Mode.EAGER, Mode.GRAPHS),
@@ -56,12 +53,6 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
             "field",
         ),
         (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel", "cpu-fork")), "quick"),
-        (
-            ("demo-cpu", "--mode", "compile"),
-            (Mode.EAGER, Mode.COMPILE),
-            ((), ("cpu-expand-kernel", "cpu-fork")),
-            "quick",
-        ),
     ],
 )
 def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):

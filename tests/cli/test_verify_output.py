@@ -77,7 +77,6 @@ def test_exact_is_refused_for_a_gpu():
         (OutputComparison(OutputVerdict.ALIKE, prompts=20), None),
         (OutputComparison(OutputVerdict.DIFFERENT, prompts=20), OutputDiffers),
         (OutputComparison(OutputVerdict.UNKNOWN, "synthetic acceptance: such answers say nothing"), DflashError),
-        (None, DflashError),
     ],
 )
 def test_the_exit_code_is_the_verdict(outputs, error):

@@ -8,14 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from statistics import fmean
-from typing import NamedTuple
 
 import pytest
 
-from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
@@ -32,6 +28,7 @@ from dflash_tui.runs import (
 from dflash_tui.runs.run import EXPERIMENT_MARK
 from tests import DATA
 from tests.support import command_line, fake_engine
+from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.selection import leave_to_long
@@ -48,17 +45,8 @@ def port() -> int:
     return free_port(18_400)
 
 
-class Said(NamedTuple):
-    stdout: str
-    stderr: str
-
-
 def run(*words: str, code: int = 0) -> Said:
-    """Run `dflash-tui ab` in this process; its driver is one of its own."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        assert main(["ab", *words]) == code, err.getvalue()
-    return Said(out.getvalue(), err.getvalue())
+    return command_line.run("ab", *words, code=code)
 
 
 def begin(*words: str) -> Design:
