@@ -115,9 +115,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 class Arrivals:
     """When the tokens of an answer arrived, and how many there were by then.
 
-    A token may have no text: a special one, or the first bytes of a character. So a server is asked to count in every
-    chunk (`continuous_usage_stats`), and tokens arrived when its count grew. Where it does not count, some arrived with
-    each chunk that has a text or an empty one.
+    A token may have no text, so a server is asked to count in every chunk (`continuous_usage_stats`). Where it does not
+    count, some arrived with each chunk that has a text or an empty one.
     """
 
     def __init__(self) -> None:
@@ -159,10 +158,7 @@ class Arrivals:
         return marks if step == 1 else (*marks[:-1:step], marks[-1])
 
     def measure_speed(self, tokens: int) -> float | None:
-        """Return the tokens per second after the first arrival; None where that was all, or all were read at once.
-
-        `tokens` is how many the answer has, for a server that does not count in every chunk.
-        """
+        """Return the tokens per second after the first arrival; None where that was all, or all were read at once."""
         if not self.times:
             return None
         first, last = (self.counts[0], self.counts[-1]) if self.counts else (1, tokens)

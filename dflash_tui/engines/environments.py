@@ -145,10 +145,7 @@ _LONGEST = 300
 
 def read_failed_measures(folder: Path) -> dict[str, str]:
     """Return the measures for a shorter start that failed with the engine in `folder`, and how."""
-    try:
-        return msgspec.json.decode(_record_path(folder).read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    return untrusted_json.read_own_json(_record_path(folder), dict[str, str]) or {}
 
 
 def remember_failed_measure(folder: Path, name: str, why: str) -> None:

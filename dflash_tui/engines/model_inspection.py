@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import engine_python, model_hub
 from dflash_tui.engines.environments import Engine
@@ -114,10 +114,7 @@ def _key(names: Sequence[str]) -> str:
 
 def _read_record(plan: Plan, engine: Engine) -> dict[str, dict[str, str]]:
     """Return what an engine knows in a cache root: by model, the digest of each file that it hangs on."""
-    try:
-        return msgspec.json.decode(_record_path(plan, engine).read_bytes(), type=dict[str, dict[str, str]])
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    return untrusted_json.read_own_json(_record_path(plan, engine), dict[str, dict[str, str]]) or {}
 
 
 def _record_path(plan: Plan, engine: Engine) -> Path:

@@ -26,7 +26,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Noted, Sampled
 from dflash_tui.machine.processes import Listener, list_listeners
 from dflash_tui.runs import registry
 
@@ -69,6 +69,7 @@ class ForeignServer:
         self.fault = ""  # in one clause, why it does not
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
+        self._is_noted = False
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(
@@ -77,16 +78,27 @@ class ForeignServer:
 
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Poll the server once a second, without end: yield its counters, and its health when it changes."""
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
-        if zone:  # has a meaning on this machine only, so it is not sent (RFC 6874)
-            headers["Host"] = address + after_zone[after_zone.index("]") :]
-        async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
+        async with self._open_client() as client:
             while True:
                 began = time.monotonic()
                 for event in await self._poll(client):
                     yield event
                 await asyncio.sleep(max(0.05, began + INTERVAL - time.monotonic()))
+
+    async def read(self, path: str) -> bytes:
+        """Return what it answers to a GET of `path`; nothing where it answers with an error, or not at all."""
+        async with self._open_client() as client:
+            try:
+                return await self._get(client, path)
+            except list_failures(BadResponse):
+                return b""
+
+    def _open_client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
+        if zone:  # has a meaning on this machine only, so it is not sent (RFC 6874)
+            headers["Host"] = address + after_zone[after_zone.index("]") :]
+        return bounded_http.open_client(timeout=_TIMEOUT, headers=headers)
 
     async def _poll(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
@@ -104,6 +116,9 @@ class ForeignServer:
             return self._health_change(Health.UNHEALTHY, detail)
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
+        if scrape.prefix_cache == "False" and not self._is_noted:
+            self._is_noted = True
+            events.append(Noted(now, "prefix cache", scrape.prefix_cache))
         latencies = scrape.ttft, scrape.tpot
         if latencies != self._latencies and any(latencies):
             self._latencies = latencies

@@ -24,6 +24,7 @@ from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.download import ByteProgress
+from dflash_tui.engines.model_hub import measure_file
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
@@ -348,9 +349,9 @@ def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
         work.mkdir(parents=True, exist_ok=True)
     has_all = _is_done(manifest, folder)
     missing = {
-        file.data: file.size - min(_size(work / file.data) or 0, file.size)
+        file.data: file.size - min(measure_file(work / file.data) or 0, file.size)
         for file in manifest.files
-        if not has_all and file.size not in {_size(folder / file.name), _size(folder / file.data)}
+        if not has_all and file.size not in {measure_file(folder / file.name), measure_file(folder / file.data)}
     }
     free = shutil.disk_usage(paths.find_existing(work)).free
     return RoomFound(missing, free, has_all, str(work), shutil.which("rsync") is not None)
@@ -359,24 +360,25 @@ def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
 def finish_copy(manifest: CopyManifest) -> None:
     """Give the files that came their places; raise DflashError where some of them are not whole."""
     folder, work = _find_folders(manifest)
-    if manifest.revision is None:
-        if any(_size(work / file.name) != file.size for file in manifest.files):
-            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
-        if not folder.exists():
-            work.rename(folder)
-    else:
-        files = [path for path in sorted(work.rglob("*")) if path.is_symlink() or path.is_file()]
-        for path in files:
+    is_cached = manifest.revision is not None
+    for path in sorted(work.rglob("*")) if is_cached else ():
+        if path.is_symlink() or path.is_file():
             target = folder / path.relative_to(work)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-        if any(_size(folder / file.name) != file.size for file in manifest.files):
-            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
-        if manifest.revision != manifest.version:  # a branch, by which a start without the hub finds the commit
-            ref = folder / "refs" / manifest.revision
-            ref.parent.mkdir(parents=True, exist_ok=True)
-            ref.write_text(manifest.version)
+    if not _is_whole(manifest, folder if is_cached else work):
+        raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
+    if manifest.revision is None and not folder.exists():
+        work.rename(folder)
+    elif manifest.revision and manifest.revision != manifest.version:
+        ref = folder / "refs" / manifest.revision  # a branch, by which a start without the hub finds the commit
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(manifest.version)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_whole(manifest: CopyManifest, folder: Path) -> bool:
+    return all(measure_file(folder / file.name) == file.size for file in manifest.files)
 
 
 def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
@@ -391,14 +393,7 @@ def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
 def _is_done(manifest: CopyManifest, folder: Path) -> bool:
     if manifest.revision is None:
         return folder.is_dir() or bool(manifest.path and model_hub.find_local_folder(manifest.path))
-    if any(_size(folder / file.name) != file.size for file in manifest.files):
+    if not _is_whole(manifest, folder):
         return False
     ref = folder / "refs" / manifest.revision
     return manifest.revision == manifest.version or (ref.is_file() and ref.read_text().strip() == manifest.version)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except OSError:
-        return None

@@ -11,7 +11,9 @@ import re
 import subprocess
 import sys
 import termios
+import threading
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -30,7 +32,7 @@ from dflash_tui.planning.cluster import LOCAL
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
-_ERRORS_KEPT = 4096
+_LINES_KEPT, _LAST_WORDS = 20, 1.0
 # Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
 # hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
 _LEAVE = (
@@ -93,17 +95,24 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
         ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment(OPENSSH), cwd="/")
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    tail = b""
+    errors, lines = cast("IO[bytes]", ssh.stderr), deque[bytes](maxlen=_LINES_KEPT)
+
+    def read() -> None:
+        with errors:
+            for line in errors:  # whole lines, in which a secret is known
+                lines.append(line)
+                if show:
+                    show(clean_text(line.decode(errors="replace").rstrip("\r\n")) + "\n" * line.endswith(b"\n"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
-        for line in cast("IO[bytes]", ssh.stderr):  # whole lines, in which a secret is known
-            tail = (tail + line)[-_ERRORS_KEPT:]
-            if show:
-                show(clean_text(line.decode(errors="replace").rstrip("\r\n")) + "\n" * line.endswith(b"\n"))
         code = ssh.wait()
+        reader.join(_LAST_WORDS)  # what ssh has started may hold its stderr open for longer
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
-        ssh.communicate()
-    return code, "" if show else clean_end(tail)
+        ssh.wait()
+    return code, "" if show else clean_end(b"".join(lines))
 
 
 @contextlib.contextmanager
@@ -214,11 +223,7 @@ class OwnWheel(NamedTuple):
 
 
 def build_own_wheel() -> OwnWheel:
-    """Return a wheel of the program that runs, from a wheel's installation or a checkout.
-
-    Raises:
-        DflashError: the program runs from a folder that was never installed, so the packages that it needs are unknown.
-    """
+    """Return a wheel of the program that runs; raise DflashError where that was never installed."""
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

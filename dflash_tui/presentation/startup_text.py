@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -18,12 +18,9 @@ from dflash_tui.events import Health, Phase, Step
 from dflash_tui.monitoring.startup_history import (
     ExpectedStart,
     MedianSeconds,
-    RecordedStart,
-    SavedSeconds,
     StartKind,
     estimate_time_to_launch,
     estimate_time_to_ready,
-    find_saved_seconds,
 )
 from dflash_tui.run_state.startup import PhaseSpan, Silence, Startup, detect_silence
 from dflash_tui.run_state.state import RunState
@@ -32,7 +29,6 @@ _GIB_IN_GB = 1.073741824
 _MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling
 _ASKED_LATE = 60.0
 _ORDER = list(Phase)
-Saved = Mapping[Phase, SavedSeconds]
 
 
 GLOSSES = (
@@ -94,36 +90,15 @@ def format_spread(kind: StartKind) -> str:
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
 
 
-def format_saved(saved: SavedSeconds) -> str:
-    """Return what a measure saved in a phase, with how many starts of this machine say so."""
-    starts = f"{pluralize(saved.taken, 'start')} with it, {saved.before} without"
-    return f"{saved.measure} saved {format_duration(saved.seconds)} ({starts})"
-
-
-def find_saved(state: RunState, now: float, measures: Sequence[str], earlier: Sequence[RecordedStart]) -> Saved:
-    """Return by phase what the measures of a start saved so far, where earlier starts show it."""
-    startup = state.startup
-    if not measures:
-        return {}
-    spans = startup.spans(now, state.exit.at if state.exit else None)
-    over = {span.phase: span.seconds for span in spans if span.finished and span.phase is not startup.phase}
-    return find_saved_seconds(measures, over, startup.cache, earlier)
-
-
-def build_startup_rows(
-    state: RunState, now: float, expected: ExpectedStart | None, saved: Saved | None = None
-) -> list[StartupRow]:
-    """Return what has happened, what runs and what is still to come until the server is ready.
-
-    `saved` is by phase what a measure saved.
-    """
+def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
+    """Return what has happened, what runs and what is still to come until the server is ready."""
     if not state.startup.phase_changes:
         return []
     spans = state.startup.spans(now, state.exit.at if state.exit else None)
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
-    rows = [_add_saved(_phase_row(state, span, expected, quiet), (saved or {}).get(span.phase)) for span in named]
+    rows = [_phase_row(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
@@ -132,12 +107,7 @@ def build_startup_rows(
     return rows + [_phase_row(state, span, expected, quiet) for span in unclear]
 
 
-def _add_saved(row: StartupRow, saved: SavedSeconds | None) -> StartupRow:
-    return row._replace(note="; ".join(filter(None, (row.note, format_saved(saved))))) if saved else row
-
-
 def _explain_phase(phase: Phase) -> str:
-    """Return the first words of what a phase is; empty for one that has none."""
     return dict(GLOSSES).get(phase.value, "").partition(";")[0]
 
 
@@ -173,7 +143,6 @@ def format_silence(quiet: Silence) -> str:
 def _list_rows_after_up(
     state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None
 ) -> list[StartupRow]:
-    """Return the rows of /health and of the first real request, which together mean ready."""
     startup, first = state.startup, state.startup.first_request
     waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
     healthy = StartupRow(
@@ -219,7 +188,6 @@ def _logged_figure(state: RunState, name: str) -> float | None:
 
 
 def _format_weights(state: RunState, phase: Phase) -> str:
-    """Return shards, size and speed of loading; a speed over no time is none."""
     bar = state.startup.progress_bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
     size, took = _logged_figure(state, f"{of}checkpoint_size"), _logged_figure(state, f"{of}weights_loading")
@@ -292,7 +260,6 @@ def list_facts(state: RunState) -> list[tuple[str, str]]:
 
 
 def _list_initialization(state: RunState) -> list[tuple[str, str]]:
-    """Return how long the engine took to be made ready, which only the log says."""
     if (begun := state.initialized) is None:
         return []
     of = f", {format_duration(begun.compilation)} of it compiling" if begun.compilation is not None else ""
@@ -300,7 +267,6 @@ def _list_initialization(state: RunState) -> list[tuple[str, str]]:
 
 
 def _list_logged_speculation(state: RunState) -> list[tuple[str, str]]:
-    """Return what the log said last of speculation, where /metrics says nothing."""
     if (logged := state.logged_speculation) is None or state.readings:
         return []
     length = f"AL {format_number(logged.acceptance_length, 2)}, " if logged.acceptance_length is not None else ""
@@ -314,11 +280,7 @@ def format_ready_in(
 ) -> str:
     """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
 
-    Args:
-        state: the run.
-        now: the time, in seconds since the epoch.
-        expected: what earlier starts like this took.
-        usual: what the steps before a launch take; before it, they are part of the estimate.
+    `expected` is what earlier starts like this took, `usual` what the steps before a launch take.
     """
     if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""
@@ -339,7 +301,6 @@ def format_ready_in(
 def _format_ready_before_launch(
     state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds]
 ) -> str:
-    """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""
     if expected is None or expected.ready is None:
         return ""
     left, (seconds, n) = estimate_time_to_launch(state.preparing, state.step_began, usual, now), expected.ready

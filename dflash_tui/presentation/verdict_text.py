@@ -113,14 +113,12 @@ def _disturbs(what: str) -> bool:
 
 
 def _list_spreads(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    """Return how far the boots of an arm spread, where that is far."""
     cvs = zip((comparison.a, comparison.b), comparison.cvs, strict=True)
     far = [(arm, cv) for arm, cv in cvs if cv and cv > _FAR_SPREAD and max(comparison.boots) > 1]
     return [f"boots of {label_arm(report.design, arm)} spread by {format_percent(cv)}" for arm, cv in far]
 
 
 def _list_far_prompts(comparison: Comparison) -> list[str]:
-    """Return the prompts with the least and the greatest ratio, where these are far from each other."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     if not prompts or prompts[-1].ratio.ratio < _FACTOR_FROM * prompts[0].ratio.ratio:
         return []
@@ -192,7 +190,6 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]
 
 
 def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[str]:
-    """Return which prompt alone makes the one arm faster or slower than the other, where one does."""
     logs = [math.log(prompt.ratio.ratio) for prompt in comparison.prompts]
     if len(logs) < 2:
         return []
@@ -210,7 +207,6 @@ def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[st
 
 
 def _describe_further(comparison: Comparison, b: str, a: str) -> list[str]:
-    """Return what is said of TTFT, end-to-end time and output, a line for each number of streams."""
     words = {Verdict.FASTER: " (better)", Verdict.SLOWER: " (worse)"}
     lines, levels = [], dict.fromkeys(verdict.streams for verdict in comparison.further)
     for streams in levels:
@@ -229,7 +225,6 @@ def _format_level(comparison: Comparison) -> str:
 
 
 def _describe_test(design: Design, comparison: Comparison) -> list[str]:
-    """Return the rule that decides and the figures that it was decided by; nothing in reports of before."""
     if (test := comparison.test) is None:
         return []
     over = "t test over prompts, within one boot each" if comparison.boots == (1, 1) else "Welch's t test of boot means"
@@ -251,7 +246,6 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
 
 
 def _describe_variation(report: ExperimentReport, comparison: Comparison, a: str, b: str) -> list[str]:
-    """Return the coefficients of variation, arm by arm where they are known so."""
     if comparison.cv is None:
         return []
     arms = range(len(report.design.arms))
@@ -270,7 +264,6 @@ def _choose_break_even(comparison: Comparison) -> list[BreakEven]:
 
 
 def _describe_break_even(report: ExperimentReport, comparison: Comparison, even: BreakEven) -> str:
-    """Return when the arm that starts later has caught up."""
     boots = [boot for boot in report.boots if boot.arm in {comparison.a, comparison.b} and not boot.error]
     cached = any(map(classify_start, boots))  # else no arm has a compile cache
     start = " from a cold start" if even.cold else " from a cached start" if cached else ""

@@ -11,6 +11,7 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.private_files import find_in_folders, load_each
+from dflash_tui.machine import processes
 from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
@@ -77,17 +78,11 @@ def _load_run(path: Path) -> Run:
 
 
 def find_listening_run(name: str | None = None) -> Run:
-    """Return the run called `name` as `find_run` does, whose server can be asked something.
-
-    Raises:
-        UsageError: there is none, it has ended, or it does not listen yet.
-    """
+    """Return the run of `find_run` whose server can be asked something; raise UsageError where it does not listen."""
     run = find_run(name)
     if not server_process.is_alive(run):
         hint = "dflash-tui ps lists the servers that run" if list_living_servers() else _UP
         raise UsageError(f"{run.id} has ended", hint=hint)
-    from dflash_tui.machine import processes
-
     if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", hint="dflash-tui attach shows when")
     return run

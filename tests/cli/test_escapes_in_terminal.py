@@ -7,6 +7,7 @@ import sys
 import time
 
 import pyte
+import pytest
 
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Health
@@ -82,8 +83,6 @@ def text(raw: bytes) -> str:
 TOUR = (
     ("", "FAILED"),
     ("l", "following"),
-    ("r", "and the sample"),
-    ("\x1b", "following"),
     ("1", "does not load"),
     ("3", "refused"),
     ("v", "INTERRUPTED"),
@@ -113,9 +112,10 @@ def test_hostile_texts_change_no_terminal_state(terminal, tmp_path, folders):
         "a world that does nothing proves nothing"
     )
     assert not escapes.acting(text(hostile.raw))
-    assert sum(escapes.SEEN in "\n".join(picture) for picture, _ in drawn) > 3
+    assert sum(escapes.SEEN in "\n".join(picture) for picture, _ in drawn) > 2
 
 
+@pytest.mark.long
 def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     """A living one: its log, its metrics, what it answers to prompts and why it refuses them; in lines as well."""
     (tmp_path / "said").write_bytes(SAID.encode(errors="surrogateescape"))

@@ -24,7 +24,7 @@ def lost() -> dict[int, Orphan]:
     return {orphan.pid: orphan for orphan in find_orphans()}
 
 
-@pytest.mark.parametrize("title", ["VLLM::EngineCore", "VLLM::EngineCore_DP1", "VLLM::Worker_TP0", "VLLM::EngineCor"])
+@pytest.mark.parametrize("title", ["VLLM::EngineCore_DP1", "VLLM::Worker_TP0"])
 def test_an_engine_whose_server_is_gone_is_an_orphan(tree, title):
     """As long as its parent lives it is none; once that is killed it is one, with the memory that it holds."""
     server, engine = tree(title)

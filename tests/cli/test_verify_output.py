@@ -20,6 +20,7 @@ from dflash_tui.experiments.analysis.report import (
 )
 from dflash_tui.experiments.design import AnswerCheck, Design, ExperimentFinished
 from dflash_tui.presentation import experiment_report
+from dflash_tui.presentation.report import to_terminal
 from tests.support.experiment_factories import a_design, a_plan, boots, told, written
 
 FIRST = FirstDifference("Code", 1, 2, (0, 1), 17, "def ", "merge(a)\n", "sort(\x1b[31ma)")
@@ -76,7 +77,6 @@ def test_exact_is_refused_for_a_gpu():
         (OutputComparison(OutputVerdict.ALIKE, prompts=20), None),
         (OutputComparison(OutputVerdict.DIFFERENT, prompts=20), OutputDiffers),
         (OutputComparison(OutputVerdict.UNKNOWN, "synthetic acceptance: such answers say nothing"), DflashError),
-        (None, DflashError),
     ],
 )
 def test_the_exit_code_is_the_verdict(outputs, error):
@@ -98,7 +98,7 @@ def test_only_the_answers_are_spoken_of(capsys, snapshot):
     )
     report = reported(outputs)
     written(report.design, told(report.design, report.boots), report)
-    assert experiment_report.format_report(report) == snapshot
+    assert to_terminal(experiment_report.build_report(report)) == snapshot
     markdown = experiment_report.render_markdown(report)
     assert "merge(a)" in markdown
     assert "\x1b" not in markdown

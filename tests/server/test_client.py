@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import client, suites
-from dflash_tui.benchmark.load import LoadRecord
+from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite, build_suite
 from dflash_tui.common import bounded_http
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.experiments import boot
-from dflash_tui.runs.run import Run
 from tests import ROOT
-from tests.support.boot_factories import modes, plan
+from tests.support.boot_factories import modes
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.support.raw_server import serving
 
@@ -146,27 +145,23 @@ async def test_steps_are_a_request_s_own_or_nobody_s(serve):
         assert {(d.steps, d.accepted) for d in await sent(telling, streams=streams)} == {(11, 29)}
 
 
-async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
+def test_each_number_of_streams_is_warmed_up():
     """Kernels for four sequences are loaded before four are measured: each prompt alone, then as many as needed."""
-    url = serve()
-    monkeypatch.setattr(Run, "url", url)
-    run = Run("x", plan(), 0, "", 0.0, 0.0, "")
-    done = [each async for each in boot.send_warm_up(modes(concurrency=(1, 4)), SUITE, run, Sampling())]
-    assert [each.streams for each in done] == [1] * 3 + [4] * 6
-    assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
+    levels = boot.list_warm_ups(modes(concurrency=(1, 4)), SUITE)
+    assert [(streams, suite.requests) for streams, suite in levels] == [(1, 3), (4, 6)]
+    assert {prompt.max_tokens for _, suite in levels for prompt in suite.prompts} == {20, 40, 60}
 
 
-async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
+async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve):
     """Eight streams of a suite of one prompt and five requests: each counts two, and others keep them company."""
-    monkeypatch.setattr(Run, "url", serve("slow=2"))
-    run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
+    url = serve("slow=2")
     for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
-        records: list[LoadRecord] = []
-        sending = boot.send_measured_rounds(design, suite, run, Sampling(), records=records)
+        record = LoadRecord(Load(8))
+        sending = client.send_suite(url, "x", suite, Sampling(), rounds=suite.rounds(1, 8), record=record)
         done = [each async for each in sending if each.kind != FILLER]
-        sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, design.seed)]
+        sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, 0)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)
-        assert records[0].measure_window().under_way >= 7.5
+        assert record.measure_window().under_way >= 7.5
 
 
 @pytest.mark.parametrize("streams", [1, 2])

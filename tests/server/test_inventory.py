@@ -251,6 +251,17 @@ def test_what_is_being_installed_is_left_alone(folders, snapshot):
     assert not half.exists()
 
 
+def test_an_environment_that_was_made_again_with_another_python(tmp_path):
+    """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
+    for minor in (9, 11, 13, 14):
+        (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.13.1\n")
+    assert engines.find_site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    with pytest.raises(EngineError):
+        engines.find_site_packages(tmp_path)
+
+
 def test_an_environment_that_cannot_be_asked(tmp_path, snapshot):
     """Its last words are evidence; one without a Python is no traceback."""
     engine = engine_in(tmp_path / "engine")

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import time
 
-from dflash_tui.benchmark.functional_check import check_server, skip_check
+from dflash_tui.benchmark.chat import check_server, skip_check
 from dflash_tui.cli.commands.experiments import verify_output
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table

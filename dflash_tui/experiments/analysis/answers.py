@@ -83,10 +83,7 @@ def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -
 def compare_outputs(
     design: Design, boots: Sequence[Boot], a: int, b: int, kept_answers: Sequence[KeptAnswer] = ()
 ) -> OutputComparison:
-    """Return how far the greedy answers of two arms differ beyond those of boots of one arm.
-
-    Without `kept_answers` it is known whether answers differ, but not where.
-    """
+    """Return how far the greedy answers of two arms differ beyond those of boots of one arm."""
     if why := _explain_meaningless(design, a, b):
         return OutputComparison(OutputVerdict.UNKNOWN, why)
     ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in select_measured_boots(boots, arm)]

@@ -181,10 +181,7 @@ def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
 
 
 def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
-    """Requests that were answered without a figure in the judged measure.
-
-    A prompt without any figure in a boot cannot be compared. That refuses a verdict unless its answers have one token.
-    """
+    """Requests without a figure in the judged measure; a prompt of several tokens without any refuses a verdict."""
     evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
     for boot in pair.measured:
         answered = [request for request in boot.requests if not request.error]
@@ -271,10 +268,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _power_limits(pair: _ArmPair) -> Iterator[Confound]:
-    """Power limits that differ: between arms that is a confound, within an arm it is part of its spread.
-
-    Arms on different numbers of GPUs have different sums, which is no confound.
-    """
+    """Power limits that differ between arms on as many GPUs; within an arm it is part of its spread."""
     arms = [[boot.after.power_limit_w for boot in boots if boot.after and boot.after.power_limit_w]
             for boots in pair.boots]  # fmt: skip
     limits = {b.number: b.after.power_limit_w for b in pair.measured if b.after and b.after.power_limit_w}

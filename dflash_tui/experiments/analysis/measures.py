@@ -92,10 +92,7 @@ def compare_measure(
 
 
 def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
-    """Return how many comparisons hold together: all pairs of measured arms, once more for each time boots were added.
-
-    Boots that are added because a report showed nothing give another chance to be wrong.
-    """
+    """Return how many comparisons hold together: all pairs of measured arms, again for each time boots were added."""
     measured = sum(bool(select_measured_boots(boots, arm)) for arm in range(len(design.arms)))
     return max(1, measured * (measured - 1) // 2) * design.looks
 
@@ -120,10 +117,7 @@ def is_in_seconds(measure: str) -> bool:
 
 
 def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second of all requests, by number of streams.
-
-    One stream needs no window: its requests ran one after the other.
-    """
+    """Return the output tokens per second by number of streams; requests of one stream ran one after the other."""
     rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):
@@ -156,10 +150,8 @@ class MedianFigure(NamedTuple):
 class ArmSummary(NamedTuple):
     """How many boots of an arm measured something and failed, and its figures; None where nothing was measured.
 
-    `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; a
-    start without one does all its work each time, as a cold one does. `ready` has the seconds of all that count, with
-    what was inspected before the launch, `filling` those of the boots that only filled caches, `first` those of the
-    first real request.
+    `cold` and `cached` are seconds to the first answer, by what the start found in the compile cache; one without any
+    counts as cold. `ready` has those of all starts, with what was inspected before, `filling` those that filled caches.
     """
 
     boots: int

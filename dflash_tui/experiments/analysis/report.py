@@ -34,7 +34,7 @@ class PromptRatio(msgspec.Struct, frozen=True):
     b: Speed
     ratio: Ratio
     n: int
-    """How many requests both arms answered."""
+    """The requests of both arms."""
     streams: int = 1
 
 
@@ -68,15 +68,15 @@ class BreakEven(msgspec.Struct, frozen=True):
     requests: float | None = None
     """The same in requests of the suite's mean length."""
     low: float | None = None
-    """The fewest tokens that the interval of starts and speed allows; None: no speed in it makes up for the start."""
+    """The least that the interval of starts and speed allows; None: no speed in it makes up for the start."""
     high: float | None = None
-    """The most tokens that the interval allows; None is without end."""
+    """The most that it allows; None is without end."""
     starts: tuple[int, int] = (0, 0)
     """Of how many starts of each arm `seconds` is the mean."""
     start_cv: float | None = None
-    """How far starts of one arm vary, which is in the interval; None in reports of earlier releases."""
+    """How far starts of one arm vary; None in reports of earlier releases."""
     start_df: float | None = None
-    """The degrees of freedom of that; None where no start was repeated and it is assumed."""
+    """The degrees of freedom of that; None where it is assumed, as no start was repeated."""
 
 
 class SignificanceTest(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class SignificanceTest(msgspec.Struct, frozen=True):
     """The degrees of freedom of both; None is a normal distribution."""
     level: float
     comparisons: int = 1
-    """How many comparisons hold together at 95 %, so that each of them has a higher level."""
+    """How many hold together at 95 %."""
     least: float = 0.0
     """The relative difference below which none is shown, however sure it is."""
     drift: float | None = None
@@ -125,14 +125,14 @@ class TokenComparison(msgspec.Struct, frozen=True):
     """The answers of a server with speculation, scored token by token by one without."""
 
     alike: int
-    """How many answers are the same in every token."""
+    """Answers that are the same in every token."""
     rounded: int
-    """How many part within rounding."""
+    """Those that part within rounding."""
     faults: int
-    """How many part beyond it."""
+    """Those that part beyond it."""
     unscored: int
     tokens: int
-    """How many tokens with speculation were scored."""
+    """The tokens with speculation that were scored."""
     rounding: float
     """The measured rounding: the largest shift of a token's lead over its runner-up."""
     positions: int
@@ -167,16 +167,16 @@ class OutputComparison(msgspec.Struct, frozen=True):
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):
-    """What is said of another measure than the judged one, by an interval of its own level."""
+    """The verdict on a secondary measure, with a level of its own."""
 
     measure: str
     streams: int
     word: Verdict
-    """The verdict on `b`; faster is fewer seconds, or more tokens per second."""
+    """On `b`; faster is fewer seconds, or more tokens per second."""
     ratio: Ratio
     """`b` to `a`: of seconds where the measure is in seconds."""
     level: float
-    """That of the interval, so that all further verdicts of an experiment hold together at 95 %."""
+    """All further verdicts of an experiment hold together at 95 %."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -195,12 +195,11 @@ class Comparison(msgspec.Struct, frozen=True):
     cause: str = ""
     """Which factor makes the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
     cv: float | None = None
-    """The larger coefficient of variation between an arm's boots, within a boot if there is one each; None if nothing
-    was repeated."""
+    """The larger one of `cvs`; None if nothing was repeated."""
     cvs: tuple[float | None, float | None] = (None, None)
-    """That of each arm; None for an arm that repeated nothing."""
+    """Each arm's coefficient of variation between its boots, within a boot if there is one each."""
     test: SignificanceTest | None = None
-    """What decided; None where nothing was compared, and in reports of before 0.2."""
+    """None where nothing was compared, and in reports of before 0.2."""
     figures: tuple[BootFigure, ...] = ()
     detectable: float | None = None
     """The smallest relative difference that four of five such experiments show."""
@@ -221,7 +220,7 @@ class SweepPoint(msgspec.Struct, frozen=True):
     tok_s: float
     """Its geometric mean over the prompts."""
     low: float | None
-    """The lower end of the interval of its ratio to the best, times the best's speed; None for the best."""
+    """The interval of its ratio to the best, times the best's speed; None for the best."""
     high: float | None
     al: float | None
     like_best: bool
@@ -244,10 +243,10 @@ class Sweep(msgspec.Struct, frozen=True):
     plateau: tuple[int, ...]
     """The arms that are not shown to differ from the fastest and are within 3 % of it."""
     recommended: int | None
-    """One arm of the plateau; None when something refuses a verdict."""
+    """One of the plateau; None when something refuses a verdict."""
     best: int | None = None
     to_best: Ratio | None = None
-    """How many times as fast the best is as the recommended one; None when they are the same."""
+    """The best's speed to that of the recommended one; None when they are the same."""
 
     @property
     def open(self) -> tuple[int, ...]:

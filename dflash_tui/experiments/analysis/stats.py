@@ -189,9 +189,8 @@ def _larger(cvs: tuple[float | None, float | None]) -> float | None:
 def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> VariancePart:
     """Return the variance of boots and prompts together, and its degrees of freedom, None where it is as good as known.
 
-    Satterthwaite's are estimated from the same boots, and too many where an arm's spread came out small. In simulations
-    `_BELIEVED` of the way to them, from those of the arm that has fewest, keeps arms of unlike spread at their rate
-    around a line; of two boots `CLOSEST_OF_TWO` sees to that.
+    Satterthwaite's are too many where an arm's spread came out small: around a line `_BELIEVED` of the way to them
+    counts, from those of the arm that has fewest; of two boots `CLOSEST_OF_TWO` sees to that.
     """
     boots = combine_parts(spread.parts)
     boots_df = min(boots.df or math.inf, spread.pooled.df or math.inf)
@@ -228,10 +227,7 @@ def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
 def list_prompt_means(
     boots: Sequence[BootLogs], cells: Sequence[PromptCell] | None = None, rounds: int = 1
 ) -> list[list[float]]:
-    """Return a row for each boot with the mean of each prompt over its levels, or of each round of the only prompt.
-
-    Without `cells` they are those that every boot has.
-    """
+    """Return for each boot the mean of each prompt (of those that every boot has), or of each round of the only one."""
     cells = list_shared_cells(boots) if cells is None else cells
     if rounds > 1:
         return [[fmean(boot.by_prompt[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
@@ -259,11 +255,7 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
 def _within(
     arms: Sequence[Sequence[BootLogs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
 ) -> tuple[float, float | None, float | None, tuple[float | None, float | None]]:
-    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each.
-
-    They say nothing of the next boot. With several prompts they are paired; with a single one its repetitions are all
-    there is.
-    """
+    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each."""
     spreads = [_repeated(arm, shared if i in {a, b} else list_shared_cells(arm)) for i, arm in enumerate(arms)]
     ours, theirs = (coefficient_of_variation(spreads[arm][0] / spreads[arm][1]) if spreads[arm][1] else None
                     for arm in (a, b))  # fmt: skip
@@ -290,9 +282,8 @@ def _repeated(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> tuple[f
 def student_t_quantile(level: float, df: float | None) -> float:
     """Return the quantile of Student's t with `df` degrees of freedom, of the normal distribution for None.
 
-    Degrees of freedom need not be whole, and `level` is at least 0.5. The distribution function is an incomplete beta
-    function (Abramowitz & Stegun 26.7.1). It is concave above zero, so that Newton's steps from the normal quantile,
-    which is below, reach it without passing it.
+    `level` is at least 0.5. The distribution function is an incomplete beta function (Abramowitz & Stegun 26.7.1),
+    concave above zero, so that Newton's steps from the normal quantile, which is below, reach it without passing it.
     """
     normal = NormalDist().inv_cdf(level)
     if df is None or df > _MOST_DF:
@@ -448,8 +439,7 @@ def bounded_exp(log: float) -> float:
 def bootstrap_mean(values: Sequence[float]) -> Ratio:
     """Return the mean with its 95 % interval, by a percentile bootstrap; the same for as many of the same values.
 
-    Where all values are alike a bootstrap has no spread, so its ends are at least those of a share of which none or
-    all of so many were seen (Clopper & Pearson 1934).
+    Its ends are at least those of a share of which none or all of so many were seen (Clopper & Pearson 1934).
     """
     draw = random.Random(len(values))  # noqa: S311 - nothing secret
     means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))

@@ -73,10 +73,9 @@ def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 def compare_pair(
     design: Design, boots: Sequence[Boot], a: int, b: int, *, measure: str = "", comparisons: int = 0
 ) -> Comparison:
-    """Return what may be said of arm `b` against arm `a`.
+    """Return what may be said of arm `b` against arm `a`, in `measure` or in the one that fits what the arms differ in.
 
-    Without `measure` it is chosen by what the arms differ in. `comparisons` is how many hold together at 95 %; 0 is all
-    pairs of arms.
+    `comparisons` is how many hold together at 95 %; 0 is all pairs of arms.
     """
     count = comparisons or count_comparisons(design, boots)
     apart = {
@@ -117,8 +116,8 @@ def _choose_measure(
 ) -> str:
     """Return the measure that is judged: steps/s where the arms draft and accept alike, else tok/s.
 
-    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. With several streams
-    not every server reports the steps of each request: the judged measure has to be known at every number of streams.
+    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. The judged measure has
+    to be known at every number of streams.
     """
     steps_at, tokens_at = (
         {cell.streams for arm in pair for boot in collect_measure(design, boots, name)[arm] for cell in boot.by_prompt}
@@ -133,10 +132,7 @@ def _choose_measure(
 
 
 def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison) -> tuple[FurtherVerdict, ...]:
-    """Return the verdicts on the other measures, at each number of streams.
-
-    Their intervals hold together at 95 %, apart from that of the judged measure.
-    """
+    """Return the verdicts on the other measures at each number of streams, whose intervals hold together at 95 %."""
     a, b, verdicts = comparison.a, comparison.b, list[FurtherVerdict]()
     together = len(measures.FURTHER) * len(design.concurrency) * count_comparisons(design, boots)
     kinds = len({request.kind for boot in boots for request in boot.requests})  # whose texts are in one output
@@ -269,10 +265,7 @@ def _mean_log(boots: Sequence[BootLogs]) -> float:
 def _find_break_even(
     boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
 ) -> tuple[BreakEven, ...]:
-    """Return when the arm that starts later has made up for it, for cold and for cached starts.
-
-    `judged` is the difference in the judged measure, `prompts` the same by prompt.
-    """
+    """Return when the arm that starts later has made up for it, for cold and for cached starts."""
     break_evens = []
     arms = [select_measured_boots(boots, arm) for arm in (a, b)]
     spread = _measure_start_spread(arms)
@@ -333,8 +326,7 @@ def _measure_saving(
 ) -> _Saving | None:
     """Return what the arm that starts later saves against the boots of the other one, `others`.
 
-    A prompt counts by the seconds that its tokens take, at the fewest streams that were sent. `forward`: the judged arm
-    is the one that starts later.
+    A prompt counts by the seconds that its tokens take, at the fewest streams. `forward`: the judged arm starts later.
     """
     faster = judged if forward else judged._replace(log=-judged.log)
     ratios = {(request.kind, request.streams): request.ratio.ratio for request in prompts}

@@ -72,7 +72,6 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
 
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
-    """Check the number of GPUs: each part of a split model needs one, here or in a Ray cluster."""
     flags = situation.resolved.flags
     needed = count_gpus_per_host(situation.resolved)
     usable = sum(not card.trouble for card in situation.probe.gpus)
@@ -290,7 +289,6 @@ def _exceeds_free(fit: MemoryEstimate) -> bool:
 
 
 def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
-    """Return the settings with which it fits, by the same estimate, with the longest possible requests."""
     max_len = fit.max_model_len or 0
     share = int(100 * (fit.free - _CUDA_CONTEXT_BYTES) / fit.total) / 100
     base: dict[str, int | float] = {"gpu_memory_utilization": share} if _exceeds_free(fit) else {}

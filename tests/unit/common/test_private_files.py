@@ -57,7 +57,7 @@ def test_no_more_than_the_limit_is_read(tmp_path):
         private_files.read_file(tmp_path / "file", 99)
 
 
-@pytest.mark.parametrize("room", range(0, 40, 3))
+@pytest.mark.parametrize("room", [0, 12, 33, 39])
 def test_after_a_full_disk_the_first_line_is_a_line_of_its_own(tmp_path, room):
     """However much of a line the disk had room for, no line after it is lost; the torn one is."""
     path = tmp_path / "samples.jsonl"

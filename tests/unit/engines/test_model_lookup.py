@@ -108,12 +108,9 @@ def test_no_weights_is_said(server):
         ("anonymous", "", (Access.NEEDS_TOKEN, "HF_TOKEN")),
         ("anonymous", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
         ("terms", TOKEN, (Access.TERMS_NOT_ACCEPTED, "/owner/m with the account")),
-        ("bad token", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
         ("missing", "", (Access.NOT_FOUND, "spelling")),
-        ("missing with token", TOKEN, (Access.NOT_FOUND, "spelling")),
         ("revision", "", (Access.REVISION_NOT_FOUND, "branch, tag or commit")),
         ("forbidden", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
-        ("forbidden", "", (Access.UNREACHABLE, "network")),
         ("broken", "", (Access.UNREACHABLE, "network")),
     ],
 )

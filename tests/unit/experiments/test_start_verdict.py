@@ -13,6 +13,7 @@ from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.presentation import experiment_report, verdict_text
+from dflash_tui.presentation.report import to_terminal
 from tests.support.experiment_factories import a_plan
 
 
@@ -103,7 +104,7 @@ def test_figures_of_starts_are_seconds():
         ("first start", "A", "5:00"), ("first start", "B", "2:00"),
         ("later starts", "A", "50.0 s"), ("later starts", "B", "39.2 s"),
     ]  # fmt: skip
-    text, markdown = experiment_report.format_report(report), experiment_report.render_markdown(report)
+    text, markdown = to_terminal(experiment_report.build_report(report)), experiment_report.render_markdown(report)
     assert "tok/s" not in text
     assert "TTFT" not in markdown
     assert "5:00" in text
@@ -124,12 +125,12 @@ def test_a_report_of_somebody_else_may_have_any_ends():
     wild = replace(one, ratio=Ratio(0.0, 0.0, math.inf))
     assert experiment_report.build_intervals(wild).intervals == ()
     report = replace(report_of([50.0, 51.0], [39.0, 39.6]), comparisons=(wild,))
-    assert "too noisy to tell" in experiment_report.format_report(report, details=True)
+    assert "too noisy to tell" in to_terminal(experiment_report.build_report(report, details=True))
 
 
 def test_the_report_shows_the_phases_by_arm():
     report = report_of([50.0, 51.0], [39.0, 39.6], inspected=5.0)
-    for text in (experiment_report.format_report(report), experiment_report.render_markdown(report)):
+    for text in (to_terminal(experiment_report.build_report(report)), experiment_report.render_markdown(report)):
         rows = [line for line in text.splitlines() if "inspected before" in line and "5.0 s" in line]
         assert rows
     design = replace(report.design, measures_start=False)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import builder, tune_candidates, tune_schedule, tuner
+from dflash_tui.experiments import builder, tune_schedule, tuner
 from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import Arm
 from dflash_tui.launch import planner, recipe_trust
@@ -28,13 +28,13 @@ def published(request: LaunchRequest) -> Arm:
 
 def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
     planned = plan(request)
-    found = tune_candidates.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    found = tune_schedule.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
     return [tune_schedule.list_key(axis) for axis in found.axes], found.left_out
 
 
-def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_candidates.Proposal:
+def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_schedule.Proposal:
     planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe(request.recipe)).plan
-    return tune_candidates.propose_candidates(axis, best or published(request), [published(request)], planning)
+    return tune_schedule.propose_candidates(axis, best or published(request), [published(request)], planning)
 
 
 def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
@@ -122,7 +122,7 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
     ],
 )
 def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
-    assert tune_candidates.name_setting(DEMO, DEMO.with_changes(changes)) == name
+    assert tune_schedule.name_setting(DEMO, DEMO.with_changes(changes)) == name
 
 
 def test_a_tune_begins_with_the_published_setting_alone():

@@ -18,13 +18,10 @@ STAYS, GOES = "Name=ann\nLinger=yes", "Name=ann\nLinger=no"
     [
         (UBUNTU, GOES, 1000, ("RemoveIPC=yes",)),
         (KILLS, GOES, 1000, ("KillUserProcesses=yes", "RemoveIPC=yes")),
-        (KILLS, STAYS, 1000, ()),
         (UBUNTU, STAYS, 1000, ()),
         (NEITHER, GOES, 1000, ()),
-        (UBUNTU, GOES, 0, ()),
         (KILLS, "Name=root\nLinger=no", 0, ()),
         (UBUNTU, GOES, 999, ()),
-        ('b true\nb false\nas 2 "root" "ann"', GOES, 1000, ()),
         (UBUNTU, None, 1000, ("RemoveIPC=yes",)),  # who lingers is unknown, which is no
     ],
 )

@@ -54,7 +54,7 @@ def test_a_cold_start_is_expected_once():
     assert alone.cache == "cold"
 
 
-@pytest.mark.parametrize("second", [0.5, 19.0, 30.0, 50.0, 80.0, 110.0, 130.0, 143.7, 150.0, 159.5, 161.0, 162.5])
+@pytest.mark.parametrize("second", [0.5, 50.0, 143.7, 162.5])
 def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
     """At any moment the estimate of a start that goes as the one before is what is really left, to a second."""
     expected = expect_startup([start(COMPILED)])

@@ -63,7 +63,6 @@ def test_a_sliding_layer_keeps_its_window_and_what_is_under_way():
 
 
 def test_a_linear_layer_keeps_a_state_per_drafted_token():
-    """Its size does not depend on the length."""
     model = replace(
         SMALL, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
         linear_value_head_dim=32, linear_conv_kernel_dim=4,
@@ -116,7 +115,6 @@ def test_a_latent_vector_is_kept_whole_by_every_gpu(more, bytes_per_token):
 
 @pytest.mark.parametrize("words", [{"linear_attn_config": {"kda_layers": [1]}}, {"compress_ratios": [0, 4]}])
 def test_of_layers_that_nobody_here_knows_nothing_is_computed(words):
-    """Rather than as if each kept all keys and values."""
     model = kv_cache.read_model_shape({"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, **words})
     cache = KvCache((model,), in_flight=0)
     assert (cache.needed(1000), cache.unknown) == (None, ("KV cache",))
@@ -133,13 +131,6 @@ def test_a_config_json_is_read_with_its_language_part():
     )
 
 
-@pytest.mark.parametrize("words", [{"num_hidden_layers": "many"}, {"num_key_value_heads": -1}, {"layer_types": 3}])
-def test_a_config_json_that_no_model_has_tells_nothing(words):
-    """It comes from outside."""
-    assert kv_cache.read_model_shape(words) is None
-
-
 def test_heads_come_from_the_width_when_it_is_not_said():
-    """As transformers does it."""
     model = ModelConfig(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
     assert KvCache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10

@@ -10,7 +10,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
-from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate, measure_vision_encoder
+from dflash_tui.planning.memory import GIB, GpuMemory, LocalModel, MemoryEstimate, measure_vision_encoder
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -94,7 +94,6 @@ def test_it_is_what_vllm_said_with_other_batches(flags, peak, available, request
 
 
 def test_two_batches_are_under_way_from_0_26_on():
-    """Before that vLLM reserved a sliding window for one."""
     old, new = (made(vllm=vllm, max_num_batched_tokens=2048).kv_needed for vllm in ("0.25.1", "0.26.0"))
     assert old is not None
     assert new is not None
@@ -150,7 +149,7 @@ def test_files_on_this_machine_win_over_the_recipe():
     found = gemma()
     model = replace(SMALL, max_position_embeddings=4096)
     here = memory.estimate_memory(
-        found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8
+        found, H200, mode=Mode.EAGER, tokens=15, models=[LocalModel(model, 10**9), LocalModel(None, 10**8)]
     )
     assert [(part.name, part.size, part.source) for part in here.shares[:2]] == [
         ("weights", 10**9, "files"),
@@ -158,7 +157,9 @@ def test_files_on_this_machine_win_over_the_recipe():
     ]
     assert share(here, "activations") == int(0.8 * GIB) + 7 * 1024 * 1000 * 4 + 16384 * 512 * 34
     quantized = replace(found, weights_gb=30.0)
-    shares = memory.estimate_memory(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
+    shares = memory.estimate_memory(
+        quantized, H200, mode=Mode.EAGER, tokens=15, models=[LocalModel(None, 10**9)]
+    ).shares
     assert (shares[0].size, shares[0].source) == (30 * 10**9, "recipe")
 
 
@@ -175,7 +176,6 @@ def test_several_gpus_share_weights_and_heads():
 
 
 def test_eight_bits_halve_the_cache():
-    """Keys and values only."""
     full, half = made(), made(kv_cache_dtype="fp8")
     assert half.kv_needed is not None
     assert half.kv_needed * 2 == full.kv_needed
@@ -185,7 +185,9 @@ def test_eight_bits_halve_the_cache():
 def test_states_of_mamba_are_as_wide_as_their_flag_says():
     model = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
     needed = [
-        memory.estimate_memory(gemma(**flags), H200, mode=Mode.EAGER, tokens=0, target=model).kv_needed
+        memory.estimate_memory(
+            gemma(**flags), H200, mode=Mode.EAGER, tokens=0, models=[LocalModel(model, None)]
+        ).kv_needed
         for flags in ({}, {"mamba-ssm-cache-dtype": "float16"})
     ]
     assert needed == [8 * 2 * 4 * 8 * 16 * 4, 8 * 2 * 4 * 8 * 16 * 2]
@@ -210,7 +212,6 @@ def test_lengths_as_vllm_reads_them(written, length):
 
 @pytest.mark.parametrize("word", [-1, "auto"])
 def test_an_automatic_length_fits(word):
-    """Then vLLM takes the longest that fits."""
     card = GpuMemory(Hardware.H100, 64 * GIB, 64 * GIB, unified=False)
     found = made(card, max_model_len=word, gpu_memory_utilization=0.97)
     assert found.max_model_len == found.longest
@@ -220,11 +221,6 @@ def test_an_automatic_length_fits(word):
         requests = made(card, max_model_len=length, gpu_memory_utilization=0.97).requests
         assert requests is not None
         assert (requests >= 1) is fits
-
-
-def test_without_a_length_it_is_the_model_s():
-    """As vLLM does it."""
-    assert made(max_model_len=None).max_model_len == 262144
 
 
 @pytest.mark.parametrize(
@@ -238,23 +234,10 @@ def test_without_a_length_it_is_the_model_s():
     ],
 )
 def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
-    """It goes by the memory and the name of the GPU."""
     plain = gemma(vllm, **{"max-num-batched-tokens": None})
     assert memory.read_batch_limits(plain, GpuMemory(hardware, total, total, unified=False)) == expected
     given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})
     assert memory.read_batch_limits(given, GpuMemory(hardware, total, total, unified=False)) == (4096, 4)
-
-
-@pytest.mark.parametrize("name", ["gpu-memory-utilization", "max-num-seqs", "kv-cache-memory-bytes"])
-@pytest.mark.parametrize("value", ["lots", float("nan"), [1]])
-def test_nonsense_is_for_vllm_to_refuse(name, value):
-    """The arithmetic goes on as without it."""
-    settings = {name: None}
-    found = gemma("0.26.0", **settings)
-    odd = replace(found, flags={**found.flags, name: value})
-    assert memory.estimate_memory(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate_memory(
-        found, H200, mode=Mode.EAGER, tokens=15
-    )
 
 
 def test_the_vision_encoder_is_counted_where_images_are_served(monkeypatch):
