@@ -44,7 +44,7 @@ SCREENS = {
     "A recording": ("screens.run:ReplayScreen",),
     "Planning an A/B": ("dialogs.experiments:NewExperiment",),
     "Planning a tune": ("dialogs.experiments:NewTune",),
-    "An A/B and its verdict": ("screens.experiment", "screens.verdict:VerdictScreen"),
+    "An A/B and its verdict": ("screens.experiment", "screens.verdict"),
     "Two arms side by side": ("screens.playback:PlaybackScreen",),
 }
 
