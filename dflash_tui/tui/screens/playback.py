@@ -29,7 +29,9 @@ from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.report import format_factor
 from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_headline, render_report_head
 from dflash_tui.tui.widgets.basic import (
+    HELP_KEY,
     MUTED,
+    QUIT_KEY,
     Display,
     Keys,
     SizedScreen,
@@ -118,8 +120,8 @@ class PlaybackScreen(SizedScreen[None]):
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
         Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
         Binding("escape", "dismiss", "Back", key_display="esc", tooltip="Back to the A/B"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
+        HELP_KEY,
+        QUIT_KEY,
     ]
 
     def __init__(
