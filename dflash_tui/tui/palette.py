@@ -73,7 +73,8 @@ class PanelCommands(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in (*self._commands(), *self._recipes(), *self._runs()):
-            if score := matcher.match(command.name):
+            words = command.name + f" {command.about}" * (query.lower() in command.about.lower())
+            if score := matcher.match(words):
                 name = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
                 yield Hit(score, name, command.run, text=command.name, help=command.about)
 
