@@ -61,7 +61,7 @@ async def test_a_launch_is_asked_about_once(recipe, launches, size):
     panel = app({"fake": recipe})
     async with panel.run_test(size=size) as pilot:
         await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
-        await wait_for(pilot, lambda: PRELOAD in text(panel) or size == (80, 24))
+        await shows(pilot, "i details and the command")
         for key in ("n", "escape", "y"):
             want(panel, recipe)
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))

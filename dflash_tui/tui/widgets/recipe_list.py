@@ -308,13 +308,13 @@ _USUAL = 24
 def build_recipe_row(name: str, entry: Entry, choice: LaunchSelection) -> RecipeRow:
     """Return the row of a recipe as it is selected, or of a file that is not one."""
     if isinstance(entry, DflashError):
-        return RecipeRow(Suitability.NO.value, name, method="does not load")
+        return RecipeRow(Suitability.NO.value, name)
     if choice.probe is None:  # which decides nearly everything, and comes at once
         return RecipeRow(" ", name, "", "", "", "")
     try:
         outline = choice.outline(entry)
     except DflashError:
-        return RecipeRow(Suitability.NO.value, name, method="not possible")
+        return RecipeRow(Suitability.NO.value, name)
     speed = f"{measured:.0f} here" if (measured := choice.measured.get(name)) else _format_speed(entry, outline)
     method = outline.resolved.method.value if outline.tokens else "none"
     return RecipeRow(
